@@ -1,0 +1,75 @@
+# Two commands do all the set-up: `make demo` and `make test`.
+PYTHON ?= python3
+BIN := .venv/bin
+NPM := .cache/npm
+NPM_PACKAGES := @octokit/openapi@23.0.2 @octokit/webhooks-examples@7.6.1
+# Two cores are what the smallest machine has; more help the tests a little.
+JOBS ?= 2
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo check format lint types test test-fast bench docs screenshot pins clean
+
+help: ## show these targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "crcr needs Python 3.11 or newer; set PYTHON=..."; exit 1; }
+	$(PYTHON) -m venv .venv
+
+.venv/.app: .venv/bin/python requirements/app.txt requirements/build.txt pyproject.toml
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/app.txt -r requirements/build.txt
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
+	@touch $@
+
+.venv/.dev: .venv/.app requirements/dev.txt
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/dev.txt
+	@touch $@
+
+$(NPM)/.done: Makefile
+	@command -v npm >/dev/null || ./tools/debian-packages nodejs npm
+	npm install --silent --no-audit --no-fund --no-package-lock --no-save --prefix $(NPM) $(NPM_PACKAGES)
+	@touch $@
+
+setup: .venv/.app ## make .venv with the crcr command
+
+demo: setup ## the whole relay with a simulated GitHub, at http://127.0.0.1:8000
+	$(BIN)/crcr demo
+
+format: .venv/.dev ## let ruff lay the code out
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+lint: .venv/.dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: .venv/.dev
+	$(BIN)/mypy
+
+check: lint types test-fast ## format, lint, types, architecture, docs, fast tests
+
+test-fast: .venv/.dev $(NPM)/.done ## everything that needs no real process or browser
+	$(BIN)/pytest -q -n $(JOBS) -m "not slow"
+
+test: .venv/.dev $(NPM)/.done ## everything, with real processes and a real browser
+	@command -v chromium >/dev/null || ./tools/debian-packages chromium
+	$(BIN)/pytest -q -n $(JOBS)
+
+bench: .venv/.dev ## measure against the bars of docs/performance.md
+	@command -v wrk >/dev/null || ./tools/debian-packages wrk
+	$(BIN)/python -m bench
+
+docs: setup ## regenerate the documents that the code knows
+	$(BIN)/python -m crcr.docs
+
+screenshot: setup ## take the README's picture from a running demo
+	@command -v chromium >/dev/null || ./tools/debian-packages chromium
+	$(BIN)/python tools/screenshot.py docs/images
+
+pins: ## compile requirements/*.in into pinned, hashed requirements/*.txt (needs uv)
+	for name in app dev build; do \
+	  uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url --no-emit-find-links \
+	    --python-version 3.11 requirements/$$name.in -o requirements/$$name.txt || exit 1; done
+
+clean: ## remove what the other targets made
+	rm -rf .venv .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis

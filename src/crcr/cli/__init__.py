@@ -1,0 +1,1 @@
+"""The commands. They parse words, call services, print; no rules live here."""

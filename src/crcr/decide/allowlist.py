@@ -1,0 +1,109 @@
+"""Who takes part: the entries of an upstream's allowlist and the problems found while reading one.
+
+Values only. `allowlist_check` makes them from a file's content, `selection` asks them about an event. An
+`Allowlist` never holds a repository twice, and a `Checked` holds an allowlist only if it has no error.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal
+
+from crcr.decide.model import Conclusion, Level, RepoName
+
+KNOWN_EVENTS = ("pull_request", "push", "merge_group", "nightly", "periodic")
+DEFAULT_EVENTS = frozenset({"pull_request", "push", "nightly", "periodic"})
+
+
+class Authors(StrEnum):
+    """Whose pull requests a downstream tests."""
+
+    ANY = "any"
+    TRUSTED = "trusted"
+    APPROVED = "approved"
+    """Everybody's, each head after a person with write rights said `/crcr approve`."""
+
+
+class Visibility(StrEnum):
+    """How much of a downstream the public pages show."""
+
+    PUBLIC = "public"
+    NAME = "name"
+    HIDDEN = "hidden"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One downstream and what it asked for. None in a list of globs means that nothing is left out."""
+
+    name: RepoName
+    level: Level
+    device: str | None = None
+    line: int = field(default=0, compare=False)
+    """Where it stands in the file; moving an entry does not change it."""
+    oncalls: tuple[str, ...] = ()
+    hardware: str | None = None
+    events: frozenset[str] = DEFAULT_EVENTS
+    refs: tuple[str, ...] | None = None
+    paths: tuple[str, ...] | None = None
+    labels: tuple[str, ...] | None = None
+    drafts: bool = True
+    authors: Authors = Authors.ANY
+    jobs: tuple[str, ...] | None = None
+    may_skip: bool = False
+    job_timeout_s: int | None = None
+    gate_timeout_s: int | None = None
+    allow_events: frozenset[str] = frozenset()
+    visibility: Visibility = Visibility.PUBLIC
+    expect: tuple[tuple[str, Conclusion], ...] = ()
+    """Globs over job names, with the outcome that counts as a pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allowlist:
+    entries: tuple[Entry, ...]
+    _by_name: dict[RepoName, Entry] = field(init=False, repr=False, compare=False)
+    _by_event: dict[str, tuple[Entry, ...]] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        by_name = {entry.name: entry for entry in self.entries}
+        if len(by_name) != len(self.entries):
+            raise ValueError("a repository is listed twice")
+        by_event = {
+            event: tuple(entry for entry in self.entries if event in entry.events) for event in KNOWN_EVENTS
+        }
+        object.__setattr__(self, "_by_name", by_name)
+        object.__setattr__(self, "_by_event", by_event)
+
+    def find(self, name: RepoName) -> Entry | None:
+        return self._by_name.get(name)
+
+    def taking(self, event: str) -> tuple[Entry, ...]:
+        """Return the entries that list this event, worked out once because every webhook asks."""
+        return self._by_event.get(event, ())
+
+    def by_level(self) -> Iterator[tuple[Level, tuple[Entry, ...]]]:
+        """Go through all four levels, L1 first, each with its entries in the file's order."""
+        for level in Level:
+            yield level, tuple(entry for entry in self.entries if entry.level is level)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    line: int
+    severity: Literal["error", "warning"]
+    message: str
+    hint: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What a file holds. One error and there is no allowlist, so that nobody can keep a bad file as good."""
+
+    allowlist: Allowlist | None
+    problems: tuple[Problem, ...]
+
+    def __post_init__(self) -> None:
+        failed = any(problem.severity == "error" for problem in self.problems)
+        if failed is not (self.allowlist is None):
+            raise ValueError("an allowlist stands exactly when no error does")

@@ -1,0 +1,153 @@
+"""From a file's tree to an allowlist: levels, L3 devices, entries, and every problem with its line.
+
+Nothing here raises for what a file holds. A file with an error yields no allowlist at all, so the caller keeps
+the last good one; a warning is told and does not stop anybody.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from crcr.decide.allowlist import Checked, Entry
+from crcr.decide.allowlist_options import closest, read_oncalls, read_options
+from crcr.decide.allowlist_tree import (
+    Findings,
+    Items,
+    Node,
+    Pairs,
+    Scalar,
+    kind_of,
+    named_pairs,
+    shown,
+    text_of,
+)
+from crcr.decide.model import Level, RepoName, is_repo_name
+
+_LEVELS = {level.name: level for level in Level}
+# A label has at most 50 characters, of which `ciflow/crcr/` takes 12.
+_DEVICE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,36}[A-Za-z0-9])?")
+_L3_FORM = "write L3: {device: {owner/name: [on-call]}}; the device makes the label ciflow/crcr/<device>"
+
+
+def check_allowlist(document: Node | None) -> Checked:
+    findings = Findings()
+    entries: list[Entry] = []
+    if isinstance(document, Pairs):
+        entries = list(_entries(document, findings))
+    elif document is not None and document != Scalar(document.line, None):
+        findings.error(
+            document.line, f"the file must map levels to entries, not be {kind_of(document)}", "L1: …"
+        )
+    _refuse_repeats(entries, findings)
+    for entry in entries:
+        _check_duties(entry, findings)
+    if not entries and not findings.failed:
+        findings.warning(1, "the allowlist is empty: nothing will be dispatched")
+    return findings.conclude(entries)
+
+
+def _entries(document: Pairs, findings: Findings) -> Iterator[Entry]:
+    for name, line, node in named_pairs(document, "level", findings):
+        level = _LEVELS.get(name)
+        if level is None:
+            findings.error(line, f"unknown level {shown(name)}", closest(name, _LEVELS))
+        elif level is Level.L3:
+            yield from _devices(node, findings)
+        else:
+            yield from _group(level, None, node, findings)
+
+
+def _devices(node: Node, findings: Findings) -> Iterator[Entry]:
+    if node == Scalar(node.line, None):
+        return
+    if not isinstance(node, Pairs):
+        findings.error(node.line, f"L3 must group its entries by device, not be {kind_of(node)}", _L3_FORM)
+        return
+    for device, line, group in named_pairs(node, "device", findings, fold=True):
+        if is_repo_name(device):
+            findings.error(line, f"{device} stands under L3 without a device", _L3_FORM)
+            continue
+        if not _DEVICE.fullmatch(device):
+            hint = "letters, digits, dot, dash and underscore, at most 38: it becomes part of a label"
+            findings.error(line, f"{shown(device)} is not a device name", hint)
+        yield from _group(Level.L3, device, group, findings)
+
+
+def _group(level: Level, device: str | None, node: Node, findings: Findings) -> Iterator[Entry]:
+    place = level.name if device is None else f"device {shown(device)}"
+    match node:
+        case Scalar(value=None):
+            return
+        case Pairs(pairs=pairs):
+            named = list(pairs)
+        case Items(items=items):
+            named = [pair for item in items for pair in _list_item(item, findings)]
+        case _:
+            findings.error(
+                node.line, f"{place} must hold a list or a mapping of entries, not {kind_of(node)}"
+            )
+            return
+    for key, content in named:
+        name, fields = _name(key, findings), _fields(content, findings)
+        if name is not None:
+            yield Entry(name=name, level=level, device=device, line=key.line, **fields)
+
+
+def _list_item(item: Node, findings: Findings) -> Iterator[tuple[Node, Node]]:
+    """Read a name alone, or a mapping of one name."""
+    if not isinstance(item, Pairs):
+        yield item, Scalar(item.line, None)
+        return
+    yield from item.pairs[:1]
+    for key, _ in item.pairs[1:]:
+        name = key.value if isinstance(key, Scalar) else None
+        another = isinstance(name, str) and is_repo_name(name)
+        hint = "begin a new list item with a dash" if another else "indent it below the repository's name"
+        findings.error(key.line, f"a list item holds one repository, and {shown(name)} beside it", hint)
+
+
+def _name(key: Node, findings: Findings) -> RepoName | None:
+    name = text_of(key, "a repository's name", findings)
+    if name is None:
+        return None
+    if is_repo_name(name):
+        return RepoName(name)
+    hint = "write owner/name" if "/" in name else "write owner/name; devices group entries under L3 only"
+    findings.error(key.line, f"{shown(name)} is not a repository's name", hint)
+    return None
+
+
+def _fields(content: Node, findings: Findings) -> dict[str, Any]:
+    match content:
+        case Scalar(value=None):
+            return {}
+        case Pairs():
+            return read_options(content, findings)
+    return {"oncalls": read_oncalls("on-calls", content, findings) or ()}
+
+
+def _refuse_repeats(entries: list[Entry], findings: Findings) -> None:
+    first: dict[RepoName, Entry] = {}
+    for entry in entries:
+        other = first.setdefault(entry.name, entry)
+        if other is not entry:
+            places = f"line {other.line} ({other.level.name}) and line {entry.line} ({entry.level.name})"
+            hint = None
+            if other.name.full_name != entry.name.full_name:
+                hint = f"{other.name} and {entry.name} are one repository: GitHub ignores case"
+            findings.error(entry.line, f"{entry.name} is listed twice: {places}", hint)
+
+
+def _check_duties(entry: Entry, findings: Findings) -> None:
+    """What a level asks of its entries, beyond their form."""
+    if not entry.oncalls and entry.level is Level.L4:
+        findings.error(
+            entry.line, f"{entry.name} is at L4 and has no on-calls", "a gate needs someone to call"
+        )
+    if not entry.oncalls and entry.level is Level.L3:
+        findings.warning(entry.line, f"{entry.name} is at L3 and has no on-calls")
+    if entry.jobs is None and entry.level is Level.L4:
+        hint = (
+            "without jobs the gate must be able to read the repository's Actions to know when it is complete"
+        )
+        findings.warning(entry.line, f"{entry.name} is at L4 and names no jobs", hint)

@@ -1,0 +1,263 @@
+"""What a report leads to: whether its sender may speak, which job it means, what becomes of that job.
+
+Pure, over a proved `Identity`, the parsed `Report` and facts of our own. Nothing in the report names a commit,
+a pull request or a level; those stand in the recorded dispatch.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from crcr.decide.allowlist import Entry
+from crcr.decide.identity import Identity
+from crcr.decide.lifecycle import LIFECYCLE, Apply, JobEvent, Reject, worse
+from crcr.decide.model import Binding, Conclusion, JobState, Level, RepoName
+from crcr.decide.report import Report, ReportStatus
+from crcr.decide.which_job import JobFacts, MatrixLeg, Refused, find_job
+
+DISPATCH_EVENT = "repository_dispatch"
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """The report is refused; `dispute` is what it still leaves behind."""
+
+    code: str
+    detail: str
+    hint: str | None = None
+    dispute: "DisputeJob | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class IgnoredReport:
+    """Authentic and harmless, but this level keeps no results."""
+
+    reason: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    entry: Entry
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What is known of a caller for the upstream that its delivery belongs to."""
+
+    upstream: RepoName
+    entry: Entry | None
+    binding: Binding | None
+    suspended: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OpenJob:
+    job_name: str
+    queue_s: float | None
+    late: bool
+    unsigned: bool
+    superseded: bool
+    supersedes: tuple[str, ...]
+    """Older runs of the same workflow for this delivery that stop counting."""
+    silent_at: datetime
+    warning: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class CloseJob:
+    job_name: str
+    conclusion: Conclusion
+    execution_s: float | None
+    late: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DisputeJob:
+    job_name: str
+    counts: Conclusion
+    claimed: Conclusion
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatedReport:
+    job_name: str
+
+
+Outcome = OpenJob | CloseJob | RepeatedReport | Rejected
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchFacts:
+    event: str
+    level: Level
+    attempted_at: datetime | None
+    """When the newest request for it began; None when it was never sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    run_id: str
+    superseded: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportFacts:
+    dispatch: DispatchFacts | None
+    run_delivery: str | None
+    """The delivery that this run already answers, if it has answered one."""
+    sibling_runs: tuple[RunFacts, ...]
+    """Other runs of the same workflow for this delivery."""
+    jobs: tuple[JobFacts, ...]
+    """The jobs of this run attempt."""
+
+
+def admit(identity: Identity, standing: Standing) -> Admitted | Rejected | IgnoredReport:
+    """Layers 1 (immutable id) and 2 (allowlist)."""
+    binding, entry = standing.binding, standing.entry
+    if binding is not None and binding.repository_id != identity.repository_id:
+        return Rejected(
+            "identity_changed",
+            f"{identity.repository} is bound to repository id {binding.repository_id}, the token says {identity.repository_id}",
+            "if the repository was re-created on purpose, an operator accepts it with `crcr repos rebind`",
+        )
+    if entry is None:
+        return Rejected(
+            "not_allowlisted",
+            f"{identity.repository} is not on the allowlist for this delivery's upstream",
+            "ask the upstream's maintainers for an allowlist entry",
+        )
+    if standing.suspended:
+        return Rejected("suspended", f"{identity.repository} is suspended", "ask the relay's operators why")
+    if entry.level < Level.L2:
+        return IgnoredReport(
+            "L1 downstreams are notified; their results are not recorded",
+            "ask for level L2 to report results",
+        )
+    return Admitted(entry)
+
+
+def workflow_key(identity: Identity, report: Report) -> str:
+    """What tells the workflows of one repository apart: the signed path, else the reported name."""
+    return identity.workflow_path or report.workflow_name
+
+
+def judge(
+    report: Report,
+    identity: Identity,
+    entry: Entry,
+    facts: ReportFacts,
+    *,
+    now: datetime,
+    job_timeout: timedelta,
+) -> Outcome:
+    """Layer 4: is this the dispatched run's own report, and what does it do to its job?"""
+    refusal = _refuse_claims(report, identity, entry, facts)
+    if refusal is not None:
+        return refusal
+    found = find_job(report, identity.check_run_id, facts.jobs)
+    if isinstance(found, Refused):
+        return Rejected(found.code, found.detail, found.hint)
+    leg = found if isinstance(found, MatrixLeg) else None
+    job = found if isinstance(found, JobFacts) else None
+    verdict = LIFECYCLE[job.state if job else JobState.DISPATCHED, _event(report, job)]
+    if isinstance(verdict, Reject):
+        return _rejected(verdict, report, job)
+    if not isinstance(verdict, Apply):
+        return RepeatedReport(job.job_name if job else report.job_name)
+    if job is None:
+        return _open(report, identity, facts, leg, now=now, silent_at=now + job_timeout)
+    return _close(report, job, now=now, late=verdict.mark is not None)
+
+
+def _refuse_claims(report: Report, identity: Identity, entry: Entry, facts: ReportFacts) -> Rejected | None:
+    if facts.dispatch is None or facts.dispatch.attempted_at is None:
+        return Rejected(
+            "unknown_delivery",
+            f"delivery {report.delivery_id} was not dispatched to {identity.repository}",
+            "send back the delivery_id of the dispatch's client_payload",
+        )
+    signed = (identity.run_id, identity.run_attempt)
+    if identity.run_id is not None and signed != (report.run_id, report.run_attempt):
+        return Rejected(
+            "claim_mismatch",
+            f"the token is for run {identity.run_id} attempt {identity.run_attempt}, "
+            f"the report for run {report.run_id} attempt {report.run_attempt}",
+            "report from the run that did the work, with its own run_id and run_attempt",
+        )
+    if identity.event_name is not None and identity.event_name not in {DISPATCH_EVENT, *entry.allow_events}:
+        return Rejected(
+            "wrong_event",
+            f"the run was started by {identity.event_name!r}, not by {DISPATCH_EVENT}",
+            "list the event in the allowlist entry's allow_events if the workflow has two steps",
+        )
+    if facts.run_delivery not in (None, report.delivery_id):
+        return Rejected(
+            "run_bound_elsewhere",
+            f"run {report.run_id} already answers delivery {facts.run_delivery}",
+            "a run reports for the one delivery that started it",
+        )
+    return None
+
+
+def _event(report: Report, job: JobFacts | None) -> JobEvent:
+    if report.status is ReportStatus.IN_PROGRESS:
+        return JobEvent.STARTED
+    if job is not None and job.conclusion is not None and job.conclusion is not report.conclusion:
+        return JobEvent.FINISHED_OTHERWISE
+    return JobEvent.FINISHED
+
+
+def _rejected(verdict: Reject, report: Report, job: JobFacts | None) -> Rejected:
+    if job is None or job.conclusion is None or report.conclusion is None:
+        return Rejected(
+            verdict.code,
+            f"no in_progress was recorded for job {report.job_name!r} of run {report.run_id} attempt {report.run_attempt}",
+            'send in_progress with "late": true for this job, then this report again',
+        )
+    counts = worse(job.conclusion, report.conclusion)
+    return Rejected(
+        verdict.code,
+        f"job {job.job_name!r} already completed as {job.conclusion}; {report.conclusion} is recorded as a dispute, {counts} counts",
+        "re-run the job to report a new result",
+        DisputeJob(job.job_name, counts, report.conclusion),
+    )
+
+
+def _open(
+    report: Report,
+    identity: Identity,
+    facts: ReportFacts,
+    leg: MatrixLeg | None,
+    *,
+    now: datetime,
+    silent_at: datetime,
+) -> OpenJob:
+    newer = tuple(run for run in facts.sibling_runs if _is_newer(run.run_id, report.run_id))
+    older = tuple(run.run_id for run in facts.sibling_runs if run not in newer and not run.superseded)
+    return OpenJob(
+        job_name=leg.job_name if leg else report.job_name,
+        queue_s=_queue_s(report, facts.dispatch, now),
+        late=report.late,
+        unsigned=identity.run_id is None,
+        superseded=bool(newer),
+        supersedes=older,
+        silent_at=silent_at,
+        warning=leg.warning if leg else None,
+    )
+
+
+def _close(report: Report, job: JobFacts, *, now: datetime, late: bool) -> CloseJob:
+    took = None if job.late_start else max(0.0, (now - job.in_progress_at).total_seconds())
+    return CloseJob(job.job_name, report.conclusion or Conclusion.NONE, took, late)
+
+
+def _queue_s(report: Report, dispatch: DispatchFacts | None, now: datetime) -> float | None:
+    """From the dispatch to the start, for first attempts: a re-run's wait did not begin at the dispatch."""
+    if report.late or report.run_attempt != 1 or dispatch is None or dispatch.attempted_at is None:
+        return None
+    return max(0.0, (now - dispatch.attempted_at).total_seconds())
+
+
+def _is_newer(other: str, than: str) -> bool:
+    """GitHub's run ids grow; where ids are no numbers, the run that reports later is the newer one."""
+    return other.isdigit() and than.isdigit() and int(other) > int(than)

@@ -1,0 +1,31 @@
+"""Effects as the worker sees them: what was claimed, and what became of an attempt."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from crcr.decide.model import EffectKind, RepoName
+from crcr.decide.retry import GiveUp, TryAgain
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimedEffect:
+    effect_id: int
+    upstream: RepoName
+    kind: EffectKind
+    target: str
+    lane: str
+    delivery: str | None
+    payload: bytes | None
+    attempts: int
+    unsure: bool
+    """An earlier attempt may have been carried out: this one may be the second."""
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    decision: TryAgain | GiveUp
+    error: str
+    unsure: bool
+    counts: bool
+    """False when nothing was tried (a rate limit): it is no attempt of the effect's own."""

@@ -1,0 +1,35 @@
+"""Who is calling, as proved by a verified token.
+
+Only `receive.identity` makes an `Identity`, after signature, issuer, audience and times were checked; a
+function that takes one needs no further proof. Whatever was not signed is None here, never guessed.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from crcr.decide.model import RepoName
+
+
+class IssuerKind(StrEnum):
+    GITHUB = "github"
+    BUILDKITE = "buildkite"
+    GITLAB = "gitlab"
+    CIRCLECI = "circleci"
+    GENERIC = "generic"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    issuer: str
+    kind: IssuerKind
+    repository: RepoName
+    repository_id: int
+    owner_id: int | None
+    run_id: str | None
+    run_attempt: int | None
+    check_run_id: str | None
+    workflow_path: str | None
+    """Path of the workflow file, from the signed `workflow_ref`; None where the issuer does not sign it."""
+    event_name: str | None
+    expires_at: datetime

@@ -1,0 +1,85 @@
+"""A job's life as a table: for every state and every event one verdict.
+
+`Apply` moves the job, `Repeat` is success without change, `Reject` is refused with a code. Nothing else in the
+relay decides about a job's state. The diagram in docs/lifecycle.md is generated from this table.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from crcr.decide.model import Conclusion, JobState, Mark
+
+
+class JobEvent(StrEnum):
+    STARTED = "in_progress"
+    FINISHED = "completed"
+    FINISHED_OTHERWISE = "completed with another conclusion"
+    WENT_SILENT = "silence"
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    state: JobState
+    mark: Mark | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    code: str
+    mark: Mark | None = None
+    """What the refused report still leaves on the job."""
+
+
+Verdict = Apply | Repeat | Reject
+
+_S, _E = JobState, JobEvent
+
+LIFECYCLE: dict[tuple[JobState, JobEvent], Verdict] = {
+    (_S.DISPATCHED, _E.STARTED): Apply(_S.IN_PROGRESS),
+    (_S.DISPATCHED, _E.FINISHED): Reject("no_in_progress"),
+    (_S.DISPATCHED, _E.FINISHED_OTHERWISE): Reject("no_in_progress"),
+    (_S.DISPATCHED, _E.WENT_SILENT): Repeat(),
+    (_S.IN_PROGRESS, _E.STARTED): Repeat(),
+    (_S.IN_PROGRESS, _E.FINISHED): Apply(_S.COMPLETED),
+    (_S.IN_PROGRESS, _E.FINISHED_OTHERWISE): Apply(_S.COMPLETED),
+    (_S.IN_PROGRESS, _E.WENT_SILENT): Apply(_S.TIMED_OUT),
+    (_S.COMPLETED, _E.STARTED): Repeat(),
+    (_S.COMPLETED, _E.FINISHED): Repeat(),
+    (_S.COMPLETED, _E.FINISHED_OTHERWISE): Reject("conflicting_result", Mark.DISPUTED),
+    (_S.COMPLETED, _E.WENT_SILENT): Repeat(),
+    (_S.TIMED_OUT, _E.STARTED): Repeat(),
+    (_S.TIMED_OUT, _E.FINISHED): Apply(_S.COMPLETED, Mark.LATE),
+    (_S.TIMED_OUT, _E.FINISHED_OTHERWISE): Apply(_S.COMPLETED, Mark.LATE),
+    (_S.TIMED_OUT, _E.WENT_SILENT): Repeat(),
+}
+
+_BEST_TO_WORST = (
+    Conclusion.SUCCESS,
+    Conclusion.NEUTRAL,
+    Conclusion.SKIPPED,
+    Conclusion.CANCELLED,
+    Conclusion.ACTION_REQUIRED,
+    Conclusion.TIMED_OUT,
+    Conclusion.NONE,
+    Conclusion.FAILURE,
+)
+
+
+def worse(one: Conclusion, other: Conclusion) -> Conclusion:
+    """Of two conclusions for the same job, the one that counts."""
+    return max(one, other, key=_BEST_TO_WORST.index)
+
+
+def diagram() -> str:
+    """The table as a Mermaid state diagram, for the documentation."""
+    lines = ["stateDiagram-v2", "    [*] --> dispatched"]
+    for (state, event), verdict in LIFECYCLE.items():
+        if isinstance(verdict, Apply):
+            marked = f" ({verdict.mark})" if verdict.mark else ""
+            lines.append(f"    {state} --> {verdict.state}: {event}{marked}")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,110 @@
+"""Where a webhook stands in its pull request's history.
+
+GitHub neither orders nor dates deliveries; `pull_request.updated_at` does, to the second. Within one second
+the chain of heads (`before` → head) tells; where that is silent too, the answer is DOUBT and GitHub is asked.
+"""
+
+from dataclasses import replace
+from enum import StrEnum
+
+from crcr.decide.events import PullRequest
+from crcr.decide.model import Pull
+from crcr.decide.outside import PullFacts
+
+
+class Place(StrEnum):
+    NEWER = "newer"
+    STALE = "stale"
+    DOUBT = "doubt"
+
+
+def place(event: PullRequest, known: Pull | None) -> Place:
+    """Place an event that moves, opens or closes the head."""
+    if known is None or known.head_at is None or event.updated_at > known.head_at:
+        return Place.NEWER
+    if event.updated_at < known.head_at:
+        return Place.STALE
+    return _within_one_second(event, known)
+
+
+def _within_one_second(event: PullRequest, known: Pull) -> Place:
+    if event.action == "opened":
+        return Place.STALE  # whatever else is known of this pull request came after its opening
+    if event.action == "closed":
+        return Place.NEWER if event.head_sha == known.head_sha else Place.DOUBT
+    if event.before is not None and event.before == known.head_sha:
+        return Place.NEWER if known.is_open else Place.DOUBT
+    if event.head_sha == known.previous_sha:
+        return Place.STALE
+    if event.head_sha == known.head_sha and event.is_open == known.is_open:
+        return Place.NEWER
+    return Place.DOUBT
+
+
+def present(event: PullRequest, known: Pull | None) -> PullRequest:
+    """The event with the labels and draft state of today, when a newer event has already brought them."""
+    if known is None or known.updated_at <= event.updated_at:
+        return event
+    return replace(event, labels=known.labels, draft=known.draft, title=known.title)
+
+
+def move_head(event: PullRequest, known: Pull | None) -> Pull:
+    """The pull request after an event that moved, opened or closed its head."""
+    moved = known is not None and known.head_sha != event.head_sha
+    previous = known.head_sha if known and moved else event.before or (known.previous_sha if known else None)
+    updated_at = max(event.updated_at, known.updated_at) if known else event.updated_at
+    return replace(
+        _from(present(event, known)), previous_sha=previous, head_at=event.updated_at, updated_at=updated_at
+    )
+
+
+def touch(event: PullRequest, known: Pull | None) -> Pull | None:
+    """The pull request after a label, draft or text event; None when a newer one is known.
+
+    The head stays as known: an event that overtook its `synchronize` must not make that one look stale.
+    """
+    if known is None:
+        return _from(event)
+    if event.updated_at < known.updated_at:
+        return None
+    after = _from(event)
+    return replace(
+        after,
+        head_sha=known.head_sha,
+        previous_sha=known.previous_sha,
+        head_at=known.head_at,
+        is_open=known.is_open,
+    )
+
+
+def is_head(head_sha: str, action: str, facts: PullFacts) -> bool:
+    """Whether GitHub's present answer is what this event said."""
+    return head_sha == facts.head_sha and (action == "closed") is not facts.is_open
+
+
+def believe(known: Pull, facts: PullFacts) -> Pull:
+    """The pull request after GitHub told us its head."""
+    return replace(
+        known,
+        head_sha=facts.head_sha,
+        previous_sha=known.head_sha if known.head_sha != facts.head_sha else known.previous_sha,
+        is_open=facts.is_open,
+        head_at=facts.updated_at,
+        updated_at=max(known.updated_at, facts.updated_at),
+    )
+
+
+def _from(event: PullRequest) -> Pull:
+    return Pull(
+        number=event.number,
+        head_sha=event.head_sha,
+        previous_sha=None,
+        head_at=None,
+        updated_at=event.updated_at,
+        is_open=event.is_open,
+        draft=event.draft,
+        labels=event.labels,
+        base_ref=event.base_ref,
+        title=event.title,
+        author=event.author,
+    )

@@ -1,0 +1,1 @@
+"""The way out: workers that claim effects, do them, and record what happened."""

@@ -1,0 +1,155 @@
+"""Failures that callers can name: one root, a stable code each.
+
+Expected outcomes (ignored, repeated, rejected) are values of `decide`; what stands here is raised. The HTTP
+status of a code is chosen in one table in `app.py`, so no module below it knows about the web.
+"""
+
+
+class CrcrError(Exception):
+    """Something went wrong inside the relay."""
+
+    code = "internal"
+
+    def __init__(self, detail: str | None = None, *, hint: str | None = None) -> None:
+        self.detail = detail or (type(self).__doc__ or "").strip()
+        self.hint = hint
+        super().__init__(self.detail)
+
+
+class BadRequest(CrcrError):
+    """The request cannot be understood."""
+
+    code = "bad_request"
+
+
+class BadReport(BadRequest):
+    """The report cannot be understood."""
+
+    code = "bad_report"
+
+
+class TooLarge(CrcrError):
+    """The body is larger than this endpoint takes."""
+
+    code = "too_large"
+
+
+class BadSignature(CrcrError):
+    """The webhook's signature is missing or wrong."""
+
+    code = "bad_signature"
+
+
+class NotAuthentic(CrcrError):
+    """The token does not prove who is calling."""
+
+    code = "not_authentic"
+
+
+class NotRegistered(CrcrError):
+    """The issuer is known, but this pipeline is not registered with the relay."""
+
+    code = "not_registered"
+
+
+class RateLimited(CrcrError):
+    """Too many requests."""
+
+    code = "rate_limited"
+
+    def __init__(
+        self, detail: str | None = None, *, retry_after_s: float = 1.0, hint: str | None = None
+    ) -> None:
+        super().__init__(detail, hint=hint)
+        self.retry_after_s = retry_after_s
+
+
+class Unavailable(CrcrError):
+    """The relay cannot answer right now; the same request can be sent again."""
+
+    code = "unavailable"
+    retry_after_s = 5.0
+
+
+class StoreUnavailable(Unavailable):
+    """The store did not answer."""
+
+    code = "store_unavailable"
+
+
+class LimiterUnavailable(Unavailable):
+    """The rate limiter did not answer."""
+
+    code = "limiter_unavailable"
+
+
+class KeysUnavailable(Unavailable):
+    """The token issuer's keys could not be read, and none are known yet."""
+
+    code = "keys_unavailable"
+
+
+class NoAllowlist(Unavailable):
+    """No valid allowlist was ever read for this upstream."""
+
+    code = "no_allowlist"
+
+
+class NotFound(CrcrError):
+    """There is no such thing."""
+
+    code = "not_found"
+
+
+class NotPossible(CrcrError):
+    """The act is not possible in the present state."""
+
+    code = "not_possible"
+
+
+class BadSettings(CrcrError):
+    """The settings have problems."""
+
+    code = "bad_settings"
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+class GitHubFault(CrcrError):
+    """GitHub did not do what was asked."""
+
+    code = "github_fault"
+
+
+class GitHubRefused(GitHubFault):
+    """GitHub refused for good: asking again will not help."""
+
+    code = "github_refused"
+
+    def __init__(self, detail: str, *, status: int) -> None:
+        super().__init__(detail)
+        self.status = status
+
+
+class GitHubUnsure(GitHubFault):
+    """The outcome is unknown: the request may have been carried out (time-out, 5xx, broken connection)."""
+
+    code = "github_unsure"
+
+
+class GitHubUnreachable(GitHubFault):
+    """The request never reached GitHub (connection refused, name not found)."""
+
+    code = "github_unreachable"
+
+
+class GitHubLimited(GitHubFault):
+    """GitHub asks to wait, or our own governor does; nothing was carried out."""
+
+    code = "github_limited"
+
+    def __init__(self, detail: str, *, retry_after_s: float) -> None:
+        super().__init__(detail)
+        self.retry_after_s = retry_after_s

@@ -1,0 +1,1 @@
+"""GitHub's REST API as data (requests, responses) and one client that sends it."""

@@ -1,0 +1,218 @@
+"""GitHub's REST calls as data: how each of ours is asked, and what a good answer to it says.
+
+No IO and no clock: the client sends a `Request` and hands back a `Response`; what a bad status means stands in
+`faults.py`. Bodies are untrusted: only named fields are read, by type, and anything else is `GitHubUnsure`.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Annotated, TypeVar
+from urllib.parse import quote, urlsplit
+
+import msgspec
+
+from crcr.decide.model import RepoName
+from crcr.decide.outside import FilePlace, FileText, PullFacts, RepositoryFacts
+from crcr.errors import GitHubRefused, GitHubUnsure
+
+JSON_TYPE = "application/vnd.github+json"
+RAW_TYPE = "application/vnd.github.raw+json"
+MAX_ANSWER_BYTES = 1 << 20
+READ_POINTS = 1
+WRITE_POINTS = 5
+
+Permissions = tuple[tuple[str, str], ...]
+METADATA_READ: Permissions = (("metadata", "read"),)
+CONTENTS_READ: Permissions = (("contents", "read"),)
+CONTENTS_WRITE: Permissions = (("contents", "write"),)
+PULLS_READ: Permissions = (("pull_requests", "read"),)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One call; `path` is relative to the API's address, and `writes` decides its points (and its redirects)."""
+
+    method: str
+    path: str
+    body: bytes | None = field(default=None, repr=False)
+    accept: str = JSON_TYPE
+    etag: str | None = None
+    writes: bool = False
+
+    @property
+    def points(self) -> int:
+        return WRITE_POINTS if self.writes else READ_POINTS
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """One answer; header names are lower case, `cut` says that the body went on past `MAX_ANSWER_BYTES`."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes = field(repr=False)
+    cut: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A bearer token, the App's own or an installation's; its value never shows in a repr."""
+
+    value: str = field(repr=False)
+    expires_at: datetime
+
+
+# Requests
+
+
+def find_installation(repo: RepoName) -> Request:
+    return Request("GET", f"/repos/{repo}/installation")
+
+
+def installation_token(
+    installation_id: int, repository_ids: Sequence[int], permissions: Permissions
+) -> Request:
+    """Ask for a token that can do no more than it is minted for; without ids it covers the installation."""
+    wanted: dict[str, object] = {"permissions": dict(permissions)}
+    if repository_ids:
+        wanted["repository_ids"] = list(repository_ids)
+    path = f"/app/installations/{installation_id:d}/access_tokens"
+    return Request("POST", path, body=json.dumps(wanted).encode(), writes=True)
+
+
+def read_repository(repo: RepoName) -> Request:
+    return Request("GET", f"/repos/{repo}")
+
+
+def dispatch(repo: RepoName, body: bytes) -> Request:
+    return Request("POST", f"/repos/{repo}/dispatches", body=body, writes=True)
+
+
+def read_pull(repo: RepoName, number: int) -> Request:
+    return Request("GET", f"/repos/{repo}/pulls/{number:d}")
+
+
+def read_file(place: FilePlace, etag: str | None) -> Request:
+    segments = place.path.strip("/").split("/")
+    # A URL with `..` would be shortened on its way and ask another endpoint.
+    if not {"", ".", ".."}.isdisjoint(segments):
+        raise GitHubRefused(f"{place.path!r} is not the path of a file.", status=400)
+    path = "/".join(quote(segment, safe="") for segment in segments)
+    url = f"/repos/{place.repository}/contents/{path}?ref={quote(place.ref, safe='')}"
+    return Request("GET", url, accept=RAW_TYPE, etag=etag)
+
+
+# Moved repositories
+
+_MOVED = frozenset({301, 302, 307, 308})
+_PLAIN_ADDRESS = re.compile(
+    r"[!-\[\]-~]+"
+)  # printable ASCII without a backslash, which parsers read two ways
+
+
+def onward(request: Request, response: Response, api_url: str) -> Request | None:
+    """Where a moved repository is now, if a read may follow: GitHub answers 301 after a rename or a transfer.
+
+    Only below the API's own address: the token must never travel to another host.
+    """
+    if request.writes or response.status not in _MOVED:
+        return None
+    path = _path_within(api_url, response.headers.get("location", ""))
+    return None if path is None else replace(request, path=path)
+
+
+def _path_within(api_url: str, location: str) -> str | None:
+    if not _PLAIN_ADDRESS.fullmatch(location):
+        return None
+    home = urlsplit(api_url)
+    try:
+        there = urlsplit(location if "://" in location else f"{home.scheme}://{home.netloc}{location}")
+        same_place = (there.scheme, there.netloc.lower()) == (home.scheme, home.netloc.lower())
+    except ValueError:
+        return None
+    base = home.path.rstrip("/") + "/"
+    if not same_place or not there.path.startswith(base) or ".." in there.path:
+        return None
+    path = there.path[len(base) - 1 :]
+    return f"{path}?{there.query}" if there.query else path
+
+
+# Answers
+
+_Id = Annotated[int, msgspec.Meta(ge=1)]
+_Time = Annotated[datetime, msgspec.Meta(tz=True)]
+# A token becomes a header: no blanks, no line ends. Its form is GitHub's affair and is not looked into.
+_HeaderText = Annotated[str, msgspec.Meta(pattern=r"\A[!-~]+\Z")]
+
+
+class _Installation(msgspec.Struct):
+    id: _Id
+
+
+class _MintedToken(msgspec.Struct):
+    token: _HeaderText
+    expires_at: _Time
+
+
+class _Repository(msgspec.Struct):
+    id: _Id
+    full_name: str
+    owner: _Installation
+
+
+class _Head(msgspec.Struct):
+    sha: str
+
+
+class _Pull(msgspec.Struct):
+    state: str
+    head: _Head
+    updated_at: _Time
+
+
+def installation_id(response: Response) -> int:
+    return _decode(response, _Installation).id
+
+
+def minted_token(response: Response) -> Token:
+    minted = _decode(response, _MintedToken)
+    return Token(minted.token, minted.expires_at.astimezone(UTC))
+
+
+def repository_facts(response: Response) -> RepositoryFacts:
+    found = _decode(response, _Repository)
+    return RepositoryFacts(repository_id=found.id, owner_id=found.owner.id, full_name=found.full_name)
+
+
+def pull_facts(response: Response) -> PullFacts:
+    found = _decode(response, _Pull)
+    return PullFacts(found.head.sha, found.state == "open", found.updated_at.astimezone(UTC))
+
+
+def file_text(response: Response) -> FileText | None:
+    if response.status == 304:
+        return None
+    # The file itself is at fault here, so the same question would get the same answer.
+    if response.cut:
+        raise GitHubRefused(f"The file is larger than {MAX_ANSWER_BYTES} bytes.", status=response.status)
+    try:
+        text = response.body.decode("utf-8")
+    except UnicodeDecodeError:
+        raise GitHubRefused("The file is not UTF-8 text.", status=response.status) from None
+    return FileText(text=text, etag=response.headers.get("etag"))
+
+
+_Struct = TypeVar("_Struct", bound=msgspec.Struct)
+
+
+def _decode(response: Response, kind: type[_Struct]) -> _Struct:
+    if response.cut:
+        raise GitHubUnsure(f"GitHub's answer is larger than {MAX_ANSWER_BYTES} bytes.")
+    try:
+        return msgspec.json.decode(response.body, type=kind)
+    except (ValueError, RecursionError) as error:
+        # `from None`: a decoding error holds the body, and the body may hold a token.
+        raise GitHubUnsure(f"GitHub's answer cannot be read: {error}") from None

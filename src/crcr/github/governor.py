@@ -1,0 +1,130 @@
+"""Keeps us within GitHub's limits, so that GitHub has no need to.
+
+Per installation, a sliding log of the last minute's points: 900 in any 60 s, a write costs 5 and a read 1, so
+at most 180 writes. A bucket that refills would let twice that through around a quiet minute. On top of it
+stand the hour's budget as GitHub counts it (`x-ratelimit-*`) and blocks that GitHub asked for, which double while
+they follow one another. App-wide, a cap on requests under way. Nothing here sleeps: `reserve` says how long to
+wait, and the worker reschedules. The key `APP` stands for calls signed by the App itself.
+"""
+
+import asyncio
+from collections import defaultdict, deque
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from crcr.errors import GitHubLimited
+from crcr.github.faults import LONGEST_WAIT_S, header_number
+
+APP = 0
+WINDOW_S = 60.0
+
+
+@dataclass(slots=True)
+class _Account:
+    """One installation's standing; times are seconds since the epoch, as GitHub's headers give them."""
+
+    log: deque[tuple[float, int]] = field(default_factory=deque)
+    points: int = 0
+    blocked_until: float = 0.0
+    strikes: int = 0
+    remaining: int | None = None
+    resets_at: float = 0.0
+
+    def window_wait_s(self, cost: int, budget: int, now: float) -> float:
+        while self.log and self.log[0][0] + WINDOW_S <= now:
+            self.points -= self.log.popleft()[1]
+        over = self.points + cost - budget
+        for at, spent in self.log:
+            if over <= 0:
+                break
+            over -= spent
+            if over <= 0:
+                return at + WINDOW_S - now
+        return 0.0
+
+    def hour_wait_s(self, now: float) -> float:
+        if self.remaining is None or self.remaining > 0:
+            return 0.0
+        return self.resets_at - now
+
+    def spend(self, cost: int, now: float) -> None:
+        if not cost:
+            return
+        self.log.append((now, cost))
+        self.points += cost
+        if self.remaining is not None:
+            self.remaining -= 1
+
+
+class Governor:
+    def __init__(
+        self, *, points_per_minute: int = 900, concurrent: int = 100, slot_wait_s: float = 5.0
+    ) -> None:
+        self._budget = points_per_minute
+        self._slots = asyncio.Semaphore(concurrent)
+        self._slot_wait_s = slot_wait_s
+        # As many accounts as the App has installations.
+        self._accounts: defaultdict[int, _Account] = defaultdict(_Account)
+
+    def reserve(self, installation_id: int, cost: int, now: float) -> float:
+        """Take `cost` points and return 0, or take nothing and return the seconds to wait.
+
+        A cost of 0 only asks whether the installation is blocked or has used up its hour.
+        """
+        account = self._accounts[installation_id]
+        wait_s = max(
+            account.blocked_until - now,
+            account.hour_wait_s(now),
+            account.window_wait_s(cost, self._budget, now),
+        )
+        if wait_s > 0:
+            return wait_s
+        account.spend(cost, now)
+        return 0.0
+
+    def observe(self, installation_id: int, headers: Mapping[str, str], now: float) -> None:
+        """Learn from an answer that was not a limit."""
+        account = self._accounts[installation_id]
+        if now >= account.blocked_until:
+            account.strikes = 0
+        remaining = header_number(headers, "x-ratelimit-remaining")
+        reset = header_number(headers, "x-ratelimit-reset")
+        if remaining is None or reset is None or reset < account.resets_at:
+            return
+        # Answers overtake each other: within one hour the lowest count is the newest.
+        if reset == account.resets_at and account.remaining is not None:
+            remaining = min(remaining, account.remaining)
+        account.remaining = remaining
+        account.resets_at = min(float(reset), now + LONGEST_WAIT_S)
+
+    def block(self, installation_id: int, wait_s: float, now: float) -> float:
+        """Hold the installation after a limit; return the seconds, which double with each block in a row.
+
+        Requests that were under way when it began are limited too, and do not count as another.
+        """
+        account = self._accounts[installation_id]
+        if now >= account.blocked_until:
+            account.strikes += 1
+            wait_s = min(wait_s * 2 ** min(account.strikes - 1, 10), LONGEST_WAIT_S)
+        account.blocked_until = max(account.blocked_until, now + wait_s)
+        return account.blocked_until - now
+
+    @asynccontextmanager
+    async def slot(self) -> AsyncIterator[None]:
+        """Hold one of the concurrent requests; raise `GitHubLimited` when none is free in time."""
+        if self._slots.locked():
+            await self._wait_for_slot()
+        else:
+            await self._slots.acquire()
+        try:
+            yield
+        finally:
+            self._slots.release()
+
+    async def _wait_for_slot(self) -> None:
+        try:
+            async with asyncio.timeout(self._slot_wait_s):
+                await self._slots.acquire()
+        except TimeoutError:
+            raise GitHubLimited("Too many requests to GitHub are under way.", retry_after_s=1.0) from None

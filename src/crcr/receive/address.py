@@ -1,0 +1,60 @@
+"""Which address a request came from, as far as it can be known: used only to limit failed authentications.
+
+`X-Forwarded-For` is believed from the right, one hop at a time, and only as long as the hop that wrote an entry
+is a trusted proxy; everything to the left of the first stranger is the stranger's own writing.
+"""
+
+import re
+from collections.abc import Iterable
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+
+UNKNOWN = "unknown"
+"""The address of a caller without one (a Unix socket): such callers share one limit."""
+
+# Some proxies add the port: `192.0.2.1:4711`, `[2001:db8::1]:4711`, `[2001:db8::1]`.
+_WITH_PORT = re.compile(r"\[(?P<v6>[^\]]*)\](?::[0-9]{1,5})?|(?P<v4>[0-9.]+):[0-9]{1,5}")
+
+_Address = IPv4Address | IPv6Address
+
+
+def client_address(
+    peer: str | None, forwarded_for: Iterable[str], trusted: tuple[IPv4Network | IPv6Network, ...]
+) -> str:
+    """Return the rightmost untrusted address; `forwarded_for` holds the header's values in their order."""
+    if isinstance(forwarded_for, str):
+        forwarded_for = [forwarded_for]
+    address = _parse(peer or "")
+    if address is None:
+        return UNKNOWN
+    for entry in reversed(",".join(forwarded_for).split(",")):
+        if not _is_trusted(address, trusted):
+            break
+        before = _parse(entry)
+        if before is None:
+            break
+        address = before
+    return str(address)
+
+
+def limit_subject(address: str) -> str:
+    """Return what is limited: the address, or its /64, since one IPv6 subscriber owns at least that much."""
+    parsed = _parse(address)
+    if isinstance(parsed, IPv6Address):
+        return str(IPv6Network((int(parsed) >> 64 << 64, 64)))
+    return str(parsed or UNKNOWN)
+
+
+def _is_trusted(address: _Address, trusted: tuple[IPv4Network | IPv6Network, ...]) -> bool:
+    return any(address in network for network in trusted)
+
+
+def _parse(text: str) -> _Address | None:
+    text = text.strip()
+    if match := _WITH_PORT.fullmatch(text):
+        text = match["v6"] or match["v4"] or ""
+    try:
+        address = ip_address(text)
+    except ValueError:
+        return None
+    # A dual-stack socket shows IPv4 callers as `::ffff:192.0.2.1`; one caller must have one name.
+    return (address.ipv4_mapped or address) if isinstance(address, IPv6Address) else address

@@ -1,0 +1,193 @@
+"""The public keys of the issuers, read from their JWKS endpoints and kept in memory.
+
+A caller whose key is known never waits: an old key set is renewed behind its back, and keeps working for a day
+while the endpoint is down. Only an unknown `kid` waits for a read, shared by all who wait, and reads are at
+least a cooldown apart whatever callers send. Without an answer the verdict is "cannot say", never "not authentic".
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+import httpx
+import msgspec
+import structlog
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+from jwt import InvalidKeyError
+from jwt.algorithms import RSAAlgorithm
+
+from crcr.errors import KeysUnavailable, NotAuthentic
+from crcr.ports import Clock
+from crcr.receive.issuers import Issuer
+
+Fetch = Callable[[str], Awaitable[bytes]]
+"""Reads an address, or raises `KeysUnavailable`."""
+
+FETCH_TIMEOUT_S = 3.0
+MAX_JWKS_BYTES = 256 * 1024
+_MAX_KEYS = 100
+_KEY_BITS = range(2048, 8192 + 1)
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class KeyAges:
+    """Keys are `fresh` for a while, then renewed; `usable` much longer, for when the issuer cannot be read."""
+
+    fresh: timedelta = timedelta(minutes=10)
+    usable: timedelta = timedelta(hours=24)
+    cooldown: timedelta = timedelta(seconds=30)
+
+
+@dataclass(slots=True)
+class _KeySet:
+    keys: dict[str, RSAPublicKey] = field(default_factory=dict)
+    read_at: datetime | None = None
+    tried_at: datetime | None = None
+    answered: bool = False
+    """Whether the last read succeeded; False while one is under way."""
+    reading: asyncio.Task[None] | None = None
+
+    def is_within(self, age: timedelta, now: datetime) -> bool:
+        return self.read_at is not None and now - self.read_at <= age
+
+
+class KeyCache:
+    """One key set per issuer of the table, so callers cannot make it grow."""
+
+    def __init__(self, fetch: Fetch, clock: Clock, ages: KeyAges | None = None) -> None:
+        self._fetch = fetch
+        self._clock = clock
+        self._ages = ages or KeyAges()
+        self._key_sets: dict[str, _KeySet] = {}
+
+    async def find(self, issuer: Issuer, unverified_kid: str) -> RSAPublicKey:
+        """Return the key, or raise `NotAuthentic` (not the issuer's) or `KeysUnavailable` (cannot say)."""
+        held = self._key_sets.setdefault(issuer.issuer, _KeySet())
+        now = self._clock.now()
+        key = self._usable(held, unverified_kid)
+        if key is None:
+            if reading := self._start_reading(issuer, held):
+                # `wait` leaves the read to the others who wait for it when this caller goes away.
+                await asyncio.wait([reading])
+            key = self._usable(held, unverified_kid)
+        elif not held.is_within(self._ages.fresh, now):
+            self._start_reading(issuer, held)
+        if key is None:
+            raise self._refusal(issuer, held, unverified_kid)
+        return key
+
+    async def aclose(self) -> None:
+        under_way = [held.reading for held in self._key_sets.values() if held.reading is not None]
+        for task in under_way:
+            task.cancel()
+        await asyncio.gather(*under_way, return_exceptions=True)
+
+    def _usable(self, held: _KeySet, kid: str) -> RSAPublicKey | None:
+        return held.keys.get(kid) if held.is_within(self._ages.usable, self._clock.now()) else None
+
+    def _start_reading(self, issuer: Issuer, held: _KeySet) -> asyncio.Task[None] | None:
+        """Return the read that is under way or starts now; None while the last one is too recent."""
+        if held.reading is None and not self._cooldown_left(held):
+            held.tried_at, held.answered = self._clock.now(), False
+            held.reading = asyncio.create_task(self._read(issuer, held), name=f"keys of {issuer.issuer}")
+        return held.reading
+
+    async def _read(self, issuer: Issuer, held: _KeySet) -> None:
+        try:
+            held.keys = parse_jwks(await self._fetch(issuer.jwks_url), issuer.algorithms)
+        except KeysUnavailable as failure:
+            log.warning("keys_read_failed", issuer=issuer.issuer, reason=failure.detail)
+        else:
+            held.read_at, held.answered = self._clock.now(), True
+            log.info("keys_read", issuer=issuer.issuer, keys=len(held.keys))
+        finally:
+            held.reading = None
+
+    def _cooldown_left(self, held: _KeySet) -> timedelta:
+        if held.tried_at is None:
+            return timedelta(0)
+        return max(held.tried_at + self._ages.cooldown - self._clock.now(), timedelta(0))
+
+    def _refusal(self, issuer: Issuer, held: _KeySet, kid: str) -> NotAuthentic | KeysUnavailable:
+        if held.answered:
+            return NotAuthentic(
+                f"the token names the key {ascii(kid)[:200]}, which {issuer.issuer} does not publish",
+                hint="ask the issuer for a new token; an edited or very old one cannot be used",
+            )
+        failure = KeysUnavailable(
+            f"the keys of {issuer.issuer} cannot be read now, so the token cannot be checked",
+            hint="send the same request again later",
+        )
+        failure.retry_after_s = max(self._cooldown_left(held).total_seconds(), 1.0)
+        return failure
+
+
+class _Jwk(msgspec.Struct, frozen=True):
+    kty: str = ""
+    kid: str | None = None
+    use: str | None = None
+    alg: str | None = None
+    n: str | None = None
+    e: str | None = None
+
+
+class _JwkSet(msgspec.Struct, frozen=True):
+    keys: list[_Jwk]
+
+
+_jwk_set = msgspec.json.Decoder(_JwkSet)
+
+
+def parse_jwks(raw: bytes, algorithms: tuple[str, ...]) -> dict[str, RSAPublicKey]:
+    """Return the usable RSA keys by `kid`; a set without any is no answer, since it would lock everybody out."""
+    try:
+        listed = _jwk_set.decode(raw).keys[:_MAX_KEYS]
+    except (ValueError, RecursionError):
+        raise KeysUnavailable("the issuer's key set is malformed") from None
+    usable = {jwk.kid: key for jwk in listed if jwk.kid and (key := _public_key(jwk, algorithms))}
+    if not usable:
+        raise KeysUnavailable("the issuer's key set holds no usable key")
+    return usable
+
+
+def _public_key(jwk: _Jwk, algorithms: tuple[str, ...]) -> RSAPublicKey | None:
+    if jwk.kty != "RSA" or jwk.use not in {None, "sig"} or jwk.alg not in {None, *algorithms}:
+        return None
+    try:
+        # Only the public members are passed on: a `d` would make it a private key.
+        key = RSAAlgorithm.from_jwk({"kty": "RSA", "n": jwk.n, "e": jwk.e})
+    except (InvalidKeyError, ValueError, TypeError):
+        return None
+    return key if isinstance(key, RSAPublicKey) and key.key_size in _KEY_BITS else None
+
+
+def http_fetcher(client: httpx.AsyncClient) -> Fetch:
+    """Read over HTTP: no redirects, so that a key set comes from where the table says; bounded in time and size."""
+
+    async def fetch(url: str) -> bytes:
+        try:
+            # httpx limits each step; the whole needs its own limit against an answer that drips.
+            async with asyncio.timeout(FETCH_TIMEOUT_S):
+                return await _get(client, url)
+        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as failure:
+            raise KeysUnavailable(f"{url} did not answer: {type(failure).__name__}") from failure
+
+    return fetch
+
+
+async def _get(client: httpx.AsyncClient, url: str) -> bytes:
+    headers = {"accept": "application/json", "accept-encoding": "identity"}
+    body = bytearray()
+    async with client.stream(
+        "GET", url, headers=headers, timeout=FETCH_TIMEOUT_S, follow_redirects=False
+    ) as response:
+        if response.status_code != httpx.codes.OK:
+            raise KeysUnavailable(f"{url} answered {response.status_code}")
+        async for chunk in response.aiter_bytes():
+            body += chunk
+            if len(body) > MAX_JWKS_BYTES:
+                raise KeysUnavailable(f"{url} answered more than {MAX_JWKS_BYTES} bytes")
+    return bytes(body)

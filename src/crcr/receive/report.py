@@ -1,0 +1,169 @@
+"""A callback's body becomes a `Report`, or is refused with the name of the field that is wrong.
+
+What identifies a job is checked hard; what only describes it (links, times, counts, failed tests) is cut or
+dropped, because a result must not be lost for a decoration. The echoed payload is skipped, never read.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from crcr.decide.model import Conclusion
+from crcr.decide.report import Report, ReportStatus
+from crcr.errors import BadReport
+from crcr.receive import report_details as details
+from crcr.receive.json_body import decode
+
+SELF_REPORTS = frozenset({"nightly", "periodic"})
+"""Event types that a downstream reports on its own, without a dispatch."""
+
+MAX_ATTEMPT = 10_000
+_NAME_CHARS = 256
+_ID_CHARS = 100
+_LEGAL_CONCLUSIONS = {text.value: text for text in Conclusion if text is not Conclusion.NONE}
+_STATUSES = {status.value: status for status in ReportStatus}
+_NEGATIVE = re.compile(r"-[0-9]+")
+_DIGITS = re.compile(r"[0-9]{1,9}")
+# An odd run of backslashes (group 1) starts an escape; then a surrogate pair, or in group 2 half of one.
+_SURROGATES = re.compile(
+    rb"(\\(?<!\\\\)(?:\\\\)*)"
+    rb"(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2}))"
+)
+_PARTS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_OBJECT = msgspec.json.Decoder(dict[str, Any])
+_ENCODE = msgspec.json.Encoder().encode
+
+
+def parse_report(body: bytes) -> Report:
+    """Return the report, or raise `BadReport` naming the field."""
+    try:
+        parts, forbidden = decode(_PARTS, body, BadReport), "\0"
+    except BadReport:
+        # Half a character can be shown as a replacement, but not be part of a name.
+        parts, forbidden = decode(_PARTS, _without_halves(body), BadReport), "\0\ufffd"
+    parts.pop("payload", None)
+    kept = decode(_OBJECT, _ENCODE(parts), BadReport)
+    return _report(_Fields(kept, forbidden=forbidden), _ENCODE(kept))
+
+
+class _Fields:
+    """Reads the fields that identify a job; null and "" are absent."""
+
+    __slots__ = ("_forbidden", "top", "workflow")
+
+    def __init__(self, top: Mapping[str, Any], *, forbidden: str) -> None:
+        workflow = top.get("workflow")
+        if not isinstance(workflow, dict):
+            raise BadReport("workflow is missing or not an object")
+        self.top = top
+        self.workflow: Mapping[str, Any] = workflow
+        self._forbidden = forbidden
+
+    def text(self, path: str, *, limit: int) -> str | None:
+        value = self._value(path)
+        if value is None:
+            return None
+        if not isinstance(value, str):
+            raise BadReport(f"{path} is not text")
+        return self._checked(path, value, limit)
+
+    def required(self, path: str, *, limit: int) -> str:
+        text = self.text(path, limit=limit)
+        if text is None:
+            raise BadReport(f"{path} is missing")
+        return text
+
+    def run_id(self) -> str:
+        path = "workflow.run_id"
+        value = self._value(path)
+        if value is None:
+            raise BadReport(f"{path} is missing")
+        # A bool is an int in Python, so types are compared exactly.
+        if type(value) not in {int, str}:
+            raise BadReport(f"{path} is neither text nor a whole number")
+        text = self._checked(path, str(value), _NAME_CHARS)
+        if _NEGATIVE.fullmatch(text):
+            raise BadReport(f"{path} is negative")
+        return text
+
+    def run_attempt(self) -> int:
+        path = "workflow.run_attempt"
+        value = self._value(path)
+        if value is None:
+            return 1
+        if isinstance(value, str) and _DIGITS.fullmatch(value):
+            value = int(value)
+        if type(value) is not int or not 1 <= value <= MAX_ATTEMPT:
+            raise BadReport(f"{path} is not a whole number from 1 to {MAX_ATTEMPT}")
+        return value
+
+    def status(self) -> ReportStatus:
+        text = self.required("workflow.status", limit=_ID_CHARS)
+        if text not in _STATUSES:
+            raise BadReport(f"workflow.status is {_quoted(text)}; legal are {', '.join(_STATUSES)}")
+        return _STATUSES[text]
+
+    def conclusion(self, status: ReportStatus) -> Conclusion | None:
+        if status is ReportStatus.IN_PROGRESS:
+            return None
+        value = self._value("workflow.conclusion")
+        if value is None:
+            return Conclusion.NONE
+        if not isinstance(value, str) or value not in _LEGAL_CONCLUSIONS:
+            legal = ", ".join(_LEGAL_CONCLUSIONS)
+            raise BadReport(f"workflow.conclusion is {_quoted(value)}; legal are {legal}")
+        return _LEGAL_CONCLUSIONS[value]
+
+    def _value(self, path: str) -> Any:
+        name = path.removeprefix("workflow.")
+        value = self.top.get(name) if name == path else self.workflow.get(name)
+        return None if value == "" else value
+
+    def _checked(self, path: str, text: str, limit: int) -> str:
+        if len(text) > limit:
+            raise BadReport(f"{path} has {len(text)} characters; at most {limit} are taken")
+        if any(character in text for character in self._forbidden):
+            raise BadReport(f"{path} holds a NUL or half of a surrogate pair")
+        return text
+
+
+def _report(fields: _Fields, untrusted: bytes) -> Report:
+    event_type = fields.text("event_type", limit=_ID_CHARS) or ""
+    delivery_id = fields.required("delivery_id", limit=_ID_CHARS)
+    status = fields.status()
+    if event_type in SELF_REPORTS and status is ReportStatus.IN_PROGRESS:
+        raise BadReport(f"workflow.status is in_progress; a {event_type} report is sent once, when completed")
+    workflow = fields.workflow
+    failed_tests, cut = details.failed_tests(workflow.get("failed_tests"))
+    return Report(
+        event_type=event_type,
+        delivery_id=delivery_id,
+        status=status,
+        conclusion=fields.conclusion(status),
+        workflow_name=fields.required("workflow.name", limit=_NAME_CHARS),
+        run_id=fields.run_id(),
+        run_attempt=fields.run_attempt(),
+        job_name=fields.required("workflow.job_name", limit=_NAME_CHARS),
+        url=details.link(workflow.get("url")),
+        artifact_url=details.link(workflow.get("artifact_url")),
+        check_run_text=details.check_run_text(workflow.get("check_run_id")),
+        started_at=details.time(workflow.get("started_at")),
+        completed_at=details.time(workflow.get("completed_at")),
+        late=workflow.get("late") is True,
+        tests=details.test_counts(workflow.get("test_results")),
+        failed_tests=failed_tests,
+        failed_tests_cut=cut,
+        environment=details.environment(workflow.get("environment")),
+        untrusted=untrusted,
+    )
+
+
+def _quoted(value: object) -> str:
+    return repr(value)[:60]
+
+
+def _without_halves(body: bytes) -> bytes:
+    """Replace halves of surrogate pairs, which test output with broken bytes brings."""
+    return _SURROGATES.sub(lambda match: match[1] + b"ufffd" if match[2] else match[0], body)

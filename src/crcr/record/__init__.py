@@ -1,0 +1,1 @@
+"""The truth: schema, statements and the transactions that facts and effects share."""

@@ -1,0 +1,145 @@
+"""Allowlist versions: every text that was read, good or bad, and the one that is in force.
+
+The newest good version decides; a bad one is kept beside it to be shown. The parsed form of the version in
+force is cached by its number, so a process sees another's refresh on its next transaction.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import bindparam, func, insert, select
+
+from crcr.decide.allowlist import Allowlist, Checked, Problem
+from crcr.decide.model import RepoName
+from crcr.errors import NoAllowlist
+from crcr.record.database import Database, Tx
+from crcr.record.schema import allowlist_versions as versions
+from crcr.record.signals import ALLOWLIST
+from crcr.record.statement import Statement
+from crcr.record.targets import Targets
+from crcr.record.times import from_us, to_us
+
+_IN_FORCE = Statement(
+    select(func.max(versions.c.version).label("version")).where(
+        versions.c.upstream == bindparam("upstream"), versions.c.good == 1
+    )
+)
+_TEXT = Statement(
+    select(versions.c.text).where(
+        versions.c.upstream == bindparam("upstream"), versions.c.version == bindparam("version")
+    )
+)
+_NEWEST = Statement(
+    select(versions)
+    .where(versions.c.upstream == bindparam("upstream"))
+    .order_by(versions.c.version.desc())
+    .limit(1)
+)
+_ADD = Statement(insert(versions))
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One reading of the allowlist's source."""
+
+    source: str
+    text: str
+    etag: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class AllowlistVersion:
+    version: int
+    good: bool
+    source: str
+    text: str
+    etag: str | None
+    read_at: datetime
+    problems: tuple[Problem, ...]
+
+
+class Allowlists:
+    def __init__(self, database: Database, targets: Targets, check: Callable[[str], Checked]) -> None:
+        self._database = database
+        self._targets = targets
+        self._check = check
+        self._cache: dict[str, tuple[int, Allowlist]] = {}
+
+    async def in_force(self, tx: Tx, upstream: RepoName) -> Allowlist:
+        """The allowlist that decides, inside the caller's transaction."""
+        row = await tx.one(_IN_FORCE, upstream=upstream.key)
+        version = row["version"] if row else None
+        if version is None:
+            raise NoAllowlist(f"no valid allowlist was ever read for {upstream}")
+        cached = self._cache.get(upstream.key)
+        if cached is None or cached[0] != version:
+            cached = (version, await self._load(tx, upstream, version))
+            self._cache[upstream.key] = cached
+        return cached[1]
+
+    async def current(self, upstream: RepoName) -> Allowlist:
+        return await self._database.glance(lambda tx: self.in_force(tx, upstream))
+
+    async def newest(self, upstream: RepoName) -> AllowlistVersion | None:
+        async def unit(tx: Tx) -> AllowlistVersion | None:
+            row = await tx.one(_NEWEST, upstream=upstream.key)
+            return _version(row) if row else None
+
+        return await self._database.glance(unit)
+
+    async def take_reading(
+        self, upstream: RepoName, reading: Reading, now: datetime
+    ) -> AllowlistVersion | None:
+        """Record what was read; None when it says what the newest version says."""
+        checked = self._check(reading.text)
+
+        async def unit(tx: Tx) -> AllowlistVersion | None:
+            newest = await tx.one(_NEWEST, upstream=upstream.key)
+            if newest is not None and newest["text"] == reading.text:
+                return None
+            row = _row(upstream, reading, checked, (newest["version"] if newest else 0) + 1, now)
+            await tx.run(_ADD, **row)
+            if checked.allowlist is not None:
+                await self._targets.follow(tx, upstream, checked.allowlist, now)
+            tx.signal(ALLOWLIST)
+            return _version(row)
+
+        return await self._database.write(unit)
+
+    async def _load(self, tx: Tx, upstream: RepoName, version: int) -> Allowlist:
+        row = await tx.one(_TEXT, upstream=upstream.key, version=version)
+        checked = self._check(row["text"]) if row else None
+        if checked is None or checked.allowlist is None:
+            raise NoAllowlist(f"allowlist version {version} of {upstream} is not readable by this release")
+        return checked.allowlist
+
+
+def _row(
+    upstream: RepoName, reading: Reading, checked: Checked, version: int, now: datetime
+) -> dict[str, Any]:
+    problems = [[each.line, each.severity, each.message, each.hint] for each in checked.problems]
+    return {
+        "upstream": upstream.key,
+        "version": version,
+        "source": reading.source,
+        "text": reading.text,
+        "good": int(checked.allowlist is not None),
+        "problems": json.dumps(problems),
+        "etag": reading.etag,
+        "read_at": to_us(now),
+    }
+
+
+def _version(row: Any) -> AllowlistVersion:
+    return AllowlistVersion(
+        version=row["version"],
+        good=bool(row["good"]),
+        source=row["source"],
+        text=row["text"],
+        etag=row["etag"],
+        read_at=from_us(row["read_at"]),
+        problems=tuple(Problem(*each) for each in json.loads(row["problems"])),
+    )

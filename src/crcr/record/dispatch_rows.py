@@ -1,0 +1,140 @@
+"""Dispatches in their table, each with the effect that sends it.
+
+Written, dropped, held and released here, always inside the caller's transaction.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import text
+
+from crcr.decide.allowlist import Allowlist
+from crcr.decide.events import PullRequest, Push
+from crcr.decide.model import DispatchState, EffectKind, RepoName
+from crcr.decide.upstream import Drop, PlannedDispatch
+from crcr.record.database import Row, Tx
+from crcr.record.effect_rows import add_effects, effect_row
+from crcr.record.schema import dispatches
+from crcr.record.statement import Statement, inserting
+from crcr.record.times import to_us
+
+_DISPATCH = Statement(
+    inserting(
+        dispatches,
+        *("upstream", "delivery", "downstream", "level", "state", "reason"),
+        *("event", "action", "number", "head_sha", "lane", "created_at"),
+    )
+)
+_DROP = Statement(
+    text(
+        "UPDATE dispatches SET state = 'cancelled', reason = :reason, superseded_at = :at"
+        " WHERE upstream = :upstream AND number = :number AND state IN ('held', 'waiting')"
+        " AND action <> 'closed' AND (:any_head = 1 OR head_sha <> :head_sha)"
+    )
+)
+SUPERSEDE = Statement(
+    text(
+        "UPDATE dispatches SET superseded_at = :at WHERE upstream = :upstream AND number = :number"
+        " AND superseded_at IS NULL AND head_sha <> :head_sha"
+    )
+)
+_DROP_EFFECTS = Statement(
+    text(
+        "UPDATE effects SET state = 'cancelled', finished_at = :at, last_error = :reason WHERE effect_id IN ("
+        " SELECT e.effect_id FROM dispatches d JOIN effects e ON e.upstream = d.upstream AND e.target = d.downstream"
+        " AND e.lane = d.lane AND e.delivery = d.delivery AND e.state = 'waiting' AND e.kind = 'send_dispatch'"
+        " WHERE d.upstream = :upstream AND d.number = :number AND d.state = 'cancelled')"
+    )
+)
+_HELD = Statement(
+    text(
+        "SELECT delivery, downstream, lane FROM dispatches WHERE upstream = :upstream AND number = :number"
+        " AND state = 'held' AND reason = :reason AND (:delivery IS NULL OR delivery = :delivery)"
+    )
+)
+_RELEASE = Statement(
+    text(
+        "UPDATE dispatches SET state = 'waiting', reason = NULL WHERE upstream = :upstream"
+        " AND delivery = :delivery AND downstream = :downstream AND state = 'held'"
+    )
+)
+_DROP_ONE = Statement(
+    text(
+        "UPDATE dispatches SET state = 'cancelled', reason = 'superseded', superseded_at = :at"
+        " WHERE upstream = :upstream AND delivery = :delivery AND downstream = :downstream AND state = 'held'"
+    )
+)
+
+
+def lane_of(event: PullRequest | Push) -> str:
+    return f"pull/{event.number}" if isinstance(event, PullRequest) else f"ref/{event.ref}"
+
+
+async def write_dispatches(
+    tx: Tx, shared: Mapping[str, Any], planned: tuple[PlannedDispatch, ...], now: datetime
+) -> None:
+    """Record one dispatch a target, and the effects of those that need not wait; `shared` is the rest of their row."""
+    rows = [
+        {
+            **shared,
+            "downstream": each.entry.name.key,
+            "level": int(each.entry.level),
+            "state": each.state.value,
+            "reason": each.reason,
+        }
+        for each in planned
+    ]
+    if rows:
+        await tx.many(_DISPATCH, rows)
+    await send(
+        tx, shared["upstream"], [row for row in rows if row["state"] == DispatchState.WAITING.value], now
+    )
+
+
+async def send(tx: Tx, upstream: str, rows: list[Any], now: datetime) -> None:
+    if rows:
+        await add_effects(
+            tx,
+            [
+                effect_row(
+                    upstream,
+                    EffectKind.SEND_DISPATCH,
+                    target=row["downstream"],
+                    lane=row["lane"],
+                    delivery=row["delivery"],
+                    now=now,
+                )
+                for row in rows
+            ],
+        )
+
+
+async def drop_unsent(tx: Tx, event: PullRequest, drop: Drop, now: datetime) -> None:
+    """Cancel what an event made pointless before it was sent, and mark what was sent for an older head."""
+    closed = drop is Drop.ALL_BUT_CLOSED
+    where = {"upstream": event.upstream.key, "number": event.number, "at": to_us(now)}
+    reason = "the pull request was closed" if closed else f"superseded by {event.head_sha[:12]}"
+    await tx.run(_DROP, any_head=int(closed), head_sha=event.head_sha, reason=reason, **where)
+    await tx.run(_DROP_EFFECTS, reason=reason, **where)
+    await tx.run(SUPERSEDE, head_sha=event.head_sha, **where)
+
+
+async def held_dispatches(
+    tx: Tx, upstream: RepoName, number: int, reason: str, *, delivery: str | None = None
+) -> list[Row]:
+    return await tx.all(_HELD, upstream=upstream.key, number=number, reason=reason, delivery=delivery)
+
+
+async def release(tx: Tx, upstream: RepoName, held: list[Row], allowlist: Allowlist, now: datetime) -> None:
+    """Send what was held, to those who are still listed."""
+    listed = [row for row in held if allowlist.find(RepoName(row["downstream"]))]
+    for row in listed:
+        await tx.run(_RELEASE, upstream=upstream.key, delivery=row["delivery"], downstream=row["downstream"])
+    await send(tx, upstream.key, listed, now)
+
+
+async def drop_held(tx: Tx, upstream: RepoName, held: list[Row], now: datetime) -> None:
+    for row in held:
+        key = {"upstream": upstream.key, "delivery": row["delivery"], "downstream": row["downstream"]}
+        await tx.run(_DROP_ONE, at=to_us(now), **key)

@@ -1,0 +1,51 @@
+"""How an effect enters the outbox: always inside the transaction of the fact that wants it.
+
+`target` is the unit of isolation (one effect of a target is under way at a time, a slow one holds up nobody
+else); `lane` is the unit of order inside it (the events of one pull request arrive in their order).
+"""
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+from crcr.decide.model import EffectKind, EffectState, RepoName
+from crcr.record.database import Tx
+from crcr.record.schema import effects
+from crcr.record.signals import EFFECTS
+from crcr.record.statement import Statement, inserting
+from crcr.record.times import to_us
+
+_ADD = Statement(
+    inserting(
+        effects, "upstream", "kind", "target", "lane", "delivery", "payload", "state", "due_at", "created_at"
+    )
+)
+
+
+def effect_row(
+    upstream: RepoName | str,
+    kind: EffectKind,
+    *,
+    target: str,
+    lane: str,
+    now: datetime,
+    delivery: str | None = None,
+    payload: bytes | None = None,
+) -> dict[str, Any]:
+    at = to_us(now)
+    return {
+        "upstream": upstream if isinstance(upstream, str) else upstream.key,
+        "kind": kind.value,
+        "target": target,
+        "lane": lane,
+        "delivery": delivery,
+        "payload": payload,
+        "state": EffectState.WAITING.value,
+        "due_at": at,
+        "created_at": at,
+    }
+
+
+async def add_effects(tx: Tx, rows: Iterable[dict[str, Any]]) -> None:
+    await tx.many(_ADD, rows)
+    tx.signal(EFFECTS)

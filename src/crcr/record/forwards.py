@@ -1,0 +1,55 @@
+"""Forwarding results to another HUD, as effects in the transaction of the result.
+
+The envelope keeps what the relay proved apart from what the caller wrote; the far side decides what it
+believes. Results of one delivery stay in order; sixteen queues keep one delivery from holding up the others.
+"""
+
+import json
+from datetime import datetime
+from zlib import crc32
+
+from sqlalchemy import select
+
+from crcr.decide.model import EffectKind, RepoName
+from crcr.decide.report import Report
+from crcr.record.database import Tx
+from crcr.record.effect_rows import add_effects, effect_row
+from crcr.record.job_rows import BY_KEY, JobRow
+from crcr.record.schema import jobs
+from crcr.record.statement import Statement
+
+_QUEUES = 16
+_CAP_BYTES = 2 * 1024 * 1024
+_TRUSTED = Statement(select(jobs.c.trusted).where(BY_KEY))
+
+
+class Forwards:
+    def __init__(self, *, enabled: bool) -> None:
+        self._enabled = enabled
+
+    async def add(self, tx: Tx, row: JobRow, report: Report, body: bytes, now: datetime) -> None:
+        if not self._enabled:
+            return
+        stored = await tx.one(_TRUSTED, **row.key)
+        if stored is None:
+            return
+        delivery = row.key["delivery"]
+        queue = crc32(delivery.encode()) % _QUEUES
+        effect = effect_row(
+            RepoName(row.key["upstream"]),
+            EffectKind.FORWARD_RESULT,
+            target=f"hud {queue}",
+            lane=delivery,
+            delivery=delivery,
+            payload=envelope(stored["trusted"], report, body),
+            now=now,
+        )
+        await add_effects(tx, [effect])
+
+
+def envelope(trusted: str, report: Report, body: bytes) -> bytes:
+    """The body as it came, with a check run id filled in where there is none, beside what was proved."""
+    callback = json.loads(body if len(body) < _CAP_BYTES - 1024 else report.untrusted)
+    workflow = callback["workflow"]
+    workflow["check_run_id"] = workflow.get("check_run_id") or f"{report.run_id}-{report.run_attempt}"
+    return f'{{"trusted":{trusted},"untrusted":{{"callback_payload":{json.dumps(callback)}}}}}'.encode()

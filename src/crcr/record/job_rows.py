@@ -1,0 +1,166 @@
+"""Jobs in their table: opened, closed, disputed, timed out; each write guarded by the state it starts from.
+
+`trusted` is what the relay itself knows and measured, `untrusted` is the report's own body. They are stored
+and forwarded apart, and nothing reads the second to decide anything.
+"""
+
+import json
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import and_, bindparam, case, func, or_, select, update
+
+from crcr.decide.downstream import CloseJob, DisputeJob, OpenJob
+from crcr.decide.identity import Identity
+from crcr.decide.model import Level
+from crcr.decide.report import Report
+from crcr.record.database import Row, Tx
+from crcr.record.schema import jobs
+from crcr.record.statement import Statement, inserting
+from crcr.record.times import to_us
+
+_KEY_COLUMNS = ("upstream", "delivery", "downstream", "workflow", "run_id", "attempt", "job_name")
+BY_KEY = and_(*(jobs.c[name] == bindparam(name) for name in _KEY_COLUMNS))
+_RESULT = (
+    *(
+        "conclusion",
+        "completed_at",
+        "execution_s",
+        "tests_passed",
+        "tests_failed",
+        "tests_skipped",
+        "tests_total",
+    ),
+    *("failed_tests", "failed_tests_cut", "trusted", "untrusted"),
+)
+_KEPT = ("url", "artifact_url", "check_run_text", "environment")
+"""What a completed report may leave out because in_progress said it."""
+_OPEN = Statement(
+    inserting(
+        jobs,
+        *("upstream", "delivery", "downstream", "workflow", "run_id", "attempt", "job_name", "reported_name"),
+        *(
+            "state",
+            "late",
+            "late_start",
+            "superseded",
+            "unsigned",
+            "opened_by",
+            "level",
+            "event",
+            "number",
+            "head_sha",
+        ),
+        *(
+            "workflow_name",
+            "url",
+            "artifact_url",
+            "check_run_text",
+            "environment",
+            "in_progress_at",
+            "silent_at",
+        ),
+        *("queue_s", "trusted", "untrusted"),
+    ).on_conflict_do_nothing()
+)
+_CLOSE = Statement(
+    update(jobs)
+    .where(BY_KEY, or_(jobs.c.state == "in_progress", jobs.c.state == "timed_out"))
+    .values(
+        state="completed",
+        late=case((bindparam("is_late") == 1, 1), else_=jobs.c.late),
+        **{name: bindparam(f"new_{name}") for name in _RESULT},
+        **{name: func.coalesce(bindparam(f"new_{name}"), jobs.c[name]) for name in _KEPT},
+    )
+)
+_QUEUE = Statement(select(jobs.c.queue_s).where(BY_KEY))
+_DISPUTE = Statement(
+    update(jobs)
+    .where(BY_KEY)
+    .values(disputed=1, conclusion=bindparam("counts"), disputed_conclusion=bindparam("claimed"))
+)
+
+
+@dataclass(frozen=True, slots=True)
+class JobRow:
+    """A job's key, and the recorded facts that its row repeats for the pages."""
+
+    key: dict[str, Any]
+    dispatch: Row
+    identity: Identity
+
+    def trusted(self, queue_s: float | None, execution_s: float | None) -> str:
+        return json.dumps(
+            {
+                "verified_repo": self.identity.repository.full_name,
+                "downstream_repo_level": Level(self.dispatch["level"]).name,
+                "ci_metrics": {"queue_time": queue_s, "execution_time": execution_s},
+            },
+            separators=(",", ":"),
+        )
+
+
+async def open_job(tx: Tx, row: JobRow, report: Report, outcome: OpenJob, now: datetime) -> JobRow:
+    await tx.run(
+        _OPEN,
+        **row.key,
+        reported_name=report.job_name,
+        state="in_progress",
+        late=int(outcome.late),
+        late_start=int(outcome.late),
+        superseded=int(outcome.superseded),
+        unsigned=int(outcome.unsigned),
+        opened_by=row.identity.check_run_id,
+        level=row.dispatch["level"],
+        event=row.dispatch["event"],
+        number=row.dispatch["number"],
+        head_sha=row.dispatch["head_sha"],
+        workflow_name=report.workflow_name,
+        url=report.url,
+        artifact_url=report.artifact_url,
+        check_run_text=report.check_run_text,
+        environment=report.environment,
+        in_progress_at=to_us(now),
+        silent_at=to_us(outcome.silent_at),
+        queue_s=outcome.queue_s,
+        trusted=row.trusted(outcome.queue_s, None),
+        untrusted=report.untrusted,
+    )
+    return row
+
+
+async def close_job(tx: Tx, row: JobRow, report: Report, outcome: CloseJob, now: datetime) -> JobRow:
+    known = await tx.one(_QUEUE, **row.key)
+    tests = report.tests
+    await tx.run(
+        _CLOSE,
+        **row.key,
+        is_late=int(outcome.late),
+        new_conclusion=outcome.conclusion.value,
+        new_completed_at=to_us(now),
+        new_execution_s=outcome.execution_s,
+        new_url=report.url,
+        new_artifact_url=report.artifact_url,
+        new_check_run_text=report.check_run_text,
+        new_environment=report.environment,
+        new_tests_passed=tests.passed if tests else None,
+        new_tests_failed=tests.failed if tests else None,
+        new_tests_skipped=tests.skipped if tests else None,
+        new_tests_total=tests.total if tests else None,
+        new_failed_tests=_failed_tests(report),
+        new_failed_tests_cut=report.failed_tests_cut,
+        new_trusted=row.trusted(known["queue_s"] if known else None, outcome.execution_s),
+        new_untrusted=report.untrusted,
+    )
+    return row
+
+
+async def dispute_job(tx: Tx, row: JobRow, dispute: DisputeJob) -> None:
+    await tx.run(_DISPUTE, **row.key, counts=dispute.counts.value, claimed=dispute.claimed.value)
+
+
+def _failed_tests(report: Report) -> str | None:
+    if not report.failed_tests:
+        return None
+    return json.dumps([{"name": t.name, "file": t.file, "message": t.message} for t in report.failed_tests])

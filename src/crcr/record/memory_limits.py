@@ -1,0 +1,100 @@
+"""Sliding windows in this process's memory: the limiter of a relay without Redis.
+
+Exact: the moment of every counted take is kept until it leaves the window, so no window of any position ever
+holds more than its limit. A refused take is not counted. Memory is bounded by limit x subjects; when that many
+subjects are live at once, new ones are refused rather than old ones forgotten.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
+
+from crcr.errors import LimiterUnavailable, RateLimited
+from crcr.ports import Clock
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_MAX_SUBJECTS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    limit: int
+    window_s: float
+
+    def __post_init__(self) -> None:
+        if self.limit < 1 or self.window_s <= 0:
+            raise ValueError("a limit needs at least one take and some time")
+
+
+CALLBACK = "callback"
+FAILED_AUTHENTICATION = "failed_authentication"
+
+DEFAULT_RULES: Mapping[str, Rule] = MappingProxyType(
+    {
+        CALLBACK: Rule(limit=300, window_s=60),
+        FAILED_AUTHENTICATION: Rule(limit=30, window_s=60),
+    }
+)
+"""Callbacks count per repository, failed authentications per address."""
+
+
+class MemoryLimits:
+    """Implements `ports.Limits`. No method awaits anything, so each is atomic on the event loop."""
+
+    def __init__(self, rules: Mapping[str, Rule], clock: Clock, *, max_subjects: int = _MAX_SUBJECTS) -> None:
+        self._clock = clock
+        self._scopes = {
+            scope: _Scope(scope, rule.limit, round(rule.window_s * 1_000_000), max_subjects)
+            for scope, rule in rules.items()
+        }
+
+    async def take(self, scope: str, subject: str) -> None:
+        self._scopes[scope].take(subject, self._now_us())
+
+    async def check(self, scope: str, subject: str) -> None:
+        self._scopes[scope].check(subject, self._now_us())
+
+    def _now_us(self) -> int:
+        # Whole microseconds: with floats, a take at exactly the promised moment could still be refused.
+        return (self._clock.now() - _EPOCH) // _MICROSECOND
+
+
+class _Scope:
+    def __init__(self, name: str, limit: int, window_us: int, max_subjects: int) -> None:
+        self._name = name
+        self._limit = limit
+        self._window_us = window_us
+        self._max_subjects = max_subjects
+        # Ordered by the last take, so the windows that have emptied stand in front.
+        self._taken: OrderedDict[str, deque[int]] = OrderedDict()
+
+    def take(self, subject: str, now_us: int) -> None:
+        self._forget_empty(now_us)
+        self.check(subject, now_us)
+        if subject not in self._taken and len(self._taken) >= self._max_subjects:
+            raise LimiterUnavailable(f"too many callers at once ({self._name})")
+        self._taken.setdefault(subject, deque()).append(now_us)
+        self._taken.move_to_end(subject)
+
+    def check(self, subject: str, now_us: int) -> None:
+        taken = self._taken.get(subject)
+        if taken is None:
+            return
+        while taken and taken[0] + self._window_us <= now_us:
+            taken.popleft()
+        if len(taken) >= self._limit:
+            raise RateLimited(
+                f"more than {self._limit} in {self._window_us / 1_000_000:g} s ({self._name})",
+                retry_after_s=(taken[0] + self._window_us - now_us) / 1_000_000,
+                hint="wait for Retry-After and send the same request again; nothing was lost",
+            )
+
+    def _forget_empty(self, now_us: int) -> None:
+        while self._taken:
+            subject, taken = next(iter(self._taken.items()))
+            if taken and taken[-1] + self._window_us > now_us:
+                return
+            del self._taken[subject]

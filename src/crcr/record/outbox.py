@@ -1,0 +1,247 @@
+"""The outbox: effects are claimed with a lease, done, and finished by whoever holds the lease.
+
+A claim takes at most one effect of each target, the oldest due one whose lane is free, so its cost follows the
+number of targets and not the length of their queues. A lease that ran out brings the effect back, marked
+`unsure`: the one who held it may have done it.
+"""
+
+from datetime import datetime, timedelta
+
+from sqlalchemy import text
+
+from crcr.decide.effects import ClaimedEffect, Failure
+from crcr.decide.model import EffectKind, RepoName
+from crcr.decide.retry import GiveUp
+from crcr.record.database import Database, Row, Tx
+from crcr.record.log_rows import note_change
+from crcr.record.statement import Statement
+from crcr.record.times import from_us, to_us
+
+_CLAIM = Statement(
+    text("""
+WITH RECURSIVE queues(target) AS (
+  SELECT min(target) FROM effects WHERE upstream = :upstream AND state IN ('waiting', 'claimed')
+  UNION ALL
+  SELECT (SELECT min(e.target) FROM effects e
+          WHERE e.upstream = :upstream AND e.state IN ('waiting', 'claimed') AND e.target > queues.target)
+  FROM queues WHERE queues.target IS NOT NULL
+), heads(effect_id) AS (
+  SELECT (SELECT e.effect_id FROM effects e
+          WHERE e.upstream = :upstream AND e.target = queues.target AND e.state IN ('waiting', 'claimed')
+          AND e.due_at <= :now
+          AND (:paused = 0 OR e.kind <> 'send_dispatch')
+          AND NOT EXISTS (SELECT 1 FROM effects p WHERE p.upstream = e.upstream AND p.target = e.target
+                          AND p.lane = e.lane AND p.state IN ('waiting', 'claimed') AND p.effect_id < e.effect_id)
+          ORDER BY e.due_at LIMIT 1)
+  FROM queues
+  WHERE queues.target IS NOT NULL AND NOT EXISTS (
+    SELECT 1 FROM effects c WHERE c.upstream = :upstream AND c.target = queues.target
+    AND c.state = 'claimed' AND c.lease_until > :now)
+)
+UPDATE effects SET
+  unsure = CASE WHEN state = 'claimed' THEN 1 ELSE unsure END,
+  state = 'claimed', lease_owner = :owner, lease_until = :lease_until, attempts = attempts + 1
+WHERE effect_id IN (
+  SELECT h.effect_id FROM heads h JOIN effects e ON e.effect_id = h.effect_id ORDER BY e.due_at LIMIT :most)
+RETURNING effect_id, upstream, kind, target, lane, delivery, payload, attempts, unsure, created_at
+""")
+)
+_PAUSED = Statement(text("SELECT paused_at FROM upstreams WHERE upstream = :upstream"))
+_ATTEMPTED = Statement(
+    text(
+        "UPDATE dispatches SET attempted_at = :at, unsure = :unsure"
+        " WHERE upstream = :upstream AND delivery = :delivery AND downstream = :target"
+    )
+)
+_DONE = Statement(
+    text(
+        "UPDATE effects SET state = 'done', finished_at = :at, lease_owner = NULL, lease_until = NULL, payload = NULL"
+        " WHERE effect_id = :effect_id AND state = 'claimed' AND lease_owner = :owner"
+    )
+)
+_SENT = Statement(
+    text(
+        "UPDATE dispatches SET state = 'sent', sent_at = attempted_at, reason = NULL"
+        " WHERE upstream = :upstream AND delivery = :delivery AND downstream = :target"
+    )
+)
+_AGAIN = Statement(
+    text(
+        "UPDATE effects SET state = 'waiting', due_at = :due_at, unsure = CASE WHEN :unsure = 1 THEN 1 ELSE unsure END,"
+        " attempts = attempts - :uncounted, last_error = :error, lease_owner = NULL, lease_until = NULL"
+        " WHERE effect_id = :effect_id AND state = 'claimed' AND lease_owner = :owner"
+    )
+)
+_CANCEL_IF_DROPPED = Statement(
+    text(
+        "UPDATE effects SET state = 'cancelled', finished_at = :at WHERE effect_id = :effect_id AND state = 'waiting'"
+        " AND EXISTS (SELECT 1 FROM dispatches d WHERE d.upstream = :upstream AND d.delivery = :delivery"
+        " AND d.downstream = :target AND d.state = 'cancelled')"
+    )
+)
+_NOT_CLEAN = Statement(
+    text(
+        "UPDATE dispatches SET unsure = CASE WHEN :unsure = 1 THEN 1 ELSE unsure END, reason = :error"
+        " WHERE upstream = :upstream AND delivery = :delivery AND downstream = :target AND state = 'waiting'"
+    )
+)
+_PARK = Statement(
+    text(
+        "UPDATE effects SET state = 'parked', finished_at = :at, last_error = :error,"
+        " unsure = CASE WHEN :unsure = 1 THEN 1 ELSE unsure END, lease_owner = NULL, lease_until = NULL"
+        " WHERE effect_id = :effect_id AND state = 'claimed' AND lease_owner = :owner"
+    )
+)
+_PARKED_DISPATCH = Statement(
+    text(
+        "UPDATE dispatches SET state = 'parked', reason = :error"
+        " WHERE upstream = :upstream AND delivery = :delivery AND downstream = :target AND state = 'waiting'"
+    )
+)
+_PAUSE_TARGET = Statement(
+    text(
+        "UPDATE effects SET due_at = :until WHERE upstream = :upstream AND target = :target"
+        " AND state = 'waiting' AND due_at < :until"
+    )
+)
+_NEXT_DUE = Statement(
+    text("""
+WITH RECURSIVE queues(target) AS (
+  SELECT min(target) FROM effects WHERE upstream = :upstream AND state IN ('waiting', 'claimed')
+  UNION ALL
+  SELECT (SELECT min(e.target) FROM effects e
+          WHERE e.upstream = :upstream AND e.state IN ('waiting', 'claimed') AND e.target > queues.target)
+  FROM queues WHERE queues.target IS NOT NULL
+)
+SELECT min(CASE WHEN lease IS NOT NULL THEN lease ELSE due END) AS at FROM (
+  SELECT (SELECT min(e.due_at) FROM effects e WHERE e.upstream = :upstream AND e.target = queues.target
+          AND e.state IN ('waiting', 'claimed') AND e.due_at > :now) AS due,
+         (SELECT min(c.lease_until) FROM effects c WHERE c.upstream = :upstream AND c.target = queues.target
+          AND c.state = 'claimed') AS lease
+  FROM queues WHERE queues.target IS NOT NULL) AS waits
+""")
+)
+
+
+class Outbox:
+    def __init__(
+        self, database: Database, upstreams: tuple[RepoName, ...], owner: str, lease: timedelta
+    ) -> None:
+        self._database = database
+        self._upstreams = upstreams
+        self._owner = owner
+        self._lease = lease
+
+    async def claim(self, most: int, now: datetime) -> list[ClaimedEffect]:
+        """Take up to `most` due effects; a dispatch among them is marked attempted before anyone sends it."""
+
+        async def unit(tx: Tx) -> list[ClaimedEffect]:
+            claimed: list[ClaimedEffect] = []
+            for upstream in self._upstreams:
+                claimed += await self._claim_of(tx, upstream, most - len(claimed), now)
+            return claimed
+
+        return await self._database.write(unit)
+
+    async def finish(self, effect: ClaimedEffect, now: datetime) -> bool:
+        """Record that the effect was done; False when the lease was lost meanwhile."""
+
+        async def unit(tx: Tx) -> bool:
+            held = await tx.run(_DONE, effect_id=effect.effect_id, owner=self._owner, at=to_us(now))
+            if effect.kind is EffectKind.SEND_DISPATCH:
+                await tx.run(_SENT, **_dispatch_of(effect))
+                await self._note(tx, effect, now)
+            return bool(held)
+
+        return await self._database.write(unit)
+
+    async def fail(self, effect: ClaimedEffect, failure: Failure, now: datetime) -> None:
+        """Record a failed attempt with what was decided about it."""
+
+        async def unit(tx: Tx) -> None:
+            unsure = int(failure.unsure)
+            mine = {
+                "effect_id": effect.effect_id,
+                "owner": self._owner,
+                "error": failure.error,
+                "unsure": unsure,
+            }
+            if isinstance(failure.decision, GiveUp):
+                if await tx.run(_PARK, at=to_us(now), **mine) and effect.kind is EffectKind.SEND_DISPATCH:
+                    await tx.run(_PARKED_DISPATCH, error=failure.error, **_dispatch_of(effect))
+                    await self._note(tx, effect, now)
+                return
+            due_at = to_us(failure.decision.due_at)
+            await tx.run(_AGAIN, due_at=due_at, uncounted=int(not failure.counts), **mine)
+            if effect.kind is EffectKind.SEND_DISPATCH:
+                await tx.run(_NOT_CLEAN, error=failure.error, unsure=unsure, **_dispatch_of(effect))
+                await tx.run(
+                    _CANCEL_IF_DROPPED, effect_id=effect.effect_id, at=to_us(now), **_dispatch_of(effect)
+                )
+
+        await self._database.write(unit)
+
+    async def postpone(self, effect: ClaimedEffect, until: datetime) -> None:
+        """Leave a target alone for a while: this effect and all that waits behind it."""
+
+        async def unit(tx: Tx) -> None:
+            at = to_us(until)
+            mine = {
+                "effect_id": effect.effect_id,
+                "owner": self._owner,
+                "error": "the target is not answering",
+            }
+            await tx.run(_AGAIN, due_at=at, unsure=0, uncounted=1, **mine)
+            await tx.run(_PAUSE_TARGET, upstream=effect.upstream.key, target=effect.target, until=at)
+
+        await self._database.write(unit)
+
+    async def next_due(self, now: datetime) -> datetime | None:
+        async def unit(tx: Tx) -> list[Row | None]:
+            return [await tx.one(_NEXT_DUE, upstream=each.key, now=to_us(now)) for each in self._upstreams]
+
+        due = [row["at"] for row in await self._database.glance(unit) if row and row["at"] is not None]
+        return from_us(min(due)) if due else None
+
+    async def _claim_of(self, tx: Tx, upstream: RepoName, most: int, now: datetime) -> list[ClaimedEffect]:
+        at = to_us(now)
+        state = await tx.one(_PAUSED, upstream=upstream.key)
+        rows = await tx.all(
+            _CLAIM,
+            upstream=upstream.key,
+            now=at,
+            most=most,
+            owner=self._owner,
+            lease_until=to_us(now + self._lease),
+            paused=int(bool(state and state["paused_at"])),
+        )
+        claimed = [_claimed(row, upstream) for row in rows]
+        sends = [each for each in claimed if each.kind is EffectKind.SEND_DISPATCH]
+        await tx.many(
+            _ATTEMPTED, ({**_dispatch_of(each), "at": at, "unsure": int(each.unsure)} for each in sends)
+        )
+        return claimed
+
+    async def _note(self, tx: Tx, effect: ClaimedEffect, now: datetime) -> None:
+        await note_change(
+            tx, effect.upstream, "dispatch", downstream=effect.target, delivery=effect.delivery, now=now
+        )
+
+
+def _dispatch_of(effect: ClaimedEffect) -> dict[str, str | None]:
+    return {"upstream": effect.upstream.key, "delivery": effect.delivery, "target": effect.target}
+
+
+def _claimed(row: Row, upstream: RepoName) -> ClaimedEffect:
+    return ClaimedEffect(
+        effect_id=row["effect_id"],
+        upstream=upstream,
+        kind=EffectKind(row["kind"]),
+        target=row["target"],
+        lane=row["lane"],
+        delivery=row["delivery"],
+        payload=row["payload"],
+        attempts=row["attempts"],
+        unsure=bool(row["unsure"]),
+        created_at=from_us(row["created_at"]),
+    )

@@ -1,0 +1,62 @@
+"""Pull requests in their table."""
+
+import json
+
+from sqlalchemy import bindparam, select
+
+from crcr.decide.model import Pull, RepoName
+from crcr.record.database import Tx
+from crcr.record.schema import pulls
+from crcr.record.statement import Statement, inserting
+from crcr.record.times import from_us, from_us_or_none, to_us
+
+_COLUMNS = (
+    *("upstream", "number", "head_sha", "previous_sha", "head_at", "updated_at"),
+    *("is_open", "draft", "labels", "base_ref", "title", "author"),
+)
+_LOAD = Statement(
+    select(pulls).where(pulls.c.upstream == bindparam("upstream"), pulls.c.number == bindparam("number"))
+)
+_INSERT = inserting(pulls, *_COLUMNS)
+_SAVE = Statement(
+    _INSERT.on_conflict_do_update(
+        index_elements=["upstream", "number"], set_={name: _INSERT.excluded[name] for name in _COLUMNS[2:]}
+    )
+)
+
+
+async def load_pull(tx: Tx, upstream: RepoName, number: int) -> Pull | None:
+    row = await tx.one(_LOAD, upstream=upstream.key, number=number)
+    if row is None:
+        return None
+    return Pull(
+        number=row["number"],
+        head_sha=row["head_sha"],
+        previous_sha=row["previous_sha"],
+        head_at=from_us_or_none(row["head_at"]),
+        updated_at=from_us(row["updated_at"]),
+        is_open=bool(row["is_open"]),
+        draft=bool(row["draft"]),
+        labels=tuple(json.loads(row["labels"])),
+        base_ref=row["base_ref"],
+        title=row["title"],
+        author=row["author"],
+    )
+
+
+async def save_pull(tx: Tx, upstream: RepoName, pull: Pull) -> None:
+    await tx.run(
+        _SAVE,
+        upstream=upstream.key,
+        number=pull.number,
+        head_sha=pull.head_sha,
+        previous_sha=pull.previous_sha,
+        head_at=to_us(pull.head_at) if pull.head_at else None,
+        updated_at=to_us(pull.updated_at),
+        is_open=int(pull.is_open),
+        draft=int(pull.draft),
+        labels=json.dumps(pull.labels),
+        base_ref=pull.base_ref,
+        title=pull.title,
+        author=pull.author,
+    )

@@ -1,0 +1,307 @@
+"""Reports taken: one transaction judges a report against our own records and writes what it does.
+
+The result, the run's binding, the live change and the forward stand in one commit; a retry of the same report
+finds them and is a repeat. Of any number of simultaneous reports exactly one is applied.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import bindparam, select, text
+
+from crcr.decide.allowlist import Entry
+from crcr.decide.downstream import (
+    CloseJob,
+    DispatchFacts,
+    DisputeJob,
+    OpenJob,
+    Outcome,
+    Rejected,
+    ReportFacts,
+    RunFacts,
+    Standing,
+    judge,
+    workflow_key,
+)
+from crcr.decide.identity import Identity
+from crcr.decide.model import Binding, Conclusion, JobState, Level, RepoName
+from crcr.decide.report import Report
+from crcr.decide.which_job import JobFacts
+from crcr.record.allowlists import Allowlists
+from crcr.record.database import Database, Row, Tx
+from crcr.record.forwards import Forwards
+from crcr.record.job_rows import JobRow, close_job, dispute_job, open_job
+from crcr.record.log_rows import note_change
+from crcr.record.schema import dispatches, runs
+from crcr.record.statement import Statement, inserting
+from crcr.record.targets import Targets
+from crcr.record.times import from_us, from_us_or_none, to_us
+
+_UPSTREAM_OF = Statement(text("SELECT upstream FROM deliveries WHERE guid = :guid"))
+_DISPATCH = Statement(
+    select(dispatches).where(
+        dispatches.c.upstream == bindparam("upstream"),
+        dispatches.c.delivery == bindparam("delivery"),
+        dispatches.c.downstream == bindparam("downstream"),
+    )
+)
+_RUN = Statement(
+    text(
+        "SELECT delivery FROM runs WHERE upstream = :upstream AND downstream = :downstream AND run_id = :run_id"
+    )
+)
+_SIBLINGS = Statement(
+    text(
+        "SELECT run_id, superseded FROM runs WHERE upstream = :upstream AND delivery = :delivery"
+        " AND downstream = :downstream AND workflow = :workflow AND run_id <> :run_id"
+    )
+)
+_JOBS = Statement(
+    text(
+        "SELECT job_name, reported_name, state, conclusion, opened_by, in_progress_at, late_start FROM jobs"
+        " WHERE upstream = :upstream AND delivery = :delivery AND downstream = :downstream"
+        " AND workflow = :workflow AND run_id = :run_id AND attempt = :attempt"
+    )
+)
+_BIND_RUN = Statement(
+    inserting(
+        runs,
+        *(
+            "upstream",
+            "downstream",
+            "run_id",
+            "delivery",
+            "workflow",
+            "workflow_name",
+            "issuer",
+            "superseded",
+            "first_seen_at",
+        ),
+    ).on_conflict_do_nothing()
+)
+_SUPERSEDE_RUN = Statement(
+    text(
+        "UPDATE runs SET superseded = 1 WHERE upstream = :upstream AND downstream = :downstream AND run_id = :run_id"
+    )
+)
+_SUPERSEDE_JOBS = Statement(
+    text(
+        "UPDATE jobs SET superseded = 1 WHERE upstream = :upstream AND delivery = :delivery"
+        " AND downstream = :downstream AND workflow = :workflow AND run_id = :run_id"
+    )
+)
+_ARRIVED = Statement(
+    text(
+        "UPDATE dispatches SET state = 'sent', sent_at = attempted_at, reason = NULL WHERE upstream = :upstream"
+        " AND delivery = :delivery AND downstream = :downstream AND state <> 'sent'"
+    )
+)
+_NO_RETRY = Statement(
+    text(
+        "UPDATE effects SET state = 'done', finished_at = :at, last_error = NULL WHERE upstream = :upstream"
+        " AND target = :downstream AND lane = :lane AND delivery = :delivery AND kind = 'send_dispatch' AND state = 'waiting'"
+    )
+)
+
+
+class Reports:
+    def __init__(
+        self,
+        database: Database,
+        *,
+        allowlists: Allowlists,
+        targets: Targets,
+        forwards: Forwards,
+        upstreams: tuple[RepoName, ...],
+        job_timeout: timedelta,
+    ) -> None:
+        self._database = database
+        self._allowlists = allowlists
+        self._targets = targets
+        self._forwards = forwards
+        self._upstreams = {upstream.key: upstream for upstream in upstreams}
+        self._job_timeout = job_timeout
+
+    async def standings(self, caller: RepoName, delivery: str) -> tuple[Standing, ...]:
+        """How the caller stands with the delivery's upstream; with every upstream when the delivery is unknown."""
+
+        async def unit(tx: Tx) -> tuple[Standing, ...]:
+            rows = await tx.all(_UPSTREAM_OF, guid=delivery)
+            found = [self._upstreams[row["upstream"]] for row in rows if row["upstream"] in self._upstreams]
+            return tuple(
+                [await self._standing(tx, each, caller) for each in found or self._upstreams.values()]
+            )
+
+        return await self._database.glance(unit)
+
+    async def take(
+        self, report: Report, identity: Identity, standing: Standing, body: bytes, now: datetime
+    ) -> Outcome:
+        """Judge and record. `body` is the callback as it came, for a forward."""
+        entry = standing.entry
+        if entry is None:
+            raise ValueError("a report is taken from listed repositories only")
+
+        async def unit(tx: Tx) -> Outcome:
+            context = await _Context.load(tx, report, identity, standing.upstream, self._timeout(entry))
+            outcome = judge(report, identity, entry, context.facts, now=now, job_timeout=context.job_timeout)
+            await self._write(tx, context, outcome, body, now)
+            return outcome
+
+        return await self._database.write(unit)
+
+    async def raise_alarm(self, standing: Standing, identity: Identity, reason: str, now: datetime) -> None:
+        await self._database.write(
+            lambda tx: self._targets.alarm(tx, standing.upstream, identity.repository, reason, now)
+        )
+
+    def _timeout(self, entry: Entry) -> timedelta:
+        return timedelta(seconds=entry.job_timeout_s) if entry.job_timeout_s else self._job_timeout
+
+    async def _standing(self, tx: Tx, upstream: RepoName, caller: RepoName) -> Standing:
+        allowlist = await self._allowlists.in_force(tx, upstream)
+        known = await self._targets.known(tx, upstream, caller)
+        binding = known.binding if known else None
+        return Standing(upstream, allowlist.find(caller), binding, known.suspended if known else False)
+
+    async def _write(self, tx: Tx, context: "_Context", outcome: Outcome, body: bytes, now: datetime) -> None:
+        if isinstance(outcome, OpenJob):
+            row = await self._open(tx, context, outcome, now)
+        elif isinstance(outcome, CloseJob):
+            row = await close_job(tx, context.job(outcome.job_name), context.report, outcome, now)
+        elif isinstance(outcome, Rejected) and isinstance(outcome.dispute, DisputeJob):
+            await dispute_job(tx, context.job(outcome.dispute.job_name), outcome.dispute)
+            row = None
+        else:
+            return
+        if row is not None:
+            await self._forwards.add(tx, row, context.report, body, now)
+        key = context.key
+        await note_change(
+            tx,
+            context.upstream,
+            "job",
+            downstream=key["downstream"],
+            delivery=key["delivery"],
+            number=context.number,
+            now=now,
+        )
+
+    async def _open(self, tx: Tx, context: "_Context", outcome: OpenJob, now: datetime) -> JobRow:
+        identity, upstream, key = context.identity, context.upstream, context.key
+        await self._targets.bind(
+            tx,
+            upstream,
+            identity.repository,
+            Binding(identity.repository_id, identity.owner_id, confirmed=False),
+            now,
+        )
+        await tx.run(
+            _BIND_RUN,
+            **key,
+            run_id=context.report.run_id,
+            workflow=context.workflow,
+            workflow_name=context.report.workflow_name,
+            issuer=identity.kind.value,
+            superseded=int(outcome.superseded),
+            first_seen_at=to_us(now),
+        )
+        for older in outcome.supersedes:
+            await tx.run(_SUPERSEDE_RUN, upstream=key["upstream"], downstream=key["downstream"], run_id=older)
+            await tx.run(_SUPERSEDE_JOBS, **key, workflow=context.workflow, run_id=older)
+        if not context.arrived:
+            # The report itself proves that the dispatch arrived: what waits to be sent again need not be.
+            await tx.run(_ARRIVED, **key)
+            await tx.run(_NO_RETRY, **key, lane=context.lane, at=to_us(now))
+        return await open_job(tx, context.job(outcome.job_name), context.report, outcome, now)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Context:
+    """One report with the rows that it concerns."""
+
+    upstream: RepoName
+    report: Report
+    identity: Identity
+    workflow: str
+    key: dict[str, str]
+    dispatch: Row | None
+    facts: ReportFacts
+    job_timeout: timedelta
+
+    @classmethod
+    async def load(
+        cls, tx: Tx, report: Report, identity: Identity, upstream: RepoName, job_timeout: timedelta
+    ) -> "_Context":
+        key = {
+            "upstream": upstream.key,
+            "delivery": report.delivery_id,
+            "downstream": identity.repository.key,
+        }
+        workflow = workflow_key(identity, report)
+        dispatch = await tx.one(_DISPATCH, **key)
+        bound = await tx.one(_RUN, upstream=upstream.key, downstream=key["downstream"], run_id=report.run_id)
+        siblings = await tx.all(_SIBLINGS, **key, workflow=workflow, run_id=report.run_id)
+        jobs = await tx.all(_JOBS, **key, workflow=workflow, run_id=report.run_id, attempt=report.run_attempt)
+        facts = ReportFacts(
+            dispatch=_dispatch_facts(dispatch),
+            run_delivery=bound["delivery"] if bound else None,
+            sibling_runs=tuple(RunFacts(row["run_id"], bool(row["superseded"])) for row in siblings),
+            jobs=tuple(_job_facts(row) for row in jobs),
+        )
+        return cls(
+            upstream=upstream,
+            report=report,
+            identity=identity,
+            workflow=workflow,
+            key=key,
+            dispatch=dispatch,
+            facts=facts,
+            job_timeout=job_timeout,
+        )
+
+    @property
+    def arrived(self) -> bool:
+        return self.dispatch is not None and self.dispatch["state"] == "sent"
+
+    @property
+    def number(self) -> int | None:
+        return self.dispatch["number"] if self.dispatch else None
+
+    @property
+    def lane(self) -> str | None:
+        return self.dispatch["lane"] if self.dispatch else None
+
+    def job(self, job_name: str) -> JobRow:
+        if self.dispatch is None:
+            raise ValueError("a job has a dispatch")
+        return JobRow(
+            key={
+                **self.key,
+                "workflow": self.workflow,
+                "run_id": self.report.run_id,
+                "attempt": self.report.run_attempt,
+                "job_name": job_name,
+            },
+            dispatch=self.dispatch,
+            identity=self.identity,
+        )
+
+
+def _dispatch_facts(row: Row | None) -> DispatchFacts | None:
+    if row is None:
+        return None
+    return DispatchFacts(row["event"], Level(row["level"]), from_us_or_none(row["attempted_at"]))
+
+
+def _job_facts(row: Row) -> JobFacts:
+    conclusion = row["conclusion"]
+    return JobFacts(
+        job_name=row["job_name"],
+        reported_name=row["reported_name"],
+        state=JobState(row["state"]),
+        conclusion=Conclusion(conclusion) if conclusion else None,
+        opened_by=row["opened_by"],
+        in_progress_at=from_us(row["in_progress_at"]),
+        late_start=bool(row["late_start"]),
+    )

@@ -1,0 +1,294 @@
+"""The tables, defined once for every dialect.
+
+`upstream` is part of every key. Names in key columns (`upstream`, `downstream`) are lower case, because GitHub
+compares them so; the written form stands beside them where people read it. Times are microseconds since 1970
+in UTC (`_at`), so that both dialects compare, index and bucket them alike; durations are seconds (`_s`).
+"""
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Double,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    SmallInteger,
+    Table,
+    Text,
+    text,
+)
+
+metadata = MetaData(
+    naming_convention={
+        "pk": "pk_%(table_name)s",
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s",
+    }
+)
+
+# SQLite counts AUTOINCREMENT only on INTEGER; PostgreSQL wants 64 bits.
+_SERIAL = BigInteger().with_variant(Integer(), "sqlite")
+# `sqlite_with_rowid=False`: narrow rows that are found by their key live in the key's own tree, one page write less.
+
+
+def _key(name: str) -> Column[str]:
+    return Column(name, Text, primary_key=True)
+
+
+def _flag(name: str) -> Column[int]:
+    return Column(name, SmallInteger, nullable=False, server_default=text("0"))
+
+
+upstreams = Table(
+    "upstreams",
+    metadata,
+    _key("upstream"),
+    Column("name", Text, nullable=False),
+    Column("repository_id", BigInteger),
+    Column("installation_id", BigInteger),
+    Column("paused_at", BigInteger),
+    Column("created_at", BigInteger, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+allowlist_versions = Table(
+    "allowlist_versions",
+    metadata,
+    _key("upstream"),
+    Column("version", Integer, primary_key=True, autoincrement=False),
+    Column("source", Text, nullable=False),
+    Column("text", Text, nullable=False),
+    Column("good", SmallInteger, nullable=False),
+    Column("problems", Text, nullable=False),
+    Column("etag", Text),
+    Column("read_at", BigInteger, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+_SUSPENDED = text("suspended_at IS NOT NULL")
+
+repositories = Table(
+    "repositories",
+    metadata,
+    _key("upstream"),
+    _key("downstream"),
+    Column("name", Text, nullable=False),
+    Column("repository_id", BigInteger),
+    Column("owner_id", BigInteger),
+    _flag("confirmed"),
+    Column("bound_at", BigInteger),
+    Column("installation_id", BigInteger),
+    Column("suspended_at", BigInteger),
+    Column("alarm", Text),
+    Index("ix_repositories_suspended", "upstream", sqlite_where=_SUSPENDED, postgresql_where=_SUSPENDED),
+    sqlite_with_rowid=False,
+)
+
+pulls = Table(
+    "pulls",
+    metadata,
+    _key("upstream"),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("head_sha", Text, nullable=False),
+    Column("previous_sha", Text),
+    Column("head_at", BigInteger),
+    Column("updated_at", BigInteger, nullable=False),
+    Column("is_open", SmallInteger, nullable=False),
+    Column("draft", SmallInteger, nullable=False),
+    Column("labels", Text, nullable=False),
+    Column("base_ref", Text, nullable=False),
+    Column("title", Text, nullable=False),
+    Column("author", Text, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+deliveries = Table(
+    "deliveries",
+    metadata,
+    # The GUID leads the key: a callback knows it and nothing else of its upstream.
+    _key("guid"),
+    _key("upstream"),
+    Column("event", Text, nullable=False),
+    Column("action", Text),
+    Column("state", Text, nullable=False),
+    Column("reason", Text),
+    Column("source", Text, nullable=False),
+    Column("number", Integer),
+    Column("head_sha", Text),
+    Column("ref", Text),
+    Column("received_at", BigInteger, nullable=False),
+    Column("body_bytes", Integer, nullable=False),
+    Column("body", LargeBinary),
+    Index("ix_deliveries_recent", "upstream", "received_at"),
+    Index(
+        "ix_deliveries_body_age",
+        "received_at",
+        sqlite_where=text("body IS NOT NULL"),
+        postgresql_where=text("body IS NOT NULL"),
+    ),
+)
+
+dispatches = Table(
+    "dispatches",
+    metadata,
+    _key("upstream"),
+    _key("delivery"),
+    _key("downstream"),
+    Column("level", SmallInteger, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("reason", Text),
+    Column("event", Text, nullable=False),
+    Column("action", Text),
+    Column("number", Integer),
+    Column("head_sha", Text),
+    Column("lane", Text, nullable=False),
+    _flag("test"),
+    _flag("unsure"),
+    Column("created_at", BigInteger, nullable=False),
+    Column("attempted_at", BigInteger),
+    Column("sent_at", BigInteger),
+    Column("superseded_at", BigInteger),
+    Index("ix_dispatches_backend", "upstream", "downstream", "created_at"),
+    Index("ix_dispatches_pull", "upstream", "number"),
+    sqlite_with_rowid=False,
+)
+
+runs = Table(
+    "runs",
+    metadata,
+    _key("upstream"),
+    _key("downstream"),
+    _key("run_id"),
+    Column("delivery", Text, nullable=False),
+    Column("workflow", Text, nullable=False),
+    Column("workflow_name", Text, nullable=False),
+    Column("issuer", Text, nullable=False),
+    _flag("superseded"),
+    Column("first_seen_at", BigInteger, nullable=False),
+    Index("ix_runs_delivery", "upstream", "delivery", "downstream", "workflow"),
+    sqlite_with_rowid=False,
+)
+
+_RUNNING = text("state = 'in_progress'")
+
+jobs = Table(
+    "jobs",
+    metadata,
+    _key("upstream"),
+    _key("delivery"),
+    _key("downstream"),
+    _key("workflow"),
+    _key("run_id"),
+    Column("attempt", Integer, primary_key=True, autoincrement=False),
+    _key("job_name"),
+    Column("reported_name", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("conclusion", Text),
+    Column("disputed_conclusion", Text),
+    _flag("late"),
+    _flag("late_start"),
+    _flag("disputed"),
+    _flag("superseded"),
+    _flag("unsigned"),
+    Column("opened_by", Text),
+    Column("level", SmallInteger, nullable=False),
+    Column("event", Text, nullable=False),
+    Column("number", Integer),
+    Column("head_sha", Text),
+    Column("workflow_name", Text, nullable=False),
+    Column("url", Text),
+    Column("artifact_url", Text),
+    Column("check_run_text", Text),
+    Column("environment", Text),
+    Column("in_progress_at", BigInteger, nullable=False),
+    Column("completed_at", BigInteger),
+    Column("silent_at", BigInteger, nullable=False),
+    Column("swept_at", BigInteger),
+    Column("queue_s", Double),
+    Column("execution_s", Double),
+    Column("tests_passed", Integer),
+    Column("tests_failed", Integer),
+    Column("tests_skipped", Integer),
+    Column("tests_total", Integer),
+    Column("failed_tests", Text),
+    Column("failed_tests_cut", Integer, nullable=False, server_default=text("0")),
+    Column("trusted", Text, nullable=False),
+    Column("untrusted", LargeBinary, nullable=False),
+    Index("ix_jobs_backend", "upstream", "downstream", "in_progress_at"),
+    Index("ix_jobs_running", "silent_at", sqlite_where=_RUNNING, postgresql_where=_RUNNING),
+)
+
+_OPEN_EFFECT = text("state IN ('waiting', 'claimed')")
+_CLAIMED = text("state = 'claimed'")
+_PARKED = text("state = 'parked'")
+_OVER = text("state IN ('done', 'cancelled')")
+
+effects = Table(
+    "effects",
+    metadata,
+    Column("effect_id", _SERIAL, primary_key=True),
+    Column("upstream", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("target", Text, nullable=False),
+    Column("lane", Text, nullable=False),
+    Column("delivery", Text),
+    Column("payload", LargeBinary),
+    Column("state", Text, nullable=False),
+    Column("attempts", Integer, nullable=False, server_default=text("0")),
+    _flag("unsure"),
+    Column("due_at", BigInteger, nullable=False),
+    Column("lease_until", BigInteger),
+    Column("lease_owner", Text),
+    Column("created_at", BigInteger, nullable=False),
+    Column("finished_at", BigInteger),
+    Column("last_error", Text),
+    Index(
+        "ix_effects_queue",
+        "upstream",
+        "target",
+        "due_at",
+        sqlite_where=_OPEN_EFFECT,
+        postgresql_where=_OPEN_EFFECT,
+    ),
+    Index(
+        "ix_effects_lane",
+        "upstream",
+        "target",
+        "lane",
+        "effect_id",
+        sqlite_where=_OPEN_EFFECT,
+        postgresql_where=_OPEN_EFFECT,
+    ),
+    Index("ix_effects_claimed", "upstream", "target", sqlite_where=_CLAIMED, postgresql_where=_CLAIMED),
+    Index("ix_effects_parked", "upstream", "finished_at", sqlite_where=_PARKED, postgresql_where=_PARKED),
+    Index("ix_effects_over", "finished_at", sqlite_where=_OVER, postgresql_where=_OVER),
+    sqlite_autoincrement=True,
+)
+
+audit = Table(
+    "audit",
+    metadata,
+    Column("audit_id", _SERIAL, primary_key=True),
+    Column("upstream", Text, nullable=False),
+    Column("at", BigInteger, nullable=False),
+    Column("who", Text, nullable=False),
+    Column("act", Text, nullable=False),
+    Column("subject", Text, nullable=False),
+    Column("detail", Text, nullable=False),
+    Index("ix_audit_recent", "upstream", "at"),
+    sqlite_autoincrement=True,
+)
+
+changes = Table(
+    "changes",
+    metadata,
+    Column("change_id", _SERIAL, primary_key=True),
+    Column("upstream", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("downstream", Text),
+    Column("delivery", Text),
+    Column("number", Integer),
+    Column("at", BigInteger, nullable=False),
+    sqlite_autoincrement=True,
+)

@@ -1,0 +1,236 @@
+"""SQLite behind the `Database` port: one writing connection that commits what is waiting as one group.
+
+Statements run inline on the event loop, each unit inside its own savepoint; only the COMMIT, which waits for
+the disk (`synchronous=FULL`), runs in a thread. While one group commits the next one gathers. A caller is
+answered after the commit that holds its rows, never before. Why: docs/adr/0005-group-commit.md.
+"""
+
+import asyncio
+import sqlite3
+import threading
+from collections import deque
+from collections.abc import Awaitable, Coroutine, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar, cast
+
+from crcr.errors import StoreUnavailable
+from crcr.record.database import Row, Unit
+from crcr.record.signals import Signals
+from crcr.record.statement import Statement
+
+T = TypeVar("T")
+
+_GROUP = 256
+_BUSY_MS = 10_000
+_FOREIGN_POLL_S = 0.05
+
+
+class SqliteTx:
+    """Runs statements on one connection. Its methods are `async` by contract and never wait."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self.signals: set[str] = set()
+
+    async def one(self, statement: Statement, **params: Any) -> Row | None:
+        return cast("Row | None", self._execute(statement, params).fetchone())
+
+    async def all(self, statement: Statement, **params: Any) -> list[Row]:
+        return self._execute(statement, params).fetchall()
+
+    async def run(self, statement: Statement, **params: Any) -> int:
+        return self._execute(statement, params).rowcount
+
+    async def many(self, statement: Statement, rows: Iterable[Mapping[str, Any]]) -> None:
+        compiled = statement.for_dialect("sqlite")
+        constants = compiled.constants
+        values = [{**constants, **row} for row in rows] if constants else rows
+        self._connection.executemany(compiled.sql, values)
+
+    def signal(self, name: str) -> None:
+        self.signals.add(name)
+
+    def _execute(self, statement: Statement, params: Mapping[str, Any]) -> sqlite3.Cursor:
+        compiled = statement.for_dialect("sqlite")
+        return self._connection.execute(compiled.sql, {**compiled.constants, **params})
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting(Generic[T]):
+    unit: Unit[T]
+    answer: asyncio.Future[T]
+    result: T | None = None
+    failure: Exception | None = None
+
+
+def _straight_through(awaitable: Awaitable[T]) -> T:
+    """Run a unit that never waits, without an event loop."""
+    coroutine = cast("Coroutine[Any, Any, T]", awaitable)
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        return cast("T", stop.value)
+    coroutine.close()
+    raise RuntimeError("a unit of work may await nothing but its transaction")
+
+
+def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
+    try:
+        connection = sqlite3.connect(
+            path, isolation_level=None, check_same_thread=False, cached_statements=512
+        )
+        connection.row_factory = sqlite3.Row
+        connection.execute(f"PRAGMA busy_timeout={_BUSY_MS}")
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute("PRAGMA cache_size=-32000")
+        if read_only:
+            connection.execute("PRAGMA query_only=ON")
+    except sqlite3.Error as fault:
+        raise StoreUnavailable(f"the database {path.name} cannot be opened: {fault}") from fault
+    return connection
+
+
+class SqliteDatabase:
+    def __init__(self, path: Path, signals: Signals) -> None:
+        self.signals = signals
+        self._path = path
+        self._writing = connect(path)
+        self._writing.execute("PRAGMA busy_timeout=0")  # see `_begin`: patience has a place of its own
+        self._glancing = connect(path, read_only=True)
+        self._committer = ThreadPoolExecutor(1, thread_name_prefix="commit")
+        self._readers = ThreadPoolExecutor(4, thread_name_prefix="read")
+        self._reading = threading.local()
+        self._reading_all: list[sqlite3.Connection] = []
+        self._waiting: deque[_Waiting[Any]] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._closed = False
+
+    async def write(self, unit: Unit[T]) -> T:
+        if self._closed:
+            raise StoreUnavailable("the store is closed")
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Waiting(unit, answer))
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._commit_groups())
+        return await answer
+
+    async def glance(self, unit: Unit[T]) -> T:
+        try:
+            return _straight_through(unit(SqliteTx(self._glancing)))
+        except sqlite3.Error as fault:
+            raise StoreUnavailable(str(fault)) from fault
+
+    async def read(self, unit: Unit[T]) -> T:
+        loop = asyncio.get_running_loop()
+        return cast("T", await loop.run_in_executor(self._readers, self._read_here, unit))
+
+    async def close(self) -> None:
+        """Commit what is waiting, then let go of the file."""
+        self._closed = True
+        if self._task is not None:
+            await self._task
+        self._committer.shutdown()
+        self._readers.shutdown()
+        for connection in (*self._reading_all, self._glancing, self._writing):
+            connection.close()
+
+    async def watch_other_processes(self) -> None:
+        """Wake our waiters when another process has committed; SQLite itself cannot tell us."""
+        seen = None
+        while not self._closed:
+            with suppress(sqlite3.Error):
+                now = self._glancing.execute("PRAGMA data_version").fetchone()[0]
+                if seen is not None and now != seen:
+                    self.signals.notify_all()
+                seen = now
+            await asyncio.sleep(_FOREIGN_POLL_S)
+
+    def _read_here(self, unit: Unit[T]) -> T:
+        connection: sqlite3.Connection | None = getattr(self._reading, "connection", None)
+        if connection is None:
+            connection = self._reading.connection = connect(self._path, read_only=True)
+            self._reading_all.append(connection)
+        try:
+            connection.execute("BEGIN")  # one snapshot for all the questions of a page
+            try:
+                return _straight_through(unit(SqliteTx(connection)))
+            finally:
+                connection.execute("ROLLBACK")
+        except sqlite3.Error as fault:
+            raise StoreUnavailable(str(fault)) from fault
+
+    async def _commit_groups(self) -> None:
+        while self._waiting:
+            await asyncio.sleep(0)  # let requests that are ready now join this group
+            group = [self._waiting.popleft() for _ in range(min(_GROUP, len(self._waiting)))]
+            try:
+                signals = await self._commit(group)
+            except sqlite3.Error as fault:
+                _fail(group, StoreUnavailable(f"the store did not take the write: {fault}"))
+                continue
+            _answer(group)
+            for name in signals:
+                self.signals.notify(name)
+
+    async def _commit(self, group: list[_Waiting[Any]]) -> set[str]:
+        loop = asyncio.get_running_loop()
+        await self._begin(loop)
+        try:
+            signals = self._run_units(group)
+            await loop.run_in_executor(self._committer, self._writing.execute, "COMMIT")
+        except BaseException:
+            if self._writing.in_transaction:
+                self._writing.execute("ROLLBACK")
+            raise
+        return signals
+
+    async def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Take the write lock; when another process holds it, wait for it in the thread, not on the loop."""
+        try:
+            self._writing.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            await loop.run_in_executor(self._committer, self._begin_patiently)
+
+    def _begin_patiently(self) -> None:
+        self._writing.execute(f"PRAGMA busy_timeout={_BUSY_MS}")
+        try:
+            self._writing.execute("BEGIN IMMEDIATE")
+        finally:
+            self._writing.execute("PRAGMA busy_timeout=0")
+
+    def _run_units(self, group: list[_Waiting[Any]]) -> set[str]:
+        signals: set[str] = set()
+        for waiting in group:
+            tx = SqliteTx(self._writing)
+            self._writing.execute("SAVEPOINT unit")
+            try:
+                waiting.result = _straight_through(waiting.unit(tx))
+            except Exception as failure:  # noqa: BLE001  one caller's failure is not its neighbours'
+                waiting.failure = failure
+                self._writing.execute("ROLLBACK TO unit")
+            else:
+                signals |= tx.signals
+            self._writing.execute("RELEASE unit")
+        return signals
+
+
+def _answer(group: list[_Waiting[Any]]) -> None:
+    for waiting in group:
+        if waiting.answer.done():
+            continue  # the caller went away; its rows are committed all the same
+        if waiting.failure is None:
+            waiting.answer.set_result(waiting.result)
+        elif isinstance(waiting.failure, sqlite3.OperationalError):
+            waiting.answer.set_exception(StoreUnavailable(str(waiting.failure)))
+        else:
+            waiting.answer.set_exception(waiting.failure)
+
+
+def _fail(group: list[_Waiting[Any]], failure: Exception) -> None:
+    for waiting in group:
+        if not waiting.answer.done():
+            waiting.answer.set_exception(failure)

@@ -1,0 +1,308 @@
+"""What is known of each downstream repository: its immutable id, its installation, whether it is suspended.
+
+A binding made from GitHub's own answer is confirmed; one made at a first callback is not. Neither is ever
+overwritten by a caller: a changed id is refused, and only `rebind` by an operator accepts it.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import bindparam, select, text
+
+from crcr.decide.allowlist import Allowlist
+from crcr.decide.events import Installation, InstallationRepositories, InstalledRepository, RepositoryMoved
+from crcr.decide.model import Binding, EffectKind, RepoName
+from crcr.decide.outside import RepositoryFacts
+from crcr.errors import NotFound
+from crcr.record.database import Database, Tx
+from crcr.record.effect_rows import add_effects, effect_row
+from crcr.record.log_rows import note_act, note_change
+from crcr.record.schema import repositories
+from crcr.record.signals import EFFECTS
+from crcr.record.statement import Statement, inserting
+from crcr.record.times import to_us
+
+IDENTITY_LANE = "identity"
+
+_KNOWN = Statement(
+    select(repositories).where(
+        repositories.c.upstream == bindparam("upstream"), repositories.c.downstream == bindparam("downstream")
+    )
+)
+_ALL = Statement(select(repositories).where(repositories.c.upstream == bindparam("upstream")))
+_SUSPENDED = Statement(
+    text("SELECT downstream FROM repositories WHERE upstream = :upstream AND suspended_at IS NOT NULL")
+)
+_LIST = Statement(
+    inserting(repositories, "upstream", "downstream", "name").on_conflict_do_update(
+        index_elements=["upstream", "downstream"], set_={"name": bindparam("name")}
+    )
+)
+_BIND = Statement(
+    text(
+        "UPDATE repositories SET repository_id = :repository_id, owner_id = :owner_id, confirmed = :confirmed, bound_at = :at"
+        " WHERE upstream = :upstream AND downstream = :downstream"
+        " AND (repository_id IS NULL OR (repository_id = :repository_id AND confirmed < :confirmed))"
+    )
+)
+_REBIND = Statement(
+    text(
+        "UPDATE repositories SET repository_id = :repository_id, owner_id = NULL, confirmed = 1, bound_at = :at,"
+        " installation_id = NULL, alarm = NULL WHERE upstream = :upstream AND downstream = :downstream"
+    )
+)
+_ALARM = Statement(
+    text("UPDATE repositories SET alarm = :alarm WHERE upstream = :upstream AND downstream = :downstream")
+)
+_SUSPEND = Statement(
+    text("UPDATE repositories SET suspended_at = :at WHERE upstream = :upstream AND downstream = :downstream")
+)
+_SET_INSTALLATION = Statement(
+    text(
+        "UPDATE repositories SET installation_id = :installation_id WHERE upstream = :upstream AND downstream = :downstream"
+    )
+)
+_INSTALLED = Statement(
+    text(
+        "UPDATE repositories SET installation_id = :installation_id"
+        " WHERE downstream = :downstream AND (repository_id IS NULL OR repository_id = :repository_id)"
+    )
+)
+_UNINSTALLED = Statement(
+    text("UPDATE repositories SET installation_id = NULL WHERE installation_id = :installation_id")
+)
+_UNINSTALLED_ONE = Statement(
+    text(
+        "UPDATE repositories SET installation_id = NULL"
+        " WHERE installation_id = :installation_id AND downstream = :downstream"
+    )
+)
+_MOVED = Statement(
+    text(
+        "UPDATE repositories SET alarm = :alarm WHERE repository_id = :repository_id AND downstream <> :new_name"
+    )
+)
+_UPSTREAM_INSTALLED = Statement(
+    text(
+        "UPDATE upstreams SET installation_id = :installation_id, repository_id = :repository_id WHERE upstream = :name"
+    )
+)
+_CANCEL_QUEUE = Statement(
+    text(
+        "UPDATE effects SET state = 'cancelled', finished_at = :at, last_error = :reason"
+        " WHERE upstream = :upstream AND target = :downstream AND state = 'waiting'"
+    )
+)
+_CANCEL_DISPATCHES = Statement(
+    text(
+        "UPDATE dispatches SET state = 'cancelled', reason = :reason"
+        " WHERE upstream = :upstream AND downstream = :downstream AND state IN ('held', 'waiting')"
+    )
+)
+_QUEUED_TARGETS = Statement(
+    text(
+        "SELECT DISTINCT target FROM effects"
+        " WHERE upstream = :upstream AND kind = 'send_dispatch' AND state IN ('waiting', 'claimed')"
+    )
+)
+_BEING_IDENTIFIED = Statement(
+    text(
+        "SELECT target FROM effects WHERE upstream = :upstream AND lane = 'identity' AND state IN ('waiting', 'claimed')"
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    name: str
+    binding: Binding | None
+    installation_id: int | None
+    suspended: bool
+
+
+class Targets:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def known(self, tx: Tx, upstream: RepoName, downstream: RepoName) -> Known | None:
+        row = await tx.one(_KNOWN, upstream=upstream.key, downstream=downstream.key)
+        if row is None:
+            return None
+        bound = row["repository_id"]
+        binding = None if bound is None else Binding(bound, row["owner_id"], bool(row["confirmed"]))
+        return Known(row["name"], binding, row["installation_id"], row["suspended_at"] is not None)
+
+    async def suspended(self, tx: Tx, upstream: RepoName) -> frozenset[str]:
+        return frozenset(row["downstream"] for row in await tx.all(_SUSPENDED, upstream=upstream.key))
+
+    async def follow(self, tx: Tx, upstream: RepoName, allowlist: Allowlist, now: datetime) -> None:
+        """Take a new allowlist into account: identify who came in, end the queues of who left."""
+        listed = {entry.name.key: entry.name.full_name for entry in allowlist.entries}
+        await tx.many(
+            _LIST, ({"upstream": upstream.key, "downstream": k, "name": n} for k, n in listed.items())
+        )
+        rows = await tx.all(_ALL, upstream=upstream.key)
+        busy = {row["target"] for row in await tx.all(_BEING_IDENTIFIED, upstream=upstream.key)}
+        unknown = [r["downstream"] for r in rows if r["downstream"] in listed and not r["confirmed"]]
+        wanted = [key for key in unknown if key not in busy]
+        await add_effects(tx, (identify(upstream, key, now) for key in wanted))
+        for row in await tx.all(_QUEUED_TARGETS, upstream=upstream.key):
+            if row["target"] not in listed:
+                await self._end_queue(tx, upstream, row["target"], "left the allowlist", now)
+
+    async def bind(
+        self, tx: Tx, upstream: RepoName, downstream: RepoName, binding: Binding, now: datetime
+    ) -> None:
+        """Bind a name to its id, if it is free, or confirm the id it has."""
+        await tx.run(_LIST, upstream=upstream.key, downstream=downstream.key, name=downstream.full_name)
+        await tx.run(
+            _BIND,
+            upstream=upstream.key,
+            downstream=downstream.key,
+            repository_id=binding.repository_id,
+            owner_id=binding.owner_id,
+            confirmed=int(binding.confirmed),
+            at=to_us(now),
+        )
+
+    async def identify(
+        self,
+        upstream: RepoName,
+        downstream: RepoName,
+        facts: RepositoryFacts,
+        installation_id: int,
+        now: datetime,
+    ) -> bool:
+        """Record what GitHub says of a repository; False, and an alarm, when that is not who was bound."""
+
+        async def unit(tx: Tx) -> bool:
+            await self.bind(
+                tx, upstream, downstream, Binding(facts.repository_id, facts.owner_id, confirmed=True), now
+            )
+            known = await self.known(tx, upstream, downstream)
+            if known and known.binding and known.binding.repository_id != facts.repository_id:
+                await self.alarm(tx, upstream, downstream, "identity_changed", now)
+                return False
+            await tx.run(
+                _SET_INSTALLATION,
+                upstream=upstream.key,
+                downstream=downstream.key,
+                installation_id=installation_id,
+            )
+            return True
+
+        return await self._database.write(unit)
+
+    async def set_installation(
+        self, upstream: RepoName, downstream: RepoName, installation_id: int | None
+    ) -> None:
+        await self._database.write(
+            lambda tx: tx.run(
+                _SET_INSTALLATION,
+                upstream=upstream.key,
+                downstream=downstream.key,
+                installation_id=installation_id,
+            )
+        )
+
+    async def alarm(
+        self, tx: Tx, upstream: RepoName, downstream: RepoName, reason: str, now: datetime
+    ) -> None:
+        await tx.run(_ALARM, upstream=upstream.key, downstream=downstream.key, alarm=reason)
+        await note_act(
+            tx, upstream, who="relay", act="alarm", subject=downstream.full_name, now=now, reason=reason
+        )
+
+    async def suspend(
+        self, upstream: RepoName, downstream: RepoName, *, who: str, now: datetime, lift: bool = False
+    ) -> None:
+        """Stop talking to a downstream at once (or again, with `lift`); what waits for it is dropped."""
+
+        async def unit(tx: Tx) -> None:
+            await tx.run(_LIST, upstream=upstream.key, downstream=downstream.key, name=downstream.full_name)
+            await tx.run(
+                _SUSPEND, upstream=upstream.key, downstream=downstream.key, at=None if lift else to_us(now)
+            )
+            if not lift:
+                await self._end_queue(tx, upstream, downstream.key, "suspended", now)
+            act = "resume" if lift else "suspend"
+            await note_act(tx, upstream, who=who, act=act, subject=downstream.full_name, now=now)
+            await note_change(tx, upstream, "backend", downstream=downstream.key, now=now)
+
+        await self._database.write(unit)
+
+    async def rebind(
+        self, upstream: RepoName, downstream: RepoName, repository_id: int, *, who: str, now: datetime
+    ) -> None:
+        async def unit(tx: Tx) -> None:
+            old = await self.known(tx, upstream, downstream)
+            if old is None:
+                raise NotFound(f"{downstream} is not known to {upstream}")
+            before = old.binding.repository_id if old.binding else None
+            await tx.run(
+                _REBIND,
+                upstream=upstream.key,
+                downstream=downstream.key,
+                repository_id=repository_id,
+                at=to_us(now),
+            )
+            await note_act(
+                tx,
+                upstream,
+                who=who,
+                act="rebind",
+                subject=downstream.full_name,
+                now=now,
+                before=before,
+                after=repository_id,
+            )
+
+        await self._database.write(unit)
+
+    async def follow_installation(
+        self, event: Installation | InstallationRepositories | RepositoryMoved
+    ) -> None:
+        """Keep installation ids right without asking GitHub; applying the same event twice changes nothing."""
+
+        async def unit(tx: Tx) -> None:
+            if isinstance(event, RepositoryMoved):
+                key = event.new_name.key
+                await tx.run(
+                    _MOVED,
+                    repository_id=event.repository_id,
+                    new_name=key,
+                    alarm=f"moved to {event.new_name}",
+                )
+            elif isinstance(event, InstallationRepositories):
+                await self._installed(tx, event.installation_id, event.added)
+                for gone in event.removed:
+                    await tx.run(
+                        _UNINSTALLED_ONE, installation_id=event.installation_id, downstream=gone.name.key
+                    )
+            elif event.action in {"deleted", "suspend"}:
+                await tx.run(_UNINSTALLED, installation_id=event.installation_id)
+            else:
+                await self._installed(tx, event.installation_id, event.repositories)
+            tx.signal(EFFECTS)
+
+        await self._database.write(unit)
+
+    async def _installed(self, tx: Tx, installation_id: int, added: tuple[InstalledRepository, ...]) -> None:
+        for repository in added:
+            ids = {"installation_id": installation_id, "repository_id": repository.repository_id}
+            await tx.run(_INSTALLED, downstream=repository.name.key, **ids)
+            await tx.run(_UPSTREAM_INSTALLED, name=repository.name.key, **ids)
+
+    async def _end_queue(
+        self, tx: Tx, upstream: RepoName, downstream: str, reason: str, now: datetime
+    ) -> None:
+        await tx.run(
+            _CANCEL_QUEUE, upstream=upstream.key, downstream=downstream, reason=reason, at=to_us(now)
+        )
+        await tx.run(_CANCEL_DISPATCHES, upstream=upstream.key, downstream=downstream, reason=reason)
+
+
+def identify(upstream: RepoName, downstream_key: str, now: datetime) -> dict[str, object]:
+    return effect_row(
+        upstream, EffectKind.IDENTIFY_REPOSITORY, target=downstream_key, lane=IDENTITY_LANE, now=now
+    )

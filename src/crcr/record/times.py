@@ -1,0 +1,18 @@
+"""Times between Python (aware datetimes) and the tables (microseconds since 1970, UTC)."""
+
+from datetime import UTC, datetime, timedelta
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def to_us(at: datetime) -> int:
+    return (at - _EPOCH) // _MICROSECOND
+
+
+def from_us(us: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=us)
+
+
+def from_us_or_none(us: int | None) -> datetime | None:
+    return None if us is None else from_us(us)

@@ -1,0 +1,1 @@
+"""What is recorded, as pages, JSON, live events and metrics."""

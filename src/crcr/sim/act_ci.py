@@ -1,0 +1,102 @@
+"""What downstream CI does, step by step: start a job, complete it, report, re-run, cancel.
+
+`start_job` and `complete_job` change the job and report it in one go; `report` sends anything, with any
+body and token, for the cases that must be refused.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import httpx
+
+from crcr.sim.actions import Job, WorkflowRun
+from crcr.sim.hostile import Hostile, hostile_token
+from crcr.sim.records import Dispatch, Json
+from crcr.sim.simulation import Simulation
+
+
+class CiActs(Simulation):
+    def dispatches(self, full_name: str | None = None) -> list[Dispatch]:
+        """Accepted dispatches, oldest first, of one repository or of all."""
+        if full_name is None:
+            return list(self.world.dispatches)
+        wanted = self.world.repository(full_name).id
+        return [each for each in self.world.dispatches if each.repository_id == wanted]
+
+    def runs(self, full_name: str) -> list[WorkflowRun]:
+        return list(self.world.runs_of(self.world.repository(full_name)))
+
+    def start_run(
+        self,
+        full_name: str,
+        *,
+        event: str = "schedule",
+        event_type: str = "",
+        client_payload: Json | None = None,
+    ) -> WorkflowRun:
+        """A run that no dispatch made (a nightly one, or a second of the same delivery)."""
+        repository = self.world.repository(full_name)
+        return self.ci.start_runs(repository, event, event_type, client_payload or {})[0]
+
+    async def start_job(self, run: WorkflowRun, name: str, **workflow: Any) -> httpx.Response:
+        job = run.job(name)
+        self.ci.start(run, job)
+        return await self.report(run, job, status="in_progress", **workflow)
+
+    async def complete_job(
+        self,
+        run: WorkflowRun,
+        name: str,
+        conclusion: str | None = "success",
+        *,
+        tests: Mapping[str, int] | None = None,
+        failed_tests: Sequence[Mapping[str, str]] | None = None,
+        **workflow: Any,
+    ) -> httpx.Response:
+        job = run.job(name)
+        self.ci.complete(run, job, conclusion)
+        more: Json = dict(workflow)
+        if tests is not None:
+            more["test_results"] = dict(tests)
+        if failed_tests is not None:
+            more["failed_tests"] = [dict(each) for each in failed_tests]
+        return await self.report(run, job, status="completed", **more)
+
+    async def report(
+        self,
+        run: WorkflowRun,
+        job: Job | str,
+        *,
+        status: str = "in_progress",
+        body: Mapping[str, Any] | bytes | None = None,
+        token: str | None = None,
+        url: str | None = None,
+        **workflow: Any,
+    ) -> httpx.Response:
+        """One POST to the callback. Keywords replace keys of the body's `workflow`; nothing else changes."""
+        chosen = run.job(job) if isinstance(job, str) else job
+        sent = body if body is not None else self.ci.report_body(run, chosen, status, **workflow)
+        bearer = token if token is not None else self.ci.token(run, chosen)
+        return await self.ci.send_report(run, chosen, sent, token=bearer, url=url)
+
+    def oidc_token(
+        self, run: WorkflowRun, job: Job | str, *, audience: str | None = None, **claims: Any
+    ) -> str:
+        """A signed token of a job; claims can be replaced, None leaves one out."""
+        chosen = run.job(job) if isinstance(job, str) else job
+        return self.ci.token(run, chosen, audience, **claims)
+
+    def hostile_token(self, kind: Hostile, run: WorkflowRun, job: Job | str) -> str:
+        chosen = run.job(job) if isinstance(job, str) else job
+        return hostile_token(self.issuer, kind, self.ci.claims(run, chosen), self.clock.now())
+
+    async def rerun(self, run: WorkflowRun, *, failed_only: bool = False) -> WorkflowRun:
+        """A person presses re-run: the same run with its next attempt."""
+        self.ci.rerun(run, failed_only=failed_only)
+        return run
+
+    async def cancel(self, run: WorkflowRun, *, report: bool = True) -> list[httpx.Response]:
+        """A person cancels the run; the jobs that had started report it unless told not to."""
+        started = [job for job in run.jobs if job.status == "in_progress"]
+        self.ci.cancel(run)
+        return [await self.report(run, job, status="completed") for job in started] if report else []

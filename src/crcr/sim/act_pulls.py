@@ -1,0 +1,147 @@
+"""What people do with pull requests: open, push, close, reopen, label, draft, edit.
+
+Each act changes the pull request, sends the webhook, and keeps the relay's answer in `last_delivery`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from crcr.sim import payloads
+from crcr.sim.records import Json, PullRequest, Repository
+from crcr.sim.simulation import Simulation
+
+
+class PullRequestActs(Simulation):
+    async def open_pr(
+        self,
+        full_name: str,
+        *,
+        title: str = "Fix a kernel",
+        body: str | None = "What and why.",
+        author: str = "contributor",
+        author_association: str = "CONTRIBUTOR",
+        draft: bool = False,
+        labels: Sequence[str] = (),
+        head: str | None = None,
+        base: str | None = None,
+        fork: bool = False,
+        files: Sequence[str] = ("src/kernel.py",),
+        before_telling: Callable[[PullRequest], None] = lambda _pull: None,
+    ) -> PullRequest:
+        """Open a pull request; `before_telling` sees it before the webhook leaves."""
+        repository = self.world.repository(full_name)
+        person = self.world.account(author)
+        number, repository.next_number = repository.next_number, repository.next_number + 1
+        base_ref = base or repository.default_branch
+        base_sha = repository.branches[base_ref]
+        changes = dict.fromkeys(files, f"change {number}".encode())
+        tip = self.world.commit(repository, title, person, parent=base_sha, changes=changes)
+        source = self._fork_of(repository, author) if fork else repository
+        head_ref = head or f"change-{number}"
+        source.branches[head_ref] = tip.sha
+        now = self.clock.now()
+        pull = PullRequest(
+            id=self.world.next_id("pull_request"),
+            number=number,
+            repository_id=repository.id,
+            title=title,
+            body=body,
+            author=person,
+            author_association=author_association,
+            head_repository_id=source.id,
+            head_ref=head_ref,
+            head_sha=tip.sha,
+            base_ref=base_ref,
+            base_sha=base_sha,
+            created_at=now,
+            updated_at=now,
+            draft=draft,
+            labels=list(labels),
+            files=tuple(files),
+        )
+        self.world.pulls[(repository.id, number)] = pull
+        before_telling(pull)
+        return await self._tell(pull, "opened")
+
+    def _fork_of(self, repository: Repository, author: str) -> Repository:
+        """The author's fork; it shares the commits, as forks do on GitHub."""
+        found = self.world.find(f"{author}/{repository.name}")
+        if found is not None:
+            return found
+        made = replace(
+            repository,
+            id=self.world.next_id("repository"),
+            owner=self.world.account(author),
+            parent_id=repository.id,
+            branches=dict(repository.branches),
+            workflows=[],
+        )
+        self.world.add_repository(made)
+        return made
+
+    async def push_to_pr(self, pull: PullRequest, *, message: str = "Address review") -> PullRequest:
+        repository = self.world.repositories[pull.repository_id]
+        before = pull.head_sha
+        changes = dict.fromkeys(pull.files, f"change {pull.number}.{pull.commits}".encode())
+        tip = self.world.commit(repository, message, pull.author, parent=before, changes=changes)
+        self.world.repositories[pull.head_repository_id].branches[pull.head_ref] = tip.sha
+        pull.head_sha = tip.sha
+        pull.commits += 1
+        return await self._tell(pull, "synchronize", {"before": before, "after": tip.sha})
+
+    async def close_pr(self, pull: PullRequest, *, merged: bool = False) -> PullRequest:
+        """Close or merge. Merging moves the base branch; the push event of it is a separate act."""
+        pull.state, pull.merged, pull.closed_at = "closed", merged, self.clock.now()
+        if merged:
+            repository = self.world.repositories[pull.repository_id]
+            changes = dict(repository.commits[pull.head_sha].tree)
+            words = f"{pull.title} (#{pull.number})"
+            tip = repository.branches[pull.base_ref]
+            made = self.world.commit(repository, words, pull.author, parent=tip, changes=changes)
+            repository.branches[pull.base_ref] = pull.merge_commit_sha = made.sha
+        return await self._tell(pull, "closed")
+
+    async def reopen_pr(self, pull: PullRequest) -> PullRequest:
+        pull.state, pull.closed_at = "open", None
+        return await self._tell(pull, "reopened")
+
+    async def label_pr(self, pull: PullRequest, name: str) -> PullRequest:
+        if name not in pull.labels:
+            pull.labels.append(name)
+        return await self._tell(pull, "labeled", self._label(pull, name))
+
+    async def unlabel_pr(self, pull: PullRequest, name: str) -> PullRequest:
+        pull.labels.remove(name)
+        return await self._tell(pull, "unlabeled", self._label(pull, name))
+
+    async def ready_for_review(self, pull: PullRequest) -> PullRequest:
+        pull.draft = False
+        return await self._tell(pull, "ready_for_review")
+
+    async def convert_to_draft(self, pull: PullRequest) -> PullRequest:
+        pull.draft = True
+        return await self._tell(pull, "converted_to_draft")
+
+    async def edit_pr(
+        self, pull: PullRequest, *, title: str | None = None, body: str | None = None, base: str | None = None
+    ) -> PullRequest:
+        changes: Json = {}
+        if title is not None:
+            changes["title"], pull.title = {"from": pull.title}, title
+        if body is not None:
+            changes["body"], pull.body = {"from": pull.body}, body
+        if base is not None:
+            changes["base"] = {"ref": {"from": pull.base_ref}, "sha": {"from": pull.base_sha}}
+            pull.base_ref = base
+            pull.base_sha = self.world.repositories[pull.repository_id].branches[base]
+        return await self._tell(pull, "edited", {"changes": changes})
+
+    def _label(self, pull: PullRequest, name: str) -> Json:
+        return payloads.label(self.base_url, self.world.repositories[pull.repository_id], name)
+
+    async def _tell(self, pull: PullRequest, action: str, more: Json | None = None) -> PullRequest:
+        pull.updated_at = self.clock.now()
+        repository = self.world.repositories[pull.repository_id]
+        body = payloads.pull_request(self.base_url, self.world, pull, action, more)
+        pull.last_delivery = await self.emit("pull_request", body, repository, pull.author)
+        return pull

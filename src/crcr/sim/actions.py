@@ -1,0 +1,113 @@
+"""GitHub Actions as data: the workflow a test or the demo declares, and the runs and jobs that come of it.
+
+A job's id is also its check run's id, as on GitHub. `run.jobs` are the jobs of the newest attempt.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Behaviour:
+    """How an automatic workflow acts in the demo; a manual one is stepped by a test and ignores this."""
+
+    queue_s: tuple[float, float] = (1.0, 4.0)
+    fail_rate: float = 0.02
+    broken_after_runs: int | None = None
+    silent: bool = False
+    cancel_on_push: bool = False
+    failure: str = "AssertionError: Tensor-likes are not close!"
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """A job of a workflow; each item of `matrix` makes one leg, named as GitHub names it."""
+
+    name: str
+    matrix: Sequence[str] = ()
+    duration_s: tuple[float, float] = (3.0, 9.0)
+    tests: int = 120
+
+    def names(self) -> list[str]:
+        return [f"{self.name} ({leg})" for leg in self.matrix] or [self.name]
+
+
+@dataclass(frozen=True)
+class Workflow:
+    name: str = "CI"
+    path: str = ".github/workflows/ci.yml"
+    listens: Sequence[str] = ("repository_dispatch",)
+    types: Sequence[str] = ()
+    jobs: Sequence[JobSpec] = (JobSpec("build"),)
+    automatic: bool = False
+    behaviour: Behaviour = Behaviour()
+
+    def wants(self, event: str, event_type: str) -> bool:
+        return event in self.listens and (not self.types or event_type in self.types)
+
+
+@dataclass
+class Job:
+    id: int
+    name: str
+    spec: JobSpec
+    attempt: int
+    created_at: datetime
+    status: str = "queued"
+    conclusion: str | None = None
+    started_at: datetime | None = None
+    completed_at: datetime | None = None
+
+
+@dataclass
+class WorkflowRun:
+    id: int
+    repository_id: int
+    workflow: Workflow
+    workflow_id: int
+    run_number: int
+    event: str
+    event_type: str
+    head_sha: str
+    created_at: datetime
+    actor: str
+    client_payload: dict[str, Any] = field(default_factory=dict)
+    attempt: int = 1
+    attempts: dict[int, list[Job]] = field(default_factory=dict)
+    updated_at: datetime | None = None
+
+    @property
+    def jobs(self) -> list[Job]:
+        return self.attempts[self.attempt]
+
+    @property
+    def delivery_id(self) -> str | None:
+        found = self.client_payload.get("delivery_id")
+        return found if isinstance(found, str) else None
+
+    @property
+    def status(self) -> str:
+        states = {job.status for job in self.jobs}
+        if states == {"completed"}:
+            return "completed"
+        return "queued" if states == {"queued"} else "in_progress"
+
+    @property
+    def conclusion(self) -> str | None:
+        return worst_conclusion(self.jobs) if self.status == "completed" else None
+
+    def job(self, name: str) -> Job:
+        for job in self.jobs:
+            if job.name == name:
+                return job
+        raise LookupError(f"run {self.id} attempt {self.attempt} has no job {name!r}")
+
+
+def worst_conclusion(jobs: Sequence[Job]) -> str:
+    found = {job.conclusion for job in jobs}
+    for conclusion in ("failure", "timed_out", "cancelled", "action_required", "success"):
+        if conclusion in found:
+            return conclusion
+    return "neutral" if "neutral" in found else "skipped"

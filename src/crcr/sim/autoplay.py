@@ -1,0 +1,138 @@
+"""Plays automatic workflows for the demo: queues, runs, passes, flakes, breaks, cancels, and reports.
+
+Chances are drawn per run from its id, so they do not depend on which task wakes first. Time passes
+through the simulation's sleep, divided by `speed`. A refused report is tried again as a real reporter does.
+"""
+
+import asyncio
+import random
+from typing import TYPE_CHECKING
+
+import httpx
+
+from crcr.sim.actions import Job, WorkflowRun
+from crcr.sim.records import Json
+
+if TYPE_CHECKING:
+    from crcr.sim.simulation import Simulation
+
+MOST_TRIES = 6
+LONGEST_WAIT_S = 30.0
+_FAILING_TESTS = (
+    ("test_ops.TestCommon.test_out_addmm", "test/test_ops.py"),
+    ("test_nn.TestConv.test_conv2d_backward", "test/test_nn.py"),
+    ("test_autograd.TestGrad.test_checkpoint_reentrant", "test/test_autograd.py"),
+    ("test_distributed.TestAllReduce.test_bucketed", "test/test_distributed.py"),
+)
+
+
+class Player:
+    """Takes over every automatic run of a simulation from now on."""
+
+    def __init__(self, sim: "Simulation", *, speed: float = 1.0) -> None:
+        self._sim = sim
+        self._speed = speed
+        # Upstream commits that really break things: every backend fails on them, in the same way.
+        self.breaking_heads: set[str] = set()
+        sim.ci.on_started = self._take
+
+    def _take(self, run: WorkflowRun) -> None:
+        if run.workflow.automatic:
+            self._sim.spawn(self._play(run))
+
+    async def _play(self, run: WorkflowRun) -> None:
+        action = _event(run).get("action")
+        if action == "closed" or run.workflow.behaviour.cancel_on_push:
+            await self._cancel_earlier(run)
+        if action == "closed":
+            for job in run.jobs:
+                self._sim.ci.complete(run, job, "skipped")
+            return
+        chance = random.Random(run.id * 31 + run.attempt)
+        waiting = [job for job in run.jobs if job.status == "queued"]
+        await asyncio.gather(*(self._play_job(run, job, random.Random(chance.random())) for job in waiting))
+
+    async def _play_job(self, run: WorkflowRun, job: Job, chance: random.Random) -> None:
+        behaviour = run.workflow.behaviour
+        await self._pause(chance.uniform(*behaviour.queue_s))
+        if job.status == "completed":
+            return
+        self._sim.ci.start(run, job)
+        await self._report(run, job, "in_progress", {})
+        await self._pause(chance.uniform(*job.spec.duration_s))
+        if job.status != "completed":
+            failed = self._fails(run, chance)
+            self._sim.ci.complete(run, job, "failure" if failed else "success")
+            await self._report(run, job, "completed", self._results(run, job, chance, failed=failed))
+
+    def _fails(self, run: WorkflowRun, chance: random.Random) -> bool:
+        behaviour = run.workflow.behaviour
+        broken = behaviour.broken_after_runs is not None and run.run_number > behaviour.broken_after_runs
+        return broken or self._breaks(run) or chance.random() < behaviour.fail_rate
+
+    def _breaks(self, run: WorkflowRun) -> bool:
+        pull = _event(run).get("pull_request")
+        return isinstance(pull, dict) and pull.get("head", {}).get("sha") in self.breaking_heads
+
+    def _results(self, run: WorkflowRun, job: Job, chance: random.Random, *, failed: bool) -> Json:
+        total = job.spec.tests
+        skipped = total // 20
+        wrong = chance.sample(_FAILING_TESTS, chance.randint(1, 2)) if failed else []
+        message = run.workflow.behaviour.failure
+        if self._breaks(run):
+            wrong = [_FAILING_TESTS[0]]
+            message = "RuntimeError: expected scalar type Float but found Half in addmm_out"
+        counts = {
+            "passed": total - skipped - len(wrong),
+            "failed": len(wrong),
+            "skipped": skipped,
+            "total": total,
+        }
+        listed = [{"name": name, "file": file, "message": message} for name, file in wrong]
+        return {"test_results": counts, "failed_tests": listed}
+
+    async def _cancel_earlier(self, run: WorkflowRun) -> None:
+        """A newer push makes the older runs of the same pull request pointless."""
+        number = _event(run).get("number")
+        repository = self._sim.world.repositories[run.repository_id]
+        for other in list(self._sim.world.runs_of(repository)):
+            same = other.workflow is run.workflow and _event(other).get("number") == number
+            if number is None or other is run or not same or other.status == "completed":
+                continue
+            started = [job for job in other.jobs if job.status == "in_progress"]
+            self._sim.ci.cancel(other)
+            for job in started:
+                await self._report(other, job, "completed", {})
+
+    async def _report(self, run: WorkflowRun, job: Job, status: str, more: Json) -> None:
+        """Report until the relay takes it or refuses for good."""
+        if run.workflow.behaviour.silent:
+            return
+        body = self._sim.ci.report_body(run, job, status, **more)
+        for attempt in range(MOST_TRIES):
+            token = self._sim.ci.token(run, job)
+            try:
+                answer = await self._sim.ci.send_report(run, job, body, token=token)
+            except httpx.TransportError:
+                wait: float = 2**attempt
+            except LookupError:
+                return
+            else:
+                if answer.status_code != 429 and answer.status_code < 500:
+                    return
+                wait = _retry_after(answer, 2**attempt)
+            await self._sim.sleep(min(wait, LONGEST_WAIT_S))
+
+    async def _pause(self, seconds: float) -> None:
+        await self._sim.sleep(seconds / self._speed)
+
+
+def _event(run: WorkflowRun) -> Json:
+    """The upstream event that the run was dispatched for."""
+    found = run.client_payload.get("payload")
+    return found if isinstance(found, dict) else {}
+
+
+def _retry_after(answer: httpx.Response, default: float) -> float:
+    told = answer.headers.get("retry-after", "")
+    return float(told) if told.isdigit() else default

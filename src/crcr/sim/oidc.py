@@ -1,0 +1,138 @@
+"""The OIDC issuer of GitHub Actions: keys, discovery, and tokens with the claims that GitHub signs.
+
+All claim values are strings, as on GitHub. Keys rotate: the old one stays published until it is retired.
+`hostile.py` makes the tokens that must be refused.
+"""
+
+import uuid
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+import jwt
+from jwt.algorithms import RSAAlgorithm
+
+from crcr.sim.actions import Job, WorkflowRun
+from crcr.sim.keys import private_pem, rsa_key
+from crcr.sim.records import Json, Repository
+from crcr.sim.state import World
+
+TOKEN_LIFE = timedelta(minutes=5)
+ISSUER_PATH = "/_services/token"
+
+
+class Issuer:
+    def __init__(self, world: World, base_url: str) -> None:
+        self._world = world
+        self.base_url = base_url
+        self._generation = 1
+        self._published = [self.key_slot]
+        self.signs_check_run_id = True
+
+    @property
+    def url(self) -> str:
+        return f"{self.base_url}{ISSUER_PATH}"
+
+    @property
+    def jwks_url(self) -> str:
+        return f"{self.url}/.well-known/jwks"
+
+    @property
+    def key_slot(self) -> str:
+        return f"oidc-{self._generation}"
+
+    @property
+    def kid(self) -> str:
+        return f"crcr-sim-{self._generation}"
+
+    def rotate(self, *, retire_old: bool = False) -> None:
+        """Sign with a new key from now on; the old one stays in the JWKS unless it is retired."""
+        self._generation += 1
+        self._published = [self.key_slot] if retire_old else [*self._published, self.key_slot]
+
+    def discovery(self) -> Json:
+        return {
+            "issuer": self.url,
+            "jwks_uri": self.jwks_url,
+            "subject_types_supported": ["public", "pairwise"],
+            "response_types_supported": ["id_token"],
+            "id_token_signing_alg_values_supported": ["RS256"],
+            "scopes_supported": ["openid"],
+            "claims_supported": ["sub", "aud", "exp", "iat", "iss", "jti", "nbf", *_RUN_CLAIMS],
+        }
+
+    def jwks(self) -> Json:
+        return {"keys": [_public_jwk(slot) for slot in self._published]}
+
+    def claims(self, repository: Repository, run: WorkflowRun, job: Job, audience: str) -> Json:
+        return {
+            **self._registered_claims(repository, audience),
+            **self._run_claims(repository, run),
+            **({"check_run_id": str(job.id)} if self.signs_check_run_id else {}),
+        }
+
+    def sign(self, claims: Mapping[str, Any], *, headers: Mapping[str, Any] | None = None) -> str:
+        header = {"kid": self.kid, **(headers or {})}
+        return jwt.encode(dict(claims), private_pem(self.key_slot), algorithm="RS256", headers=header)
+
+    def _registered_claims(self, repository: Repository, audience: str) -> Json:
+        now = self._world.now()
+        return {
+            "iss": self.url,
+            "aud": audience,
+            "sub": f"repo:{repository.full_name}:ref:refs/heads/{repository.default_branch}",
+            "jti": str(uuid.UUID(int=self._world.rng.getrandbits(128), version=4)),
+            "iat": int(now.timestamp()),
+            "nbf": int((now - timedelta(minutes=5)).timestamp()),
+            "exp": int((now + TOKEN_LIFE).timestamp()),
+        }
+
+    def _run_claims(self, repository: Repository, run: WorkflowRun) -> Json:
+        ref = f"refs/heads/{repository.default_branch}"
+        workflow_ref = f"{repository.full_name}/{run.workflow.path}@{ref}"
+        return {
+            "repository": repository.full_name,
+            "repository_id": str(repository.id),
+            "repository_owner": repository.owner.login,
+            "repository_owner_id": str(repository.owner.id),
+            "repository_visibility": "private" if repository.private else "public",
+            "run_id": str(run.id),
+            "run_number": str(run.run_number),
+            "run_attempt": str(run.attempt),
+            "event_name": run.event,
+            "workflow": run.workflow.name,
+            "workflow_ref": workflow_ref,
+            "workflow_sha": run.head_sha,
+            "job_workflow_ref": workflow_ref,
+            "job_workflow_sha": run.head_sha,
+            "ref": ref,
+            "ref_type": "branch",
+            "ref_protected": "true",
+            "base_ref": "",
+            "head_ref": "",
+            "sha": run.head_sha,
+            "actor": run.actor,
+            "actor_id": str(self._world.account(run.actor).id),
+            "runner_environment": "self-hosted",
+        }
+
+
+_RUN_CLAIMS = (
+    "ref", "sha", "repository", "repository_id", "repository_owner", "repository_owner_id", "run_id",
+    "run_number", "run_attempt", "actor", "actor_id", "workflow", "workflow_ref", "workflow_sha", "head_ref",
+    "base_ref", "event_name", "ref_protected", "ref_type", "job_workflow_ref", "job_workflow_sha",
+    "repository_visibility", "runner_environment", "check_run_id",
+)  # fmt: skip
+
+
+def _public_jwk(slot: str) -> Json:
+    public = RSAAlgorithm.to_jwk(rsa_key(slot).public_key(), as_dict=True)
+    number = slot.removeprefix("oidc-")
+    return {
+        "kty": "RSA",
+        "use": "sig",
+        "alg": "RS256",
+        "kid": f"crcr-sim-{number}",
+        "n": public["n"],
+        "e": public["e"],
+    }

@@ -1,0 +1,154 @@
+"""What every part of the simulator shares: the world, the clock, the switches, the issuer and the log of
+calls. The driver's acts (`act_*.py`) stand on it, and the REST handlers are given it.
+
+It owns the HTTP client and the background tasks, so `aclose()` leaves nothing behind.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Self
+
+import httpx
+
+from crcr.sim.auth import Authenticator
+from crcr.sim.ci import DownstreamCi
+from crcr.sim.clock import Clock, SystemClock
+from crcr.sim.faults import Faults
+from crcr.sim.limits import Limits, RateLedger
+from crcr.sim.oidc import Issuer
+from crcr.sim.payloads import from_app
+from crcr.sim.records import Account, Call, CallbackAnswer, Delivery, Json, Repository
+from crcr.sim.rest import RestApi
+from crcr.sim.shapes import client_id
+from crcr.sim.state import World
+from crcr.sim.webhooks import Webhooks
+
+Sleep = Callable[[float], Awaitable[None]]
+APP_PERMISSIONS = {
+    "metadata": "read",
+    "contents": "write",
+    "actions": "write",
+    "checks": "write",
+    "statuses": "write",
+    "issues": "write",
+    "pull_requests": "write",
+}
+
+
+class Simulation:
+    def __init__(
+        self,
+        *,
+        clock: Clock | None = None,
+        seed: int = 1,
+        base_url: str = "http://github.sim",
+        webhook_url: str | None = None,
+        webhook_secret: str | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        self.clock: Clock = clock or SystemClock()
+        self.rng = random.Random(seed)
+        self.sleep = sleep
+        self.world = World(self.clock, self.rng)
+        self.app_id = self.rng.randint(900_000, 1_900_000)
+        self.app_permissions = dict(APP_PERMISSIONS)
+        self.auth = Authenticator(self.world, self.app_id, client_id(self.app_id))
+        self.faults = Faults()
+        self.limits = Limits()
+        self.ledger = RateLedger(self.limits)
+        self.issuer = Issuer(self.world, base_url)
+        self.webhooks = Webhooks(self.world, self.faults.webhooks, self.http)
+        self.webhooks.url = webhook_url
+        self.webhooks.secret = webhook_secret or f"{self.rng.getrandbits(160):040x}"
+        self.webhooks.app_id = self.app_id
+        self.calls: list[Call] = []
+        self.callback_log: list[CallbackAnswer] = []
+        self.unexpected: list[str] = []
+        self.ci = DownstreamCi(self.world, self.issuer, self.http, self.callback_log)
+        self.app = RestApi(self)
+        self._transport = transport
+        self._client: httpx.AsyncClient | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def base_url(self) -> str:
+        return self.issuer.base_url
+
+    @base_url.setter
+    def base_url(self, url: str) -> None:
+        self.issuer.base_url = url.rstrip("/")
+
+    @property
+    def webhook_url(self) -> str | None:
+        return self.webhooks.url
+
+    @webhook_url.setter
+    def webhook_url(self, url: str | None) -> None:
+        self.webhooks.url = url
+
+    @property
+    def webhook_secret(self) -> str:
+        return self.webhooks.secret
+
+    @property
+    def private_key_pem(self) -> str:
+        return self.auth.private_key_pem
+
+    @property
+    def client_id(self) -> str:
+        return self.auth.client_id
+
+    def http(self) -> httpx.AsyncClient:
+        """The client for webhooks and callbacks, made when first needed."""
+        if self._client is None:
+            self._client = httpx.AsyncClient(transport=self._transport, timeout=10.0)
+        return self._client
+
+    def use_transport(self, transport: httpx.AsyncBaseTransport) -> None:
+        """Reach the relay through this transport (for an app that is made after the simulator)."""
+        if self._client is not None:
+            raise RuntimeError("the simulator has already sent something")
+        self._transport = transport
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run in the background; an exception there makes `finish()` fail."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.unexpected.append(f"background task failed: {error!r}")
+
+    async def emit(self, event: str, body: Json, repository: Repository, sender: Account) -> Delivery | None:
+        """Send an event of a repository to the App, if the App is installed there and not suspended."""
+        installation = self.world.installation_of(repository)
+        if installation is None or installation.suspended_at is not None:
+            return None
+        full = from_app(self.base_url, body, installation, sender)
+        return await self.webhooks.emit(
+            event, full, installation_id=installation.id, repository_id=repository.id
+        )
+
+    def finish(self) -> None:
+        """Fail on anything that should not have happened: unknown routes, errors inside the simulator."""
+        if self.unexpected:
+            raise AssertionError("unexpected in the simulated GitHub:\n  " + "\n  ".join(self.unexpected))
+
+    async def aclose(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._client is not None:
+            await self._client.aclose()
+            self._client = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()

@@ -1,0 +1,275 @@
+"""The simulator against GitHub's published OpenAPI description: routes, statuses, bodies, webhooks.
+
+One walk calls every route; each exchange is then held against the description. The description is an npm
+package that is installed for tests only; without it these tests fail and say how to get it.
+"""
+
+import functools
+import json
+import os
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import jsonschema
+import pytest
+
+from crcr.sim.exchange import Auth
+from crcr.sim.github import GitHub
+from crcr.sim.records import Json
+from crcr.sim.rest import ROUTES
+
+ROOT = Path(__file__).resolve().parents[2]
+HINT = "npm install --no-package-lock --no-save --prefix .cache/npm @octokit/openapi@23.0.2"
+# GitHub answers these on any route; the description lists them only on some.
+ANYWHERE = {301, 304, 307, 401, 403, 404, 422}
+
+# Where the description is wrong, with what stands in for it. The list of installations wants each account
+# to be a user and an enterprise at once (`allOf`); the single installation says it right.
+INSTEAD: dict[str, Json] = {
+    "/app/installations": {"type": "array", "items": {"$ref": "#/components/schemas/installation"}}
+}
+
+AppAuth = Callable[..., dict[str, str]]
+TokenFor = Callable[..., Awaitable[dict[str, str]]]
+
+
+@functools.cache
+def description() -> Json:
+    home = Path(os.environ.get("CRCR_NPM_DIR", ROOT / ".cache/npm/node_modules"))
+    file = home / "@octokit/openapi/generated/api.github.com.json"
+    if not file.exists():
+        pytest.fail(f"GitHub's OpenAPI description is missing at {file}; install it by: {HINT}")
+    found: Json = json.loads(file.read_bytes())
+    return found
+
+
+def deref(node: Json) -> Json:
+    while "$ref" in node:
+        found: Any = description()
+        for step in node["$ref"].removeprefix("#/").split("/"):
+            found = found[step]
+        node = found
+    return node
+
+
+def plain(node: Any) -> Any:
+    """An OpenAPI 3.0 schema as JSON Schema: `nullable` becomes a type."""
+    if isinstance(node, list):
+        return [plain(each) for each in node]
+    if not isinstance(node, dict):
+        return node
+    made = {
+        key: plain(value) for key, value in node.items() if key not in {"example", "examples", "nullable"}
+    }
+    if node.get("nullable") is not True:
+        return made
+    return {"anyOf": [made, {"type": "null"}]}
+
+
+def references(node: Any) -> Iterator[str]:
+    if isinstance(node, dict):
+        if isinstance(node.get("$ref"), str):
+            yield node["$ref"].rpartition("/")[2]
+        for value in node.values():
+            yield from references(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from references(value)
+
+
+@functools.cache
+def component(name: str) -> Any:
+    return plain(description()["components"]["schemas"][name])
+
+
+def closed(schema: Json) -> Json:
+    """The schema with only the components that it needs."""
+    made = plain(schema)
+    needed: dict[str, Any] = {}
+    waiting = list(references(made))
+    while waiting:
+        name = waiting.pop()
+        if name not in needed:
+            needed[name] = component(name)
+            waiting.extend(references(needed[name]))
+    return {"allOf": [made], "components": {"schemas": needed}}
+
+
+def problems(schema: Json, value: object) -> list[str]:
+    found = jsonschema.Draft4Validator(closed(schema)).iter_errors(value)
+    return [
+        f"{error.json_path}: {jsonschema.exceptions.best_match([error]).message[:200]}" for error in found
+    ]
+
+
+def operation(method: str, template: str) -> Json | None:
+    found: Json | None = description()["paths"].get(template, {}).get(method.lower())
+    return found
+
+
+def response_problems(template: str, answer: httpx.Response) -> list[str]:
+    described = operation(answer.request.method, template)
+    if described is None:
+        return ["not in the description"]
+    told = described["responses"].get(str(answer.status_code))
+    if told is None and answer.status_code in ANYWHERE:
+        return problems({"$ref": "#/components/schemas/basic-error"}, answer.json())
+    if told is None:
+        return [f"status {answer.status_code} is not described"]
+    content = deref(told).get("content", {}).get("application/json")
+    if content is None:
+        return [] if not answer.content or answer.status_code >= 300 else ["a body where none is described"]
+    if "raw" in answer.headers["content-type"]:
+        return []
+    return problems(INSTEAD.get(template, content["schema"]), answer.json())
+
+
+def request_problems(template: str, request: httpx.Request) -> list[str]:
+    described = (operation(request.method, template) or {}).get("requestBody")
+    if described is None or not request.content:
+        return []
+    return problems(deref(described)["content"]["application/json"]["schema"], json.loads(request.content))
+
+
+@pytest.fixture
+async def walk(
+    github: GitHub, api: httpx.AsyncClient, app_auth: AppAuth, token_for: TokenFor
+) -> list[httpx.Response]:
+    """Call every route, the good way and the usual bad ways."""
+    seen: list[httpx.Response] = []
+
+    async def ask(method: str, path: str, headers: dict[str, str], **more: Any) -> httpx.Response:
+        seen.append(await api.request(method, path, headers=headers, **more))
+        return seen[-1]
+
+    pull = await github.open_pr("org/upstream", labels=["bug"], fork=True)
+    await _walk_app(github, ask, app_auth())
+    await _walk_repository(github, ask, await token_for("org/upstream"), pull.head_sha)
+    down = await token_for("acme/backend")
+    payload = {"event_type": "pull_request", "client_payload": {"delivery_id": "d"}}
+    await ask("POST", "/repos/acme/backend/dispatches", down, json=payload)
+    await ask("POST", "/repos/acme/nothing/dispatches", down, json=payload)
+    await _walk_actions(github, ask, down)
+    await github.rename_repository("org/upstream", "renamed")
+    await ask("GET", "/repos/org/upstream/installation", app_auth())
+    await ask("GET", "/repos/org/upstream", down)
+    return seen
+
+
+Asker = Callable[..., Awaitable[httpx.Response]]
+
+
+async def _walk_app(github: GitHub, ask: Asker, auth: dict[str, str]) -> None:
+    number = github.installation("org/upstream").id
+    logged = github.deliveries()[0].id
+    for path in ("/app", "/app/installations", f"/app/installations/{number}", "/app/hook/deliveries"):
+        await ask("GET", path, auth)
+    await ask("GET", f"/app/hook/deliveries/{logged}", auth)
+    await ask("POST", f"/app/hook/deliveries/{logged}/attempts", auth)
+    await ask("GET", "/repos/org/upstream/installation", auth)
+    await ask("GET", "/app/installations/1", auth)
+    wish = {"repository_ids": [github.repository("org/upstream").id], "permissions": {"contents": "read"}}
+    await ask("POST", f"/app/installations/{number}/access_tokens", auth, json=wish)
+    await ask("POST", f"/app/installations/{number}/access_tokens", auth, json={"repository_ids": [1]})
+
+
+async def _walk_repository(github: GitHub, ask: Asker, token: dict[str, str], head: str) -> None:
+    root = "/repos/org/upstream"
+    for path in (
+        "", "/contents/allow/list.yml", "/contents/allow", "/contents/none", "/pulls/1", "/pulls/1/files", "/pulls/9",
+        f"/commits/{head}", "/commits/none", f"/compare/main...{head}", f"/compare/{head}...main",
+    ):  # fmt: skip
+        await ask("GET", f"{root}{path}", token)
+    await ask("GET", "/installation/repositories", token)
+    output = {"title": "t", "summary": "s"}
+    check = {"name": "crcr/gate", "head_sha": head, "status": "in_progress", "output": output}
+    made = await ask("POST", f"{root}/check-runs", token, json=check)
+    one = f"{root}/check-runs/{made.json()['id']}"
+    await ask("PATCH", one, token, json={"conclusion": "success", "completed_at": "2026-08-03T09:00:00Z"})
+    await ask("GET", one, token)
+    await ask("GET", f"{root}/commits/{head}/check-runs", token)
+
+
+async def _walk_actions(github: GitHub, ask: Asker, token: dict[str, str]) -> None:
+    run = github.runs("acme/backend")[0]
+    root = f"/repos/acme/backend/actions/runs/{run.id}"
+    await ask("POST", f"{root}/rerun", token)
+    await ask("POST", f"{root}/cancel", token)
+    await ask("POST", f"{root}/cancel", token)
+    await ask("POST", f"{root}/rerun", token)
+    github.ci.cancel(run)
+    await ask("POST", f"{root}/rerun-failed-jobs", token)
+    for path in (root, f"{root}/jobs", f"{root}/attempts/1/jobs", f"{root}/attempts/9/jobs"):
+        await ask("GET", path, token)
+    await ask("GET", "/repos/acme/backend/actions/runs?event=repository_dispatch&per_page=1", token)
+    await ask("GET", f"/repos/acme/backend/actions/jobs/{run.jobs[0].id}", token)
+
+
+def described_routes() -> set[tuple[str, str]]:
+    return {(route.method, route.template) for route in ROUTES if route.auth is not Auth.OPEN}
+
+
+def test_every_route_is_in_githubs_description() -> None:
+    missing = {pair for pair in described_routes() if operation(*pair) is None}
+    assert missing == set()
+
+
+async def test_every_answer_is_as_described(github: GitHub, walk: list[httpx.Response]) -> None:
+    by_path = {(call.method, call.path): call.route for call in github.calls}
+    wrong: list[str] = []
+    for answer in walk:
+        asked = answer.request
+        template = by_path[asked.method, asked.url.path] or ""
+        found = response_problems(template, answer)
+        found += request_problems(template, asked) if answer.is_success else []
+        wrong += [f"{asked.method} {asked.url.path} {answer.status_code} {each}" for each in found]
+    assert wrong == []
+
+
+async def test_the_walk_calls_every_route_with_success(github: GitHub, walk: list[httpx.Response]) -> None:
+    done = {(call.method, call.route) for call in github.calls if 200 <= call.status < 300}
+    assert described_routes() - done == set()
+    github.finish()
+
+
+async def test_every_webhook_is_as_described(github: GitHub) -> None:
+    await _make_every_webhook(github)
+    wrong: list[str] = []
+    kinds: set[str] = set()
+    for sent in github.deliveries():
+        name = "-".join(["webhook", sent.event, *([sent.action] if sent.action else [])]).replace("_", "-")
+        kinds.add(name)
+        found = problems(description()["components"]["schemas"][name], json.loads(sent.payload))
+        wrong += [f"{name} {each}" for each in found]
+    assert wrong == []
+    assert len(kinds) >= 20
+
+
+async def _make_every_webhook(github: GitHub) -> None:
+    await github.ping()
+    pull = await github.open_pr("org/upstream", fork=True, labels=["a"])
+    await github.push_to_pr(pull)
+    await github.label_pr(pull, "b")
+    await github.unlabel_pr(pull, "b")
+    await github.convert_to_draft(pull)
+    await github.ready_for_review(pull)
+    await github.edit_pr(pull, title="Another", base="main")
+    await github.merge_group("org/upstream", pull.number)
+    await github.merge_group("org/upstream", pull.number, action="destroyed", reason="merged")
+    await github.close_pr(pull, merged=True)
+    await github.reopen_pr(pull)
+    await github.push("org/upstream", commits=3)
+    await github.push("org/upstream", ref="refs/heads/old", created=True)
+    await github.push("org/upstream", ref="refs/heads/old", deleted=True)
+    github.create_repository("org/second", installed=False)
+    github.create_repository("new/one", installed=False)
+    await github.install("org/second")
+    await github.install("new/one")
+    await github.suspend_installation("new/one")
+    await github.unsuspend_installation("new/one")
+    await github.rename_repository("new/one", "two")
+    await github.uninstall("org/second")
+    await github.transfer_repository("new/two", "org")
+    await github.uninstall("org/two", whole_account=True)

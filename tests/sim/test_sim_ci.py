@@ -1,0 +1,165 @@
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import httpx
+import jwt
+import pytest
+
+from crcr.sim.clock import ManualClock
+from crcr.sim.github import GitHub, Hostile, WorkflowRun
+
+TokenFor = Callable[..., Awaitable[dict[str, str]]]
+RELAY = {"callback_url": "http://relay.test/github/callback", "audience": "crcr-test"}
+
+
+@pytest.fixture
+async def run(github: GitHub, api: httpx.AsyncClient, token_for: TokenFor) -> WorkflowRun:
+    payload = {"event_type": "push", "delivery_id": "guid-1", "payload": {"ref": "x"}, "relay": RELAY}
+    body = {"event_type": "push", "client_payload": payload}
+    answer = await api.post(
+        "/repos/acme/backend/dispatches", json=body, headers=await token_for("acme/backend")
+    )
+    assert answer.status_code == 204
+    return github.runs("acme/backend")[0]
+
+
+async def verified(github: GitHub, api: httpx.AsyncClient, token: str) -> dict[str, Any]:
+    """Check a token with nothing but what the issuer publishes."""
+    found = (await api.get(f"{github.issuer_url}/.well-known/openid-configuration")).json()
+    keys = (await api.get(found["jwks_uri"])).json()["keys"]
+    kid = jwt.get_unverified_header(token)["kid"]
+    key = next(jwt.PyJWK(each) for each in keys if each["kid"] == kid)
+    options: jwt.types.Options = {"verify_exp": False, "verify_nbf": False, "verify_iat": False}
+    return dict(jwt.decode(token, key, algorithms=["RS256"], audience="crcr-test", options=options))
+
+
+async def test_a_job_reports_with_the_body_of_the_protocol(
+    github: GitHub, run: WorkflowRun, heard: list[httpx.Request], clock: ManualClock
+) -> None:
+    await github.start_job(run, "build (cuda)")
+    clock.advance(60)
+    failed = [{"name": "test_a", "file": "a.py", "message": "no"}]
+    await github.complete_job(run, "build (cuda)", "failure", tests={"failed": 1}, failed_tests=failed)
+    started, completed = (json.loads(each.content) for each in heard)
+    assert (started["delivery_id"], started["event_type"], started["payload"]) == (
+        "guid-1",
+        "push",
+        {"ref": "x"},
+    )
+    assert started["workflow"]["status"] == "in_progress"
+    assert completed["workflow"]["conclusion"] == "failure"
+    assert completed["workflow"]["run_id"] == str(run.id)
+    assert completed["workflow"]["failed_tests"] == failed
+    assert str(heard[0].url) == RELAY["callback_url"]
+
+
+async def test_a_token_has_githubs_claims_as_strings(
+    github: GitHub, api: httpx.AsyncClient, run: WorkflowRun
+) -> None:
+    claims = await verified(github, api, github.oidc_token(run, "lint"))
+    repository = github.repository("acme/backend")
+    assert claims["iss"] == github.issuer_url
+    assert claims["repository_id"] == str(repository.id)
+    assert claims["repository_owner_id"] == str(repository.owner.id)
+    assert (claims["run_id"], claims["run_attempt"]) == (str(run.id), "1")
+    assert claims["check_run_id"] == str(run.job("lint").id)
+    assert claims["workflow_ref"] == "acme/backend/.github/workflows/ci.yml@refs/heads/main"
+    numbers = {name for name, value in claims.items() if not isinstance(value, str)}
+    assert numbers == {"iat", "nbf", "exp"}
+
+
+async def test_an_enterprise_server_signs_no_check_run(github: GitHub, run: WorkflowRun) -> None:
+    github.issuer.signs_check_run_id = False
+    claims = jwt.decode(github.oidc_token(run, "lint"), options={"verify_signature": False})
+    assert "check_run_id" not in claims
+
+
+async def test_claims_can_be_replaced_and_left_out(github: GitHub, run: WorkflowRun) -> None:
+    token = github.oidc_token(run, "lint", audience="other", run_id="9", sha=None)
+    claims = jwt.decode(token, options={"verify_signature": False})
+    assert (claims["aud"], claims["run_id"], "sha" in claims) == ("other", "9", False)
+
+
+async def test_keys_rotate_and_the_old_one_may_be_retired(
+    github: GitHub, api: httpx.AsyncClient, run: WorkflowRun
+) -> None:
+    old = github.oidc_token(run, "lint")
+    github.issuer.rotate()
+    assert await verified(github, api, old)
+    assert await verified(github, api, github.oidc_token(run, "lint"))
+    github.issuer.rotate(retire_old=True)
+    with pytest.raises(StopIteration):
+        next(iter([]))
+    keys = (await api.get(github.jwks_url)).json()["keys"]
+    assert jwt.get_unverified_header(old)["kid"] not in {each["kid"] for each in keys}
+
+
+@pytest.mark.parametrize("kind", Hostile)
+async def test_a_hostile_token_does_not_verify(
+    github: GitHub, api: httpx.AsyncClient, run: WorkflowRun, clock: ManualClock, kind: Hostile
+) -> None:
+    token = github.hostile_token(kind, run, "lint")
+    now = clock.now().timestamp()
+    try:
+        claims = await verified(github, api, token)
+    except (jwt.PyJWTError, StopIteration, RuntimeError, KeyError):
+        return
+    in_time = claims["nbf"] <= now < claims["exp"]
+    assert not in_time or claims["iss"] != github.issuer_url or len(token) > 200_000
+
+
+async def test_a_rerun_is_a_new_attempt_with_new_check_runs(github: GitHub, run: WorkflowRun) -> None:
+    before = run.job("lint").id
+    github.ci.cancel(run)
+    await github.rerun(run)
+    assert (run.attempt, run.status, run.job("lint").id == before) == (2, "queued", False)
+    claims = jwt.decode(github.oidc_token(run, "lint"), options={"verify_signature": False})
+    assert claims["run_attempt"] == "2"
+
+
+async def test_rerunning_failed_jobs_keeps_the_good_ones(github: GitHub, run: WorkflowRun) -> None:
+    for name, conclusion in (("lint", "success"), ("build (cpu)", "failure"), ("build (cuda)", "success")):
+        github.ci.complete(run, run.job(name), conclusion)
+    kept = run.job("lint").id
+    await github.rerun(run, failed_only=True)
+    assert run.job("lint").id == kept
+    assert run.job("build (cpu)").status == "queued"
+
+
+async def test_cancelling_reports_the_jobs_that_had_started(
+    github: GitHub, run: WorkflowRun, heard: list[httpx.Request]
+) -> None:
+    await github.start_job(run, "lint")
+    await github.cancel(run)
+    told = json.loads(heard[-1].content)["workflow"]
+    assert (len(heard), told["job_name"], told["conclusion"]) == (2, "lint", "cancelled")
+    assert run.conclusion == "cancelled"
+
+
+async def test_what_the_relay_answered_is_kept(
+    github: GitHub, run: WorkflowRun, answers: list[httpx.Response]
+) -> None:
+    answers.append(httpx.Response(409, json={"ok": False, "error": {"code": "no_in_progress"}}))
+    answer = await github.complete_job(run, "lint")
+    assert answer.status_code == 409
+    noted = github.callback_log[-1]
+    assert (noted.repository, noted.job, noted.status, noted.code) == (
+        "acme/backend",
+        "lint",
+        409,
+        "no_in_progress",
+    )
+
+
+async def test_a_nightly_run_starts_without_a_dispatch(github: GitHub, heard: list[httpx.Request]) -> None:
+    github.ci.callback_url = RELAY["callback_url"]
+    github.repository("acme/backend").workflows[:] = [
+        type(github.repository("acme/backend").workflows[0])(listens=("schedule",))
+    ]
+    nightly = github.start_run("acme/backend", event="schedule")
+    body = {"event_type": "nightly", "delivery_id": "a" * 40, "workflow": {"status": "completed"}}
+    await github.report(nightly, "build", body=body)
+    assert json.loads(heard[-1].content) == body
+    claims = jwt.decode(github.oidc_token(nightly, "build"), options={"verify_signature": False})
+    assert claims["event_name"] == "schedule"

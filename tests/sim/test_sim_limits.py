@@ -1,0 +1,104 @@
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import httpx
+
+from crcr.sim.clock import ManualClock
+from crcr.sim.github import GitHub, Match
+
+TokenFor = Callable[..., Awaitable[dict[str, str]]]
+REPO = "/repos/acme/backend"
+
+
+async def test_the_primary_limit_is_counted_down_and_refilled(
+    github: GitHub, api: httpx.AsyncClient, token_for: TokenFor, clock: ManualClock
+) -> None:
+    github.limits.primary_per_hour = 2
+    auth = await token_for("acme/backend")
+    left = [(await api.get(REPO, headers=auth)).headers["x-ratelimit-remaining"] for _ in range(2)]
+    refused = await api.get(REPO, headers=auth)
+    assert left == ["1", "0"]
+    assert (refused.status_code, refused.headers["x-ratelimit-remaining"]) == (403, "0")
+    assert "retry-after" not in refused.headers
+    clock.advance(int(refused.headers["x-ratelimit-reset"]) - clock.now().timestamp())
+    fresh = await token_for("acme/backend")
+    assert (await api.get(REPO, headers=fresh)).status_code == 200
+
+
+async def test_each_installation_has_its_own_limit(
+    github: GitHub, api: httpx.AsyncClient, token_for: TokenFor
+) -> None:
+    github.limits.primary_per_hour = 1
+    one, other = await token_for("acme/backend"), None
+    await api.get(REPO, headers=one)
+    github.limits.primary_per_hour = 2
+    other = await token_for("org/upstream")
+    answer = await api.get("/repos/org/upstream", headers=other)
+    assert answer.headers["x-ratelimit-remaining"] == "1"
+
+
+async def test_writes_cost_five_points_a_minute(
+    github: GitHub, api: httpx.AsyncClient, token_for: TokenFor, clock: ManualClock
+) -> None:
+    github.limits.points_per_minute = 10
+    auth = await token_for("acme/backend")
+    statuses = [
+        (await api.post(f"{REPO}/dispatches", json={"event_type": "push"}, headers=auth)).status_code
+        for _ in range(3)
+    ]
+    assert statuses == [204, 204, 403]
+    clock.advance(61)
+    again = await api.post(f"{REPO}/dispatches", json={"event_type": "push"}, headers=auth)
+    assert again.status_code == 204
+
+
+async def test_a_secondary_refusal_says_how_long_to_wait(
+    github: GitHub, api: httpx.AsyncClient, token_for: TokenFor
+) -> None:
+    github.limits.points_per_minute = 0
+    auth = await token_for_anyway(github, token_for)
+    answer = await api.get(REPO, headers=auth)
+    assert (answer.status_code, answer.headers["retry-after"]) == (403, "60")
+    assert "secondary rate limit" in answer.json()["message"]
+
+
+async def token_for_anyway(github: GitHub, token_for: TokenFor) -> dict[str, str]:
+    """A token costs points too: mint it before the limit is drawn."""
+    most, github.limits.points_per_minute = github.limits.points_per_minute, 900
+    auth = await token_for("acme/backend")
+    github.limits.points_per_minute = most
+    return auth
+
+
+async def test_too_many_calls_at_once_are_refused(
+    github: GitHub, api: httpx.AsyncClient, token_for: TokenFor
+) -> None:
+    github.limits.concurrent = 1
+    auth = await token_for("acme/backend")
+    github.faults.early_callback()
+    entered, leave = asyncio.Event(), asyncio.Event()
+
+    async def slow(request: httpx.Request) -> httpx.Response:
+        entered.set()
+        await leave.wait()
+        return httpx.Response(200)
+
+    github.use_transport(httpx.MockTransport(slow))
+    payload = {"event_type": "push", "client_payload": {"relay": {"callback_url": "http://relay.test/cb"}}}
+    first = asyncio.create_task(api.post(f"{REPO}/dispatches", json=payload, headers=auth))
+    await entered.wait()
+    assert (await api.get(REPO, headers=auth)).status_code == 403
+    leave.set()
+    assert (await first).status_code == 204
+
+
+async def test_a_not_modified_answer_is_free(
+    github: GitHub, api: httpx.AsyncClient, token_for: TokenFor
+) -> None:
+    auth = await token_for("org/upstream")
+    path = "/repos/org/upstream/contents/README.md"
+    full = await api.get(path, headers=auth)
+    free = await api.get(path, headers={**auth, "if-none-match": full.headers["etag"]})
+    assert free.headers["x-ratelimit-used"] == full.headers["x-ratelimit-used"]
+    github.faults.answer(503, on=Match(path=path), times=1)
+    assert (await api.get(path, headers=auth)).status_code == 503

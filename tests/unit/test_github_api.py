@@ -1,0 +1,220 @@
+"""What we ask GitHub, byte for byte, and what each kind of answer means."""
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crcr.decide.model import RepoName
+from crcr.decide.outside import FilePlace, FileText, PullFacts, RepositoryFacts
+from crcr.errors import GitHubFault, GitHubLimited, GitHubRefused, GitHubUnsure
+from crcr.github import api
+from crcr.github.api import Request, Response
+from crcr.github.faults import MESSAGE_CHARS, fault_of, readable
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+EPOCH = int(NOW.timestamp())
+REPO = RepoName("Org/Back.end")
+READ = Request("GET", "/repos/Org/Back.end")
+TOKEN = "ghs_123456_eyJhbGciOiJ.eyJpc3MiOi_x.sig-nature"
+
+
+def answer(status: int, headers: dict[str, str] | None = None, **body: object) -> Response:
+    return Response(status, headers or {}, json.dumps(body).encode())
+
+
+def test_every_call_has_its_method_path_and_points() -> None:
+    place = FilePlace(REPO, "main/x?&", ".github/allow list#1.yml")
+    asked = [
+        api.find_installation(REPO),
+        api.read_repository(REPO),
+        api.dispatch(REPO, b"{}"),
+        api.read_pull(REPO, 7),
+        api.read_file(place, '"e"'),
+        api.installation_token(5, [9], api.CONTENTS_WRITE),
+    ]
+    assert [(r.method, r.path, r.points) for r in asked] == [
+        ("GET", "/repos/Org/Back.end/installation", 1),
+        ("GET", "/repos/Org/Back.end", 1),
+        ("POST", "/repos/Org/Back.end/dispatches", 5),
+        ("GET", "/repos/Org/Back.end/pulls/7", 1),
+        (
+            "GET",
+            "/repos/Org/Back.end/contents/.github/allow%20list%231.yml?ref=main%2Fx%3F%26",
+            1,
+        ),
+        ("POST", "/app/installations/5/access_tokens", 5),
+    ]
+
+
+def test_a_token_is_asked_for_no_more_than_its_use() -> None:
+    narrow = api.installation_token(5, [9], api.CONTENTS_WRITE).body
+    wide = api.installation_token(5, [], api.METADATA_READ).body
+    assert json.loads(narrow or b"") == {"permissions": {"contents": "write"}, "repository_ids": [9]}
+    assert json.loads(wide or b"") == {"permissions": {"metadata": "read"}}
+
+
+def test_a_dispatch_body_is_the_very_object_it_was_given() -> None:
+    body = b'{"event_type":"push"}'
+    assert api.dispatch(REPO, body).body is body
+
+
+@pytest.mark.parametrize("path", ["../../../user", "a/../b", "", "a//b", "."])
+def test_a_path_that_would_ask_another_endpoint_is_refused(path: str) -> None:
+    with pytest.raises(GitHubRefused, match="not the path of a file"):
+        api.read_file(FilePlace(REPO, "main", path), None)
+
+
+RESET = {"x-ratelimit-remaining": "0", "x-ratelimit-reset": str(EPOCH + 120)}
+LIMITS: list[tuple[int, dict[str, str], str, float]] = [
+    (403, {"retry-after": "7"}, "", 7),
+    (429, {"retry-after": "7"}, "", 7),
+    (429, {"retry-after": "7", **RESET}, "", 7),
+    (403, RESET, "API rate limit exceeded for installation", 120),
+    (429, RESET, "", 120),
+    (403, {"x-ratelimit-remaining": "0", "x-ratelimit-reset": str(EPOCH - 9)}, "", 1),
+    (403, {"x-ratelimit-remaining": "0"}, "", 60),
+    (429, {}, "", 60),
+    (429, {"retry-after": "Thu, 01 Jan 2026 00:00:09 GMT"}, "", 60),
+    (429, {"x-ratelimit-remaining": "44", "x-ratelimit-reset": str(EPOCH + 120)}, "", 60),
+    (403, {}, "You have exceeded a secondary rate limit.", 60),
+    (403, {}, "You have triggered an abuse detection mechanism.", 60),
+    (429, {"retry-after": "0"}, "", 1),
+    (429, {"retry-after": "999999999"}, "", 3600),
+    (429, {"retry-after": "-5"}, "", 60),
+]
+
+
+@pytest.mark.parametrize(("status", "headers", "message", "wait_s"), LIMITS)
+def test_a_limit_says_how_long_to_wait(
+    status: int, headers: dict[str, str], message: str, wait_s: float
+) -> None:
+    fault = fault_of(READ, answer(status, headers, message=message), NOW)
+    assert isinstance(fault, GitHubLimited)
+    assert fault.retry_after_s == wait_s
+
+
+OTHERS: list[tuple[int, type[GitHubFault] | None]] = [
+    *((status, None) for status in (200, 201, 202, 204)),
+    *((status, GitHubRefused) for status in (301, 302, 304, 307, 308)),
+    *((status, GitHubRefused) for status in (400, 401, 403, 404, 409, 410, 413, 422, 451)),
+    *((status, GitHubUnsure) for status in (408, 500, 502, 503, 504, 599)),
+]
+
+
+@pytest.mark.parametrize(("status", "kind"), OTHERS)
+def test_every_other_status_has_one_meaning(status: int, kind: type[GitHubFault] | None) -> None:
+    headers = {"x-ratelimit-remaining": "10", "x-ratelimit-reset": str(EPOCH)}
+    fault = fault_of(READ, answer(status, headers, message="Because."), NOW)
+    assert (type(fault) if fault else None) is kind
+    if isinstance(fault, GitHubRefused):
+        assert fault.status == status
+    if fault:
+        assert fault.detail == f"GitHub answered {status} to GET /repos/Org/Back.end: Because."
+
+
+def test_not_modified_is_a_success_only_when_an_etag_was_sent() -> None:
+    asked = api.read_file(FilePlace(REPO, "main", "a"), '"e"')
+    assert fault_of(asked, Response(304, {}, b""), NOW) is None
+    assert api.file_text(Response(304, {}, b"")) is None
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>", b"\xff", b"[1]", b'{"message": 3}', b"[" * 100_000])
+def test_an_unreadable_error_body_still_gives_a_clear_error(body: bytes) -> None:
+    fault = fault_of(READ, Response(404, {}, body), NOW)
+    assert "not there, or the App is not installed on it" in str(fault)
+
+
+def test_fault_31_errors_quote_no_token_and_no_control_characters() -> None:
+    said = f"Bad\x1b[31m \u202e{TOKEN} and Bearer abc.def and eyJhbGci.eyJpc3Mi.c2ln " + "x" * 5000
+    text = str(fault_of(READ, answer(422, message=said), NOW))
+    assert not any(secret in text for secret in ("ghs_", "eyJ", "abc.def"))
+    assert text.isprintable()
+    assert len(text) < MESSAGE_CHARS + 100
+
+
+@given(st.text(max_size=2000), st.integers(0, 600))
+def test_a_token_never_survives_the_cut(before: str, at: int) -> None:
+    shown = readable(before[:at] + " " + TOKEN + " " + before[at:])
+    assert "ghs_" not in shown
+    assert len(shown) <= MESSAGE_CHARS
+
+
+def test_good_answers_become_values() -> None:
+    when = "2026-01-01T02:00:00+02:00"
+    repository = answer(200, id=3, full_name="Org/New", owner={"id": 4, "login": "Org"}, extra=[1])
+    pull = answer(200, state="open", head={"sha": "a" * 40}, updated_at=when)
+    minted = api.minted_token(answer(201, token=TOKEN, expires_at="2026-01-01T01:00:00Z"))
+    assert api.installation_id(answer(200, id=5)) == 5
+    assert api.repository_facts(repository) == RepositoryFacts(3, 4, "Org/New")
+    assert api.pull_facts(pull) == PullFacts("a" * 40, is_open=True, updated_at=NOW)
+    assert (minted.value, minted.expires_at) == (TOKEN, NOW.replace(hour=1))
+    assert TOKEN not in repr(minted)
+    assert api.file_text(Response(200, {"etag": '"e"'}, "é".encode())) == FileText("é", '"e"')
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        Response(200, {}, b""),
+        Response(200, {}, b"<html>"),
+        Response(200, {}, b'{"token": "\xff"}'),
+        Response(200, {}, b"[" * 100_000),
+        answer(200, token="ghs_a\r\nX-Evil: 1", expires_at="2026-01-01T01:00:00Z"),
+        answer(200, token=TOKEN, expires_at="2026-01-01T01:00:00"),
+        answer(200, token=TOKEN),
+        Response(200, {}, json.dumps({"token": TOKEN}).encode(), cut=True),
+    ],
+)
+def test_an_answer_that_cannot_be_read_leaves_the_outcome_open(response: Response) -> None:
+    with pytest.raises(GitHubUnsure) as caught:
+        api.minted_token(response)
+    assert "ghs_" not in f"{caught.value!r} {caught.value}"
+
+
+@pytest.mark.parametrize(
+    "response", [Response(200, {}, b"\xff\xfe"), Response(200, {}, b"a", cut=True)], ids=["binary", "large"]
+)
+def test_a_file_that_is_no_text_or_too_large_is_refused(response: Response) -> None:
+    with pytest.raises(GitHubRefused):
+        api.file_text(response)
+
+
+GHES = "https://ghe.example/api/v3"
+MOVES: list[tuple[str, str, str | None]] = [
+    (
+        "https://api.github.com",
+        "https://api.github.com/repositories/3/pulls/7?x=1",
+        "/repositories/3/pulls/7?x=1",
+    ),
+    ("https://api.github.com", "/repositories/3", "/repositories/3"),
+    (GHES, "https://ghe.example/api/v3/repositories/3", "/repositories/3"),
+    (GHES, "https://ghe.example/login", None),
+    (GHES, "https://ghe.example/api/v3/../../login", None),
+    ("https://api.github.com", "https://evil.example/repositories/3", None),
+    ("https://api.github.com", "https://api.github.com@evil.example/x", None),
+    ("https://api.github.com", "https://api.github.com.evil.example/x", None),
+    ("https://api.github.com", "https://api.github.com:8443/x", None),
+    ("https://api.github.com", "http://api.github.com/x", None),
+    ("https://api.github.com", "//evil.example/x", "//evil.example/x"),
+    ("https://api.github.com", ".evil.example/x", None),
+    ("https://api.github.com", "https://evil.example\\@api.github.com/x", None),
+    ("https://api.github.com", "https://[/x", None),
+    ("https://api.github.com", "/x y", None),
+    ("https://api.github.com", "", None),
+]
+
+
+@pytest.mark.parametrize(("api_url", "location", "path"), MOVES)
+def test_a_read_follows_a_move_only_below_the_apis_own_address(
+    api_url: str, location: str, path: str | None
+) -> None:
+    onward = api.onward(READ, Response(301, {"location": location}, b""), api_url)
+    assert (onward.path if onward else None) == path
+
+
+def test_a_write_follows_no_move() -> None:
+    moved = Response(307, {"location": "/repositories/3/dispatches"}, b"")
+    assert api.onward(api.dispatch(REPO, b"{}"), moved, "https://api.github.com") is None

@@ -1,0 +1,152 @@
+"""Within GitHub's limits: points a minute, the hour's budget, blocks, and requests at once."""
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clock import settle
+from crcr.errors import GitHubLimited
+from crcr.github.api import READ_POINTS, WRITE_POINTS
+from crcr.github.governor import APP, Governor
+
+T = 1_767_225_600.0
+HOME = 5
+
+
+def hour(remaining: int, reset: float) -> dict[str, str]:
+    return {"x-ratelimit-remaining": str(remaining), "x-ratelimit-reset": f"{reset:.0f}"}
+
+
+def sent_at(governor: Governor, steps: list[tuple[float, int]]) -> list[tuple[float, int]]:
+    now, sent = T, []
+    for pause, cost in steps:
+        now += pause
+        if governor.reserve(HOME, cost, now) == 0:
+            sent.append((now, cost))
+    return sent
+
+
+@given(st.lists(st.tuples(st.floats(0, 30), st.sampled_from([WRITE_POINTS, READ_POINTS])), max_size=400))
+def test_no_minute_ever_holds_more_points_than_the_budget(steps: list[tuple[float, int]]) -> None:
+    sent = sent_at(Governor(points_per_minute=60), steps)
+    for start, _ in sent:
+        assert sum(cost for at, cost in sent if start <= at < start + 60) <= 60
+
+
+@given(st.lists(st.floats(0, 2), min_size=200, max_size=600))
+def test_no_minute_ever_holds_more_than_180_writes(pauses: list[float]) -> None:
+    sent = [at for at, _ in sent_at(Governor(), [(pause, WRITE_POINTS) for pause in pauses])]
+    for index, start in enumerate(sent):
+        assert index + 180 >= len(sent) or sent[index + 180] >= start + 60
+
+
+@given(st.lists(st.tuples(st.floats(0, 5), st.sampled_from([5, 1])), max_size=200))
+def test_whoever_waits_as_told_may_go(steps: list[tuple[float, int]]) -> None:
+    governor, now = Governor(points_per_minute=30), T
+    for pause, cost in steps:
+        now += pause
+        wait_s = governor.reserve(HOME, cost, now)
+        assert 0 <= wait_s <= 60
+        # A hair more than told: sums of floats may fall short by their last digit.
+        if wait_s:
+            now += wait_s + 1e-6
+            assert governor.reserve(HOME, cost, now) == 0
+
+
+def test_the_181st_write_waits_for_the_first_to_age() -> None:
+    governor = Governor()
+    assert [governor.reserve(HOME, WRITE_POINTS, T + i / 10) for i in range(180)] == [0] * 180
+    assert governor.reserve(HOME, WRITE_POINTS, T + 20) == 40
+    assert governor.reserve(HOME + 1, WRITE_POINTS, T + 20) == 0
+    assert governor.reserve(HOME, WRITE_POINTS, T + 60) == 0
+
+
+def test_an_hour_used_up_is_waited_for_and_then_forgotten() -> None:
+    governor = Governor()
+    governor.observe(HOME, hour(2, T + 100), T)
+    assert [governor.reserve(HOME, READ_POINTS, T) for _ in range(3)] == [0, 0, 100]
+    assert governor.reserve(HOME, 0, T) == 100
+    assert governor.reserve(HOME, READ_POINTS, T + 100) == 0
+    governor.observe(HOME, hour(4999, T + 3700), T + 100)
+    assert governor.reserve(HOME, READ_POINTS, T + 101) == 0
+
+
+def test_an_answer_overtaken_by_another_does_not_raise_the_count() -> None:
+    governor = Governor()
+    governor.observe(HOME, hour(0, T + 100), T)
+    governor.observe(HOME, hour(1, T + 100), T)
+    governor.observe(HOME, hour(4000, T - 3500), T)
+    assert governor.reserve(HOME, READ_POINTS, T) == 100
+
+
+@pytest.mark.parametrize(
+    "headers", [{}, {"x-ratelimit-remaining": "0"}, hour(0, T) | {"x-ratelimit-reset": "?"}]
+)
+def test_missing_or_malformed_headers_teach_nothing(headers: dict[str, str]) -> None:
+    governor = Governor()
+    governor.observe(HOME, headers, T)
+    assert governor.reserve(HOME, READ_POINTS, T) == 0
+
+
+def test_a_reset_in_a_far_future_holds_for_an_hour_at_most() -> None:
+    governor = Governor()
+    governor.observe(HOME, hour(0, T * 2), T)
+    assert governor.reserve(HOME, READ_POINTS, T) == 3600
+
+
+def test_a_block_holds_one_installation_and_ends() -> None:
+    governor = Governor()
+    assert governor.block(HOME, 7, T) == 7
+    assert governor.reserve(HOME, 0, T + 2) == 5
+    assert governor.reserve(APP, WRITE_POINTS, T + 2) == 0
+    assert governor.reserve(HOME, WRITE_POINTS, T + 7) == 0
+
+
+def test_blocks_in_a_row_double_and_a_success_ends_the_row() -> None:
+    governor, now, waits = Governor(), T, []
+    for _ in range(8):
+        waits.append(governor.block(HOME, 60, now))
+        now += waits[-1]
+    assert waits == [60, 120, 240, 480, 960, 1920, 3600, 3600]
+    governor.observe(HOME, {}, now)
+    assert governor.block(HOME, 60, now) == 60
+
+
+def test_requests_under_way_when_a_block_begins_count_once() -> None:
+    governor = Governor()
+    assert [governor.block(HOME, 60, T + i) for i in range(3)] == [60, 60, 60]
+    governor.observe(HOME, {}, T + 3)
+    assert governor.reserve(HOME, 0, T + 3) == 59
+    assert governor.block(HOME, 60, T + 62) == 120
+
+
+async def test_requests_at_once_are_capped_and_the_next_goes_when_one_ends() -> None:
+    governor = Governor(concurrent=3)
+    end, inside, most = asyncio.Event(), 0, 0
+
+    async def request() -> None:
+        nonlocal inside, most
+        async with governor.slot():
+            inside += 1
+            most = max(most, inside)
+            await end.wait()
+            inside -= 1
+
+    requests = [asyncio.create_task(request()) for _ in range(10)]
+    await settle()
+    assert inside == 3
+    end.set()
+    await asyncio.gather(*requests)
+    assert most == 3
+
+
+async def test_a_slot_that_does_not_come_free_is_a_limit_not_a_hang() -> None:
+    governor = Governor(concurrent=1, slot_wait_s=0)
+    async with governor.slot():
+        with pytest.raises(GitHubLimited):
+            async with governor.slot():
+                pass
+    async with governor.slot():
+        pass

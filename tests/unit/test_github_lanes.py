@@ -1,0 +1,101 @@
+"""Connections to GitHub over real sockets: reused one after another, never shared, freed after a failure."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import httpx
+import pytest
+
+from crcr.github.lanes import Lanes, open_http
+
+
+@dataclass
+class Listener:
+    """Answers 200 with `ok`; `/hold` waits for `release`, `/drop` closes the connection unanswered."""
+
+    url: str = ""
+    connections: int = 0
+    held: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
+    release: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        try:
+            while await self.answer(await reader.readuntil(b"\r\n\r\n"), writer):
+                pass
+        except asyncio.IncompleteReadError:
+            pass
+        finally:
+            writer.close()
+
+    async def answer(self, head: bytes, writer: asyncio.StreamWriter) -> bool:
+        if b" /hold " in head:
+            self.held.release()
+            await self.release.wait()
+        if b" /drop " in head:
+            return False
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+        await writer.drain()
+        return True
+
+
+@asynccontextmanager
+async def listening() -> AsyncIterator[Listener]:
+    listener = Listener()
+    server = await asyncio.start_server(listener.serve, "127.0.0.1", 0)
+    listener.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    try:
+        yield listener
+    finally:
+        server.close()
+        await server.wait_closed()
+
+
+async def test_requests_in_turn_share_a_connection_and_at_once_do_not() -> None:
+    async with listening() as listener, httpx.AsyncClient(transport=Lanes()) as http:
+        for _ in range(5):
+            assert (await http.get(f"{listener.url}/")).text == "ok"
+        assert listener.connections == 1
+        requests = [asyncio.create_task(http.get(f"{listener.url}/hold")) for _ in range(4)]
+        for _ in requests:
+            await listener.held.acquire()
+        listener.release.set()
+        assert [answer.text for answer in await asyncio.gather(*requests)] == ["ok"] * 4
+        assert listener.connections == 4
+
+
+async def test_a_lane_serves_again_after_a_failure() -> None:
+    transport = Lanes()
+    async with listening() as listener, httpx.AsyncClient(transport=transport) as http:
+        with pytest.raises(httpx.RemoteProtocolError):
+            await http.get(f"{listener.url}/drop")
+        waiting = asyncio.create_task(http.get(f"{listener.url}/hold"))
+        await listener.held.acquire()
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        listener.release.set()
+        assert (await http.get(f"{listener.url}/")).text == "ok"
+        assert (len(transport._idle), len(transport._busy)) == (1, 0)
+
+
+async def test_an_answer_left_unread_frees_its_lane() -> None:
+    transport = Lanes()
+    async with listening() as listener, httpx.AsyncClient(transport=transport) as http:
+        async with http.stream("GET", f"{listener.url}/"):
+            assert len(transport._busy) == 1
+        assert (len(transport._idle), len(transport._busy)) == (1, 0)
+        assert (await http.get(f"{listener.url}/")).text == "ok"
+
+
+async def test_the_environments_proxy_is_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with listening() as listener:
+        monkeypatch.setenv("http_proxy", listener.url)
+        monkeypatch.setenv("no_proxy", "inside.test")
+        async with open_http("http://github.test") as http:
+            assert (await http.get("http://github.test/")).text == "ok"
+        async with open_http("http://inside.test") as http:
+            with pytest.raises(httpx.ConnectError):
+                await http.get("http://inside.test/")

@@ -1,0 +1,368 @@
+import json
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crcr.decide.model import Conclusion
+from crcr.decide.report import FailedTest, Report, ReportStatus, TestCounts
+from crcr.errors import BadReport
+from crcr.receive.report import parse_report
+from published import example
+
+ABSENT = object()
+LEGAL = ["success", "failure", "cancelled", "skipped", "neutral", "timed_out", "action_required"]
+
+
+def _body(*, top: dict[str, Any] | None = None, **workflow: Any) -> bytes:
+    fields = {
+        "status": "completed",
+        "conclusion": "success",
+        "name": "CI",
+        "run_id": "123",
+        "job_name": "build",
+    }
+    fields |= workflow
+    body: dict[str, Any] = {
+        "event_type": "pull_request",
+        "delivery_id": "guid-1",
+        "payload": {"number": 7},
+        "workflow": {key: value for key, value in fields.items() if value is not ABSENT},
+        **(top or {}),
+    }
+    return json.dumps({key: value for key, value in body.items() if value is not ABSENT}).encode()
+
+
+def _report(**workflow: Any) -> Report:
+    return parse_report(_body(**workflow))
+
+
+def _refusal(body: bytes) -> str:
+    with pytest.raises(BadReport) as caught:
+        parse_report(body)
+    assert len(caught.value.detail) < 300
+    return caught.value.detail
+
+
+def test_the_protocols_own_example_is_read_in_full() -> None:
+    report = _report(
+        schema_version="1",
+        url="https://ci.example/1",
+        run_attempt="2",
+        job_name="build (cuda, 3.12)",
+        check_run_id="456",
+        started_at="2026-08-01T10:00:00Z",
+        completed_at="2026-08-01T12:00:00+02:00",
+        test_results={"passed": 42, "failed": 0, "skipped": 3, "total": 45},
+        failed_tests=[{"name": "test_x", "file": "a.py", "message": "boom"}],
+        artifact_url="https://ci.example/a",
+        environment={"device": "npu"},
+    )
+    moment = datetime(2026, 8, 1, 10, tzinfo=UTC)
+    untrusted = report.untrusted
+    assert report == Report(
+        event_type="pull_request",
+        delivery_id="guid-1",
+        status=ReportStatus.COMPLETED,
+        conclusion=Conclusion.SUCCESS,
+        workflow_name="CI",
+        run_id="123",
+        run_attempt=2,
+        job_name="build (cuda, 3.12)",
+        url="https://ci.example/1",
+        artifact_url="https://ci.example/a",
+        check_run_text="456",
+        started_at=moment,
+        completed_at=moment,
+        late=False,
+        tests=TestCounts(42, 0, 3, 45),
+        failed_tests=(FailedTest("test_x", "a.py", "boom"),),
+        failed_tests_cut=0,
+        environment='{"device":"npu"}',
+        untrusted=untrusted,
+    )
+
+
+def test_the_least_that_a_report_may_say() -> None:
+    body = {
+        "delivery_id": "g",
+        "workflow": {"status": "in_progress", "name": "CI", "run_id": 1, "job_name": "x"},
+    }
+    report = parse_report(json.dumps(body).encode())
+    assert (report.event_type, report.run_id, report.run_attempt, report.conclusion) == ("", "1", 1, None)
+    assert (report.url, report.tests, report.failed_tests, report.environment) == (None, None, (), None)
+
+
+@pytest.mark.parametrize("value", [ABSENT, None, ""])
+@pytest.mark.parametrize("field", ["status", "name", "run_id", "job_name"])
+def test_a_required_field_of_the_workflow_is_missed_by_name(field: str, value: Any) -> None:
+    assert f"workflow.{field} is missing" in _refusal(_body(**{field: value}))
+
+
+@pytest.mark.parametrize("value", [ABSENT, None, ""])
+def test_a_missing_delivery_or_workflow_is_named(value: Any) -> None:
+    assert "delivery_id is missing" in _refusal(_body(top={"delivery_id": value}))
+    assert "workflow is missing" in _refusal(_body(top={"workflow": value}))
+
+
+@pytest.mark.parametrize("value", [None, ""])
+def test_null_and_empty_text_mean_absent(value: Any) -> None:
+    optional = (
+        "conclusion",
+        "url",
+        "run_attempt",
+        "check_run_id",
+        "started_at",
+        "test_results",
+        "environment",
+    )
+    report = _report(**dict.fromkeys(optional, value))
+    assert (report.conclusion, report.run_attempt, report.url) == (Conclusion.NONE, 1, None)
+    assert (report.check_run_text, report.started_at, report.tests) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["3", "build:linux", "a/b", "🚀 test", "x" * 256, "🚀" * 256, "\u202eabc", "tab\there", " ", "'; --"],
+)
+def test_fault_15_any_job_name_is_data(name: str) -> None:
+    assert _report(job_name=name).job_name == name
+
+
+def test_fault_15_a_job_name_of_10_000_characters_is_refused_by_name() -> None:
+    assert "workflow.job_name has 10000 characters" in _refusal(_body(job_name="x" * 10_000))
+
+
+@pytest.mark.parametrize(
+    ("given_id", "run_id"),
+    [
+        ("123", "123"),
+        (123, "123"),
+        (0, "0"),
+        (2**70, str(2**70)),
+        ("018f2b5e-7c1e-4f0e-9d4b-1f2e3d4c5b6a", "018f2b5e-7c1e-4f0e-9d4b-1f2e3d4c5b6a"),
+        ("build-7", "build-7"),
+    ],
+)
+def test_fault_16_a_run_id_is_a_number_or_any_text(given_id: Any, run_id: str) -> None:
+    assert _report(run_id=given_id).run_id == run_id
+
+
+@pytest.mark.parametrize("run_id", [-1, "-1", 1.5, 1.0, True, False, [], {}, "x" * 257, None, "", ABSENT])
+def test_fault_16_a_run_id_that_names_no_run_is_refused_by_name(run_id: Any) -> None:
+    assert "workflow.run_id" in _refusal(_body(run_id=run_id))
+
+
+@pytest.mark.parametrize(("attempt", "number"), [("1", 1), (2, 2), ("10000", 10_000), (None, 1), (ABSENT, 1)])
+def test_an_attempt_is_a_number_however_written(attempt: Any, number: int) -> None:
+    assert _report(run_attempt=attempt).run_attempt == number
+
+
+@pytest.mark.parametrize("attempt", [0, -1, 10_001, "0", "-1", "1.0", 1.0, True, "x", "٣", "9" * 5_000, []])
+def test_an_attempt_that_is_none_is_refused_by_name(attempt: Any) -> None:
+    assert "workflow.run_attempt" in _refusal(_body(run_attempt=attempt))
+
+
+@pytest.mark.parametrize("conclusion", LEGAL)
+def test_the_seven_conclusions_are_taken(conclusion: str) -> None:
+    assert _report(conclusion=conclusion).conclusion == conclusion
+
+
+@pytest.mark.parametrize("conclusion", [ABSENT, None, ""])
+def test_fault_17_completed_without_a_conclusion_is_taken_and_marked(conclusion: Any) -> None:
+    assert _report(conclusion=conclusion).conclusion is Conclusion.NONE
+
+
+@pytest.mark.parametrize("conclusion", ["passed", "SUCCESS", "none", "stale", 1, ["success"], "x" * 10_000])
+def test_fault_17_an_unknown_conclusion_is_refused_with_the_legal_ones(conclusion: Any) -> None:
+    detail = _refusal(_body(conclusion=conclusion))
+    assert "workflow.conclusion" in detail
+    assert all(legal in detail for legal in LEGAL)
+
+
+@pytest.mark.parametrize("conclusion", ["success", "nonsense", 3, None])
+def test_fault_17_in_progress_has_no_conclusion_whatever_it_says(conclusion: Any) -> None:
+    assert _report(status="in_progress", conclusion=conclusion).conclusion is None
+
+
+@pytest.mark.parametrize("status", ["queued", "COMPLETED", 1, True])
+def test_an_unknown_status_is_refused_by_name(status: Any) -> None:
+    assert "workflow.status" in _refusal(_body(status=status))
+
+
+@pytest.mark.parametrize("event_type", ["nightly", "periodic"])
+def test_a_self_report_is_sent_once_when_completed(event_type: str) -> None:
+    assert parse_report(_body(top={"event_type": event_type})).event_type == event_type
+    in_progress = _body(top={"event_type": event_type}, status="in_progress")
+    assert "workflow.status" in _refusal(in_progress)
+
+
+@pytest.mark.parametrize("path", ["delivery_id", "event_type", "workflow.name", "workflow.job_name"])
+@pytest.mark.parametrize("value", ["a\0b", "a\ud800b", "\udc00", 5, True, [], {"a": 1}, "x" * 257])
+def test_a_text_that_cannot_be_stored_is_refused_by_name(path: str, value: Any) -> None:
+    name = path.removeprefix("workflow.")
+    body = _body(top={name: value}) if name == path else _body(**{name: value})
+    assert path in _refusal(body)
+
+
+def test_a_broken_character_in_a_tests_message_does_not_lose_the_result() -> None:
+    body = _body(failed_tests=[{"name": "t", "message": r"c:\ud800 " + "\udc80 🚀"}], job_name="job 🚀")
+    report = parse_report(body)
+    assert report.failed_tests == (FailedTest("t", None, r"c:\ud800 " + "\ufffd 🚀"),)
+    assert report.job_name == "job 🚀"
+    json.loads(report.untrusted)["workflow"]["failed_tests"][0]["message"].encode()
+
+
+@pytest.mark.parametrize(
+    "link",
+    [
+        *(
+            "javascript:alert(1)",
+            "ftp://x/y",
+            "//x/y",
+            "https://",
+            "https:///x",
+            "https://a b",
+            5,
+            ["https://x"],
+        ),
+        *("https://x/\u202eabc", "https://x/\n", "https://x/\0", "https://x/" + "y" * 2_048),
+    ],
+)
+def test_a_link_that_is_none_is_dropped_not_refused(link: Any) -> None:
+    report = _report(url=link, artifact_url=link)
+    assert (report.url, report.artifact_url) == (None, None)
+
+
+@pytest.mark.parametrize("time", ["yesterday", "", 5, None, "0001-01-01T00:00:00+05:00", "2026-13-01", {}])
+def test_a_time_that_is_none_is_dropped(time: Any) -> None:
+    assert _report(started_at=time).started_at is None
+
+
+def test_a_time_without_a_zone_is_utc() -> None:
+    assert _report(started_at="2026-08-01T10:00:00.5").started_at == datetime(
+        2026, 8, 1, 10, 0, 0, 500_000, tzinfo=UTC
+    )
+
+
+@pytest.mark.parametrize(
+    ("results", "counts"),
+    [
+        ({"passed": "42", "failed": "x", "skipped": -1}, TestCounts(42, None, None, None)),
+        ({"passed": True, "failed": 1.5, "skipped": 2**40, "total": 0}, TestCounts(None, None, None, 0)),
+        ({"passed": "٣", "total": "9" * 5_000}, None),
+        ({}, None),
+        ([1], None),
+        ("12", None),
+    ],
+)
+def test_counts_that_are_nonsense_are_unknown(results: Any, counts: TestCounts | None) -> None:
+    assert _report(test_results=results).tests == counts
+
+
+def test_failed_tests_over_the_caps_are_cut_and_counted() -> None:
+    long = {"name": "é" * 5_000, "file": "f" * 5_000, "message": "🚀" * 5_000}
+    report = _report(failed_tests=[long] * 1_500)
+    first = report.failed_tests[0]
+    assert (len(report.failed_tests), report.failed_tests_cut) == (1_000, 500)
+    assert first == FailedTest("é" * 512, "f" * 1_024, "🚀" * 256)
+
+
+def test_failed_tests_without_a_name_are_left_out_and_counted() -> None:
+    given_tests = ["test_a", {"name": "b\0", "file": 3}, {"file": "x"}, 5, None, {"name": ""}]
+    report = _report(failed_tests=given_tests)
+    assert report.failed_tests == (FailedTest("test_a", None, None), FailedTest("b\ufffd", None, None))
+    assert report.failed_tests_cut == 4
+
+
+@pytest.mark.parametrize("environment", [{}, [], "npu", 5, {"x": "y" * 4_096}, {"nul": "\0"}])
+def test_an_environment_that_cannot_be_kept_is_dropped(environment: Any) -> None:
+    assert _report(environment=environment).environment is None
+
+
+@pytest.mark.parametrize(("late", "is_late"), [(True, True), ("true", False), (1, False), (None, False)])
+def test_only_true_is_late(late: Any, is_late: bool) -> None:
+    assert _report(late=late).late is is_late
+
+
+@pytest.mark.parametrize(
+    ("check", "text"),
+    [("1-2", "1-2"), (456, "456"), ("x" * 257, None), (True, None), (1.5, None), ("\0", None)],
+)
+def test_the_bodys_check_run_is_only_text(check: Any, text: str | None) -> None:
+    assert _report(check_run_id=check).check_run_text == text
+
+
+def test_untrusted_keeps_every_key_but_the_payload_and_is_compact() -> None:
+    body = json.loads(_body(top={"surprise": [1, {"x": "é"}]}, pytorch_head_sha="a" * 40))
+    untrusted = parse_report(json.dumps(body, indent=2).encode()).untrusted
+    del body["payload"]
+    assert untrusted == json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def test_the_echoed_payload_is_never_read() -> None:
+    payload = json.loads(example("pull_request", "opened"))
+    for echo in (payload, None, 5, "x", [], {"workflow": {"status": "completed"}}):
+        assert parse_report(_body(top={"payload": echo})).job_name == "build"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        *(b"", b"null", b"[]", b"3", b"{", b"{}", b"{}x", b'{"workflow":NaN}', b"\xef\xbb\xbf{}"),
+        b'{"workflow":"\xff"}',
+        b'{"payload":"\xff","workflow":{}}',
+        b'{"payload":' + b"[" * 200_000 + b"]" * 200_000 + b"}",
+        b'{"workflow":' + b"[" * 200_000,
+        b'{"delivery_id":"g","workflow":{"x":1e999}}',
+        b'{"delivery_id":"g","workflow":{"x":' + b"9" * 5_000 + b"}}",
+    ],
+)
+def test_what_is_not_a_json_object_of_ours_is_refused(body: bytes) -> None:
+    assert _refusal(body)
+
+
+def test_of_two_equal_keys_the_last_counts_and_only_it_is_kept() -> None:
+    body = _body().replace(b'{"event_type"', b'{"delivery_id": "other", "event_type"', 1)
+    report = parse_report(body)
+    assert report.delivery_id == json.loads(report.untrusted)["delivery_id"] == "guid-1"
+
+
+KEYS = [
+    *("status", "conclusion", "name", "run_id", "run_attempt", "job_name", "url", "started_at", "late"),
+    *("test_results", "failed_tests", "environment", "check_run_id", "artifact_url", "completed_at"),
+]
+TEXT = st.text(st.characters(exclude_categories=())) | st.sampled_from(["completed", "success", "1"])
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | TEXT,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4),
+    max_leaves=15,
+)
+
+
+def _check(body: bytes) -> None:
+    """Take or refuse it; what was taken can be stored and read again."""
+    with suppress(BadReport):
+        report = parse_report(body)
+        json.loads(report.untrusted.decode())
+        for text in (report.delivery_id, report.workflow_name, report.run_id, report.job_name):
+            assert text
+            assert "\0" not in text
+            assert len(text.encode()) <= 4 * 256
+
+
+@given(st.binary() | JSON.map(lambda value: json.dumps(value).encode()))
+def test_whatever_comes_is_a_report_or_refused(body: bytes) -> None:
+    _check(body)
+
+
+@given(
+    st.dictionaries(st.sampled_from(KEYS) | TEXT, JSON, max_size=6), st.dictionaries(TEXT, JSON, max_size=3)
+)
+def test_a_report_with_anything_in_its_fields_is_taken_or_refused(
+    workflow: dict[str, Any], top: dict[str, Any]
+) -> None:
+    _check(_body(top=top, **{key: value for key, value in workflow.items() if key != "top"}))

@@ -117,38 +117,38 @@ class BadSettings(CrcrError):
         self.problems = problems
 
 
-class GitHubFault(CrcrError):
-    """GitHub did not do what was asked."""
+class OutsideFault(CrcrError):
+    """A service outside (GitHub, another HUD) did not do what was asked."""
 
-    code = "github_fault"
+    code = "outside_fault"
 
 
-class GitHubRefused(GitHubFault):
-    """GitHub refused for good: asking again will not help."""
+class OutsideRefused(OutsideFault):
+    """The service refused for good: asking again will not help."""
 
-    code = "github_refused"
+    code = "outside_refused"
 
     def __init__(self, detail: str, *, status: int) -> None:
         super().__init__(detail)
         self.status = status
 
 
-class GitHubUnsure(GitHubFault):
+class OutsideUnsure(OutsideFault):
     """The outcome is unknown: the request may have been carried out (time-out, 5xx, broken connection)."""
 
-    code = "github_unsure"
+    code = "outside_unsure"
 
 
-class GitHubUnreachable(GitHubFault):
-    """The request never reached GitHub (connection refused, name not found)."""
+class OutsideUnreachable(OutsideFault):
+    """The request never reached the service (connection refused, name not found)."""
 
-    code = "github_unreachable"
+    code = "outside_unreachable"
 
 
-class GitHubLimited(GitHubFault):
-    """GitHub asks to wait, or our own governor does; nothing was carried out."""
+class OutsideLimited(OutsideFault):
+    """The service asks to wait, or our own governor does; nothing was carried out."""
 
-    code = "github_limited"
+    code = "outside_limited"
 
     def __init__(self, detail: str, *, retry_after_s: float) -> None:
         super().__init__(detail)

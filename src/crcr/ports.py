@@ -39,7 +39,7 @@ class Limits(Protocol):
 
 
 class GitHub(Protocol):
-    """The calls that effects make. Failures are the `GitHub…` errors of `errors.py`."""
+    """The calls that effects make. Failures are the `Outside…` errors of `errors.py`."""
 
     async def find_installation(self, repo: RepoName) -> int: ...
 

@@ -9,6 +9,7 @@ import pytest
 
 from crcr.sim.clock import ManualClock
 from crcr.sim.github import GitHub, JobSpec, Workflow
+from crcr.sim.keys import rsa_key
 
 TokenFor = Callable[..., Awaitable[dict[str, str]]]
 
@@ -66,7 +67,7 @@ def app_auth(github: GitHub, clock: ManualClock) -> Callable[..., dict[str, str]
     def header(**claims: Any) -> dict[str, str]:
         now = int(clock.now().timestamp())
         full = {"iat": now - 60, "exp": now + 540, "iss": str(github.app_id), **claims}
-        return {"authorization": f"Bearer {jwt.encode(full, github.private_key_pem, algorithm='RS256')}"}
+        return {"authorization": f"Bearer {jwt.encode(full, rsa_key('app'), algorithm='RS256')}"}
 
     return header
 

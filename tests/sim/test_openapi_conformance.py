@@ -17,7 +17,7 @@ import pytest
 
 from crcr.sim.exchange import Auth
 from crcr.sim.github import GitHub
-from crcr.sim.records import Json
+from crcr.sim.records import CheckRun, Json
 from crcr.sim.rest import ROUTES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -247,6 +247,28 @@ async def test_every_webhook_is_as_described(github: GitHub) -> None:
     assert len(kinds) >= 20
 
 
+async def _make_check_webhooks(github: GitHub) -> None:
+    repository = github.repository("org/upstream")
+    button = {"label": "Waive", "description": "Accept this failure", "identifier": "waive"}
+    check = CheckRun(
+        1, repository.id, repository.head_sha, "crcr/gate", "completed", "failure", actions=[button]
+    )
+    check.started_at = check.completed_at = "2026-08-03T09:00:00Z"
+    github.world.check_runs[check.id] = check
+    await github.rerequest_check(check)
+    await github.press_button(check, "waive")
+    await github.rerequest_suite("org/upstream", repository.head_sha)
+    run = github.start_run("acme/backend", event="repository_dispatch")
+    await github.tell_run(run, "requested")
+    await github.tell_job(run, "lint")
+    github.ci.start(run, run.job("lint"))
+    await github.tell_run(run, "in_progress")
+    await github.tell_job(run, "lint")
+    github.ci.cancel(run)
+    await github.tell_run(run, "completed")
+    await github.tell_job(run, "lint")
+
+
 async def _make_every_webhook(github: GitHub) -> None:
     await github.ping()
     pull = await github.open_pr("org/upstream", fork=True, labels=["a"])
@@ -270,6 +292,7 @@ async def _make_every_webhook(github: GitHub) -> None:
     await github.suspend_installation("new/one")
     await github.unsuspend_installation("new/one")
     await github.rename_repository("new/one", "two")
+    await _make_check_webhooks(github)
     await github.uninstall("org/second")
     await github.transfer_repository("new/two", "org")
     await github.uninstall("org/two", whole_account=True)

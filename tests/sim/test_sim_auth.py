@@ -6,7 +6,7 @@ import pytest
 
 from crcr.sim.clock import ManualClock
 from crcr.sim.github import GitHub
-from crcr.sim.keys import private_pem
+from crcr.sim.keys import rsa_key
 
 AppAuth = Callable[..., dict[str, str]]
 TokenFor = Callable[..., Awaitable[dict[str, str]]]
@@ -29,10 +29,17 @@ async def test_a_wrong_app_jwt_is_refused(
     assert answer.json()["status"] == "401"
 
 
+async def test_the_private_key_is_a_pem_that_works(api: httpx.AsyncClient, github: GitHub) -> None:
+    now = int(github.clock.now().timestamp())
+    claims = {"iat": now, "exp": now + 60, "iss": str(github.app_id)}
+    token = jwt.encode(claims, github.private_key_pem, algorithm="RS256")
+    assert (await api.get("/app", headers={"authorization": f"Bearer {token}"})).status_code == 200
+
+
 async def test_an_app_jwt_of_another_key_is_refused(api: httpx.AsyncClient, github: GitHub) -> None:
     now = int(github.clock.now().timestamp())
     claims = {"iat": now, "exp": now + 60, "iss": str(github.app_id)}
-    forged = jwt.encode(claims, private_pem("stranger"), algorithm="RS256")
+    forged = jwt.encode(claims, rsa_key("stranger"), algorithm="RS256")
     answer = await api.get("/app", headers={"authorization": f"Bearer {forged}"})
     assert answer.status_code == 401
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from crcr.decide.model import RepoName
 from crcr.decide.outside import FilePlace, FileText, PullFacts, RepositoryFacts
-from crcr.errors import GitHubFault, GitHubLimited, GitHubRefused, GitHubUnsure
+from crcr.errors import OutsideFault, OutsideLimited, OutsideRefused, OutsideUnsure
 from crcr.github import api
 from crcr.github.api import Request, Response
 from crcr.github.faults import MESSAGE_CHARS, fault_of, readable
@@ -63,7 +63,7 @@ def test_a_dispatch_body_is_the_very_object_it_was_given() -> None:
 
 @pytest.mark.parametrize("path", ["../../../user", "a/../b", "", "a//b", "."])
 def test_a_path_that_would_ask_another_endpoint_is_refused(path: str) -> None:
-    with pytest.raises(GitHubRefused, match="not the path of a file"):
+    with pytest.raises(OutsideRefused, match="not the path of a file"):
         api.read_file(FilePlace(REPO, "main", path), None)
 
 
@@ -92,24 +92,24 @@ def test_a_limit_says_how_long_to_wait(
     status: int, headers: dict[str, str], message: str, wait_s: float
 ) -> None:
     fault = fault_of(READ, answer(status, headers, message=message), NOW)
-    assert isinstance(fault, GitHubLimited)
+    assert isinstance(fault, OutsideLimited)
     assert fault.retry_after_s == wait_s
 
 
-OTHERS: list[tuple[int, type[GitHubFault] | None]] = [
+OTHERS: list[tuple[int, type[OutsideFault] | None]] = [
     *((status, None) for status in (200, 201, 202, 204)),
-    *((status, GitHubRefused) for status in (301, 302, 304, 307, 308)),
-    *((status, GitHubRefused) for status in (400, 401, 403, 404, 409, 410, 413, 422, 451)),
-    *((status, GitHubUnsure) for status in (408, 500, 502, 503, 504, 599)),
+    *((status, OutsideRefused) for status in (301, 302, 304, 307, 308)),
+    *((status, OutsideRefused) for status in (400, 401, 403, 404, 409, 410, 413, 422, 451)),
+    *((status, OutsideUnsure) for status in (408, 500, 502, 503, 504, 599)),
 ]
 
 
 @pytest.mark.parametrize(("status", "kind"), OTHERS)
-def test_every_other_status_has_one_meaning(status: int, kind: type[GitHubFault] | None) -> None:
+def test_every_other_status_has_one_meaning(status: int, kind: type[OutsideFault] | None) -> None:
     headers = {"x-ratelimit-remaining": "10", "x-ratelimit-reset": str(EPOCH)}
     fault = fault_of(READ, answer(status, headers, message="Because."), NOW)
     assert (type(fault) if fault else None) is kind
-    if isinstance(fault, GitHubRefused):
+    if isinstance(fault, OutsideRefused):
         assert fault.status == status
     if fault:
         assert fault.detail == f"GitHub answered {status} to GET /repos/Org/Back.end: Because."
@@ -169,7 +169,7 @@ def test_good_answers_become_values() -> None:
     ],
 )
 def test_an_answer_that_cannot_be_read_leaves_the_outcome_open(response: Response) -> None:
-    with pytest.raises(GitHubUnsure) as caught:
+    with pytest.raises(OutsideUnsure) as caught:
         api.minted_token(response)
     assert "ghs_" not in f"{caught.value!r} {caught.value}"
 
@@ -178,7 +178,7 @@ def test_an_answer_that_cannot_be_read_leaves_the_outcome_open(response: Respons
     "response", [Response(200, {}, b"\xff\xfe"), Response(200, {}, b"a", cut=True)], ids=["binary", "large"]
 )
 def test_a_file_that_is_no_text_or_too_large_is_refused(response: Response) -> None:
-    with pytest.raises(GitHubRefused):
+    with pytest.raises(OutsideRefused):
         api.file_text(response)
 
 

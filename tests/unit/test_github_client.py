@@ -16,7 +16,7 @@ from clock import ManualClock
 from crcr import __version__
 from crcr.decide.model import RepoName
 from crcr.decide.outside import FilePlace, FileText, PullFacts, RepositoryFacts, Target
-from crcr.errors import GitHubFault, GitHubLimited, GitHubRefused, GitHubUnreachable, GitHubUnsure
+from crcr.errors import OutsideFault, OutsideLimited, OutsideRefused, OutsideUnreachable, OutsideUnsure
 from crcr.github.api import MAX_ANSWER_BYTES
 from crcr.github.app_auth import AppAuth
 from crcr.github.client import GitHubClient
@@ -171,7 +171,7 @@ async def test_a_revoked_token_is_replaced_once(github: GitHubClient, server: Fa
 @pytest.mark.parametrize("path", [MINT, DISPATCHES])
 async def test_a_second_401_is_a_refusal(github: GitHubClient, server: FakeGitHub, path: str) -> None:
     server.will(path, httpx.Response(401, json={"message": "Bad credentials"}))
-    with pytest.raises(GitHubRefused, match="Bad credentials") as caught:
+    with pytest.raises(OutsideRefused, match="Bad credentials") as caught:
         await github.dispatch(TARGET, BODY)
     assert caught.value.status == 401
     assert server.paths().count(path) == 2
@@ -180,7 +180,7 @@ async def test_a_second_401_is_a_refusal(github: GitHubClient, server: FakeGitHu
 @pytest.mark.parametrize("status", [400, 403, 404, 422, 500, 502, 503])
 async def test_nothing_but_a_401_is_sent_again(github: GitHubClient, server: FakeGitHub, status: int) -> None:
     server.will(DISPATCHES, httpx.Response(status))
-    with pytest.raises(GitHubUnsure if status >= 500 else GitHubRefused):
+    with pytest.raises(OutsideUnsure if status >= 500 else OutsideRefused):
         await github.dispatch(TARGET, BODY)
     assert server.paths() == [MINT, DISPATCHES]
 
@@ -199,10 +199,10 @@ UNKNOWN = [
 
 @pytest.mark.parametrize(
     ("error", "kind"),
-    [*((error, GitHubUnreachable) for error in NEVER_SENT), *((error, GitHubUnsure) for error in UNKNOWN)],
+    [*((error, OutsideUnreachable) for error in NEVER_SENT), *((error, OutsideUnsure) for error in UNKNOWN)],
 )
 async def test_fault_31_a_broken_connection_is_named_and_shows_no_token(
-    github: GitHubClient, server: FakeGitHub, error: type[httpx.TransportError], kind: type[GitHubFault]
+    github: GitHubClient, server: FakeGitHub, error: type[httpx.TransportError], kind: type[OutsideFault]
 ) -> None:
     server.will(DISPATCHES, error("Illegal header value b'Bearer ghs_1_x.y-z'"))
     with pytest.raises(kind) as caught:
@@ -220,7 +220,7 @@ async def test_an_answer_that_never_comes_is_given_up(clock: ManualClock) -> Non
         await never.wait()
         raise AssertionError
 
-    with pytest.raises(GitHubUnsure, match="TimeoutError"):
+    with pytest.raises(OutsideUnsure, match="TimeoutError"):
         await connect(silent, clock, total_s=0.001).dispatch(TARGET, BODY)
 
 
@@ -229,10 +229,10 @@ async def test_a_limit_blocks_the_installation_without_asking_again(
 ) -> None:
     server.will(DISPATCHES, httpx.Response(429, headers={"Retry-After": "30"}), httpx.Response(204))
     other = Target(RepoName("org/other"), 10, 6)
-    with pytest.raises(GitHubLimited) as caught:
+    with pytest.raises(OutsideLimited) as caught:
         await github.dispatch(TARGET, BODY)
     clock.advance(10)
-    with pytest.raises(GitHubLimited) as again:
+    with pytest.raises(OutsideLimited) as again:
         await github.dispatch(TARGET, BODY)
     await github.dispatch(other, BODY)
     assert (caught.value.retry_after_s, again.value.retry_after_s) == (30, 20)
@@ -249,7 +249,7 @@ async def test_limits_without_a_time_grow(
     )
     waits = []
     for _ in range(3):
-        with pytest.raises(GitHubLimited) as caught:
+        with pytest.raises(OutsideLimited) as caught:
             await github.dispatch(TARGET, BODY)
         waits.append(caught.value.retry_after_s)
         clock.advance(waits[-1])
@@ -262,7 +262,7 @@ async def test_the_181st_write_of_a_minute_is_not_sent(
     outcomes = await asyncio.gather(
         *(github.dispatch(TARGET, BODY) for _ in range(200)), return_exceptions=True
     )
-    limited = [outcome for outcome in outcomes if isinstance(outcome, GitHubLimited)]
+    limited = [outcome for outcome in outcomes if isinstance(outcome, OutsideLimited)]
     assert server.paths().count(DISPATCHES) == 180
     assert [fault.retry_after_s for fault in limited] == [60] * 20
     clock.advance(60)
@@ -274,7 +274,7 @@ async def test_an_hour_used_up_is_not_overdrawn(github: GitHubClient, server: Fa
     used_up = {"x-ratelimit-remaining": "0", "x-ratelimit-reset": reset}
     server.will(DISPATCHES, httpx.Response(204, headers=used_up))
     await github.dispatch(TARGET, BODY)
-    with pytest.raises(GitHubLimited) as caught:
+    with pytest.raises(OutsideLimited) as caught:
         await github.dispatch(TARGET, BODY)
     assert caught.value.retry_after_s == 90
     assert server.paths().count(DISPATCHES) == 1
@@ -299,7 +299,7 @@ async def test_a_moved_repository_is_read_where_it_is_now(github: GitHubClient, 
 async def test_a_second_move_is_not_followed(github: GitHubClient, server: FakeGitHub) -> None:
     there = httpx.Response(301, headers={"Location": "/repos/org/backend"})
     server.will("/repos/org/backend", there)
-    with pytest.raises(GitHubRefused, match="the repository has moved"):
+    with pytest.raises(OutsideRefused, match="the repository has moved"):
         await github.read_repository(REPO, 5)
     assert server.paths().count("/repos/org/backend") == 2
 
@@ -311,16 +311,16 @@ async def test_no_token_travels_to_another_host(
     elsewhere = httpx.Response(status, headers={"Location": "https://evil.test/repositories/9"})
     server.will("/repos/org/backend", elsewhere)
     server.will(DISPATCHES, elsewhere)
-    with pytest.raises(GitHubRefused):
+    with pytest.raises(OutsideRefused):
         await github.read_repository(REPO, 5)
-    with pytest.raises(GitHubRefused):
+    with pytest.raises(OutsideRefused):
         await github.dispatch(TARGET, BODY)
     assert {request.url.host for request in server.asked} == {"api.github.test"}
 
 
 async def test_a_moved_target_is_not_dispatched_to(github: GitHubClient, server: FakeGitHub) -> None:
     server.will(DISPATCHES, httpx.Response(307, headers={"Location": "/repositories/9/dispatches"}))
-    with pytest.raises(GitHubRefused, match="the repository has moved") as caught:
+    with pytest.raises(OutsideRefused, match="the repository has moved") as caught:
         await github.dispatch(TARGET, BODY)
     assert caught.value.status == 307
     assert server.paths() == [MINT, DISPATCHES]
@@ -335,7 +335,7 @@ async def test_fault_9_an_app_that_is_not_installed_is_said_so(
     github: GitHubClient, server: FakeGitHub
 ) -> None:
     server.will(INSTALLATION, httpx.Response(404))
-    with pytest.raises(GitHubRefused, match="The App is not installed on org/backend") as caught:
+    with pytest.raises(OutsideRefused, match="The App is not installed on org/backend") as caught:
         await github.find_installation(REPO)
     assert caught.value.status == 404
 
@@ -359,20 +359,20 @@ async def test_a_refused_file_makes_us_look_for_the_installation_again(
     server.will(INSTALLATION, httpx.Response(200, json={"id": 5}), httpx.Response(200, json={"id": 6}))
     server.will(MINT, httpx.Response(404))
     server.will(FILE, httpx.Response(200, text="L1: []"))
-    with pytest.raises(GitHubRefused):
+    with pytest.raises(OutsideRefused):
         await github.read_file(PLACE, etag=None)
     assert await github.read_file(PLACE, etag=None) == FileText("L1: []", None)
 
 
 async def test_an_endless_answer_is_cut_off(github: GitHubClient, server: FakeGitHub) -> None:
     server.will("/repos/org/backend", httpx.Response(200, content=b" " * (MAX_ANSWER_BYTES + 1)))
-    with pytest.raises(GitHubUnsure, match="larger than"):
+    with pytest.raises(OutsideUnsure, match="larger than"):
         await github.read_repository(REPO, 5)
 
 
 async def test_a_failed_mint_leaves_the_dispatch_unsent(github: GitHubClient, server: FakeGitHub) -> None:
     server.will(MINT, httpx.Response(502), server.mint())
-    with pytest.raises(GitHubUnsure):
+    with pytest.raises(OutsideUnsure):
         await github.dispatch(TARGET, BODY)
     assert DISPATCHES not in server.paths()
     await github.dispatch(TARGET, BODY)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clock import settle
-from crcr.errors import GitHubLimited
+from crcr.errors import OutsideLimited
 from crcr.github.api import READ_POINTS, WRITE_POINTS
 from crcr.github.governor import APP, Governor
 
@@ -145,7 +145,7 @@ async def test_requests_at_once_are_capped_and_the_next_goes_when_one_ends() -> 
 async def test_a_slot_that_does_not_come_free_is_a_limit_not_a_hang() -> None:
     governor = Governor(concurrent=1, slot_wait_s=0)
     async with governor.slot():
-        with pytest.raises(GitHubLimited):
+        with pytest.raises(OutsideLimited):
             async with governor.slot():
                 pass
     async with governor.slot():

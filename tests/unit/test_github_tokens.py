@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from clock import ManualClock, settle
-from crcr.errors import GitHubUnsure
+from crcr.errors import OutsideUnsure
 from crcr.github.api import CONTENTS_READ, CONTENTS_WRITE, Token
 from crcr.github.tokens import Scope, TokenCache
 
@@ -27,7 +27,7 @@ class Mint:
         self.scopes.append(scope)
         await self.go.wait()
         if self.broken:
-            raise GitHubUnsure("no answer")
+            raise OutsideUnsure("no answer")
         return Token(f"ghs_{len(self.scopes)}", self.clock.now() + timedelta(hours=1))
 
 
@@ -72,7 +72,7 @@ async def test_a_failed_mint_fails_its_waiters_and_the_next_call_tries_again(
     cache = TokenCache(clock)
     mint.broken = True
     outcomes = await asyncio.gather(*(cache.get(SCOPE, mint) for _ in range(10)), return_exceptions=True)
-    assert all(isinstance(outcome, GitHubUnsure) for outcome in outcomes)
+    assert all(isinstance(outcome, OutsideUnsure) for outcome in outcomes)
     mint.broken = False
     await cache.get(SCOPE, mint)
     assert len(mint.scopes) == 2

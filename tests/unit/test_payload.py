@@ -1,5 +1,6 @@
 import copy
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -95,7 +96,7 @@ def test_every_published_example_is_passed_on_verbatim() -> None:
 
 
 def test_a_test_dispatch_says_so_and_no_other_does() -> None:
-    test = Relay(upstream=RELAY.upstream, level=Level.L4, callback_url="https://x", audience="a", test=True)
+    test = replace(RELAY, level=Level.L4, callback_url="https://x", audience="a", test=True)
     prepared = prepare(event_type="push", delivery_id=GUID, payload={})
     relays = [json.loads(prepared.body_for(relay))["client_payload"]["relay"] for relay in (RELAY, test)]
     assert "test" not in relays[0]
@@ -224,7 +225,7 @@ def test_the_limit_is_exact_for_the_whole_request() -> None:
 
 def test_near_the_limit_each_downstream_gets_the_best_that_fits_beside_its_relay_part() -> None:
     prepared = prepare(event_type="push", delivery_id=GUID, payload=_payload_for_body_of(MAX_BODY_BYTES))
-    longer = Relay(upstream=RELAY.upstream, level=Level.L1, callback_url="https://x" * 200, audience="a")
+    longer = replace(RELAY, callback_url="https://x" * 200)
     assert prepared.dispatch(RELAY).trimmed == ()
     assert prepared.dispatch(longer).trimmed == ("rest",)
     assert len(prepared.body_for(longer)) <= MAX_BODY_BYTES
@@ -234,12 +235,7 @@ def test_one_preparation_serves_every_level() -> None:
     payload = _pull(body="é" * 65_536)
     prepared = prepare(event_type="pull_request", delivery_id=GUID, payload=payload)
     for level in Level:
-        relay = Relay(
-            upstream=RELAY.upstream,
-            level=level,
-            callback_url=RELAY.callback_url,
-            audience=RELAY.audience,
-        )
+        relay = replace(RELAY, level=level)
         single = dispatch_body(event_type="pull_request", delivery_id=GUID, payload=payload, relay=relay)
         assert prepared.dispatch(relay) == single
         assert json.loads(single.body)["client_payload"]["relay"]["level"] == f"L{level.value}"
@@ -248,7 +244,7 @@ def test_one_preparation_serves_every_level() -> None:
 def test_the_names_of_all_steps_fit_beside_the_longest_relay_part() -> None:
     assert len(encode([name for name, _ in STEPS])) < 900
     with pytest.raises(ValueError, match="too long for a dispatch"):
-        Relay(upstream=RELAY.upstream, level=Level.L1, callback_url="https://x" * 1_000, audience="a")
+        replace(RELAY, callback_url="https://x" * 1_000)
 
 
 def test_the_payload_is_not_changed_and_the_result_is_always_the_same() -> None:
@@ -290,9 +286,9 @@ def test_a_name_or_id_without_end_is_refused() -> None:
         prepare(event_type="push", delivery_id="x" * 3_000, payload={})
 
 
-SIZES = st.sampled_from([0, 1, 10, 100, 1_000, 5_000, 40_000, 70_000])
-WORDS = st.text(st.characters(exclude_categories=("Cs",)), max_size=12)
-LONG = st.builds(lambda word, size: (word * size)[:70_000], WORDS, SIZES)
+SIZES = st.sampled_from([0, 1, 10, 100, 1_000, 5_000])
+WORDS = st.text(max_size=12)
+LONG = st.builds(lambda word, size: word * size, WORDS, SIZES)
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | LONG,
     lambda inner: st.lists(inner, max_size=5) | st.dictionaries(WORDS, inner, max_size=5),
@@ -313,13 +309,13 @@ def github_like(draw: st.DrawFn) -> dict[str, Any]:
 @st.composite
 def hostile(draw: st.DrawFn) -> dict[str, Any]:
     """Make a body in which anything may stand anywhere, in the places that survive above all."""
-    body = draw(st.sampled_from([_pull(), _push(5), json.loads(example("merge_group"))]))
+    body: dict[str, Any] = draw(st.sampled_from([_pull(), _push(5), json.loads(example("merge_group"))]))
     for _ in range(draw(st.integers(1, 5))):
         place = body
         while (key := draw(st.sampled_from(sorted(place)))) and isinstance(place[key], dict) and place[key]:
             place = place[key]
         value = draw(JSON)
-        place[key] = [value] * draw(st.sampled_from([1, 100, 3_000])) if draw(st.booleans()) else value
+        place[key] = [value] * draw(st.sampled_from([1, 20, 200])) if draw(st.booleans()) else value
     return body
 
 

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crcr.decide.model import Conclusion
@@ -216,84 +216,9 @@ def test_a_broken_character_in_a_tests_message_does_not_lose_the_result() -> Non
     json.loads(report.untrusted)["workflow"]["failed_tests"][0]["message"].encode()
 
 
-@pytest.mark.parametrize(
-    "link",
-    [
-        *(
-            "javascript:alert(1)",
-            "ftp://x/y",
-            "//x/y",
-            "https://",
-            "https:///x",
-            "https://a b",
-            5,
-            ["https://x"],
-        ),
-        *("https://x/\u202eabc", "https://x/\n", "https://x/\0", "https://x/" + "y" * 2_048),
-    ],
-)
-def test_a_link_that_is_none_is_dropped_not_refused(link: Any) -> None:
-    report = _report(url=link, artifact_url=link)
-    assert (report.url, report.artifact_url) == (None, None)
-
-
-@pytest.mark.parametrize("time", ["yesterday", "", 5, None, "0001-01-01T00:00:00+05:00", "2026-13-01", {}])
-def test_a_time_that_is_none_is_dropped(time: Any) -> None:
-    assert _report(started_at=time).started_at is None
-
-
-def test_a_time_without_a_zone_is_utc() -> None:
-    assert _report(started_at="2026-08-01T10:00:00.5").started_at == datetime(
-        2026, 8, 1, 10, 0, 0, 500_000, tzinfo=UTC
-    )
-
-
-@pytest.mark.parametrize(
-    ("results", "counts"),
-    [
-        ({"passed": "42", "failed": "x", "skipped": -1}, TestCounts(42, None, None, None)),
-        ({"passed": True, "failed": 1.5, "skipped": 2**40, "total": 0}, TestCounts(None, None, None, 0)),
-        ({"passed": "٣", "total": "9" * 5_000}, None),
-        ({}, None),
-        ([1], None),
-        ("12", None),
-    ],
-)
-def test_counts_that_are_nonsense_are_unknown(results: Any, counts: TestCounts | None) -> None:
-    assert _report(test_results=results).tests == counts
-
-
-def test_failed_tests_over_the_caps_are_cut_and_counted() -> None:
-    long = {"name": "é" * 5_000, "file": "f" * 5_000, "message": "🚀" * 5_000}
-    report = _report(failed_tests=[long] * 1_500)
-    first = report.failed_tests[0]
-    assert (len(report.failed_tests), report.failed_tests_cut) == (1_000, 500)
-    assert first == FailedTest("é" * 512, "f" * 1_024, "🚀" * 256)
-
-
-def test_failed_tests_without_a_name_are_left_out_and_counted() -> None:
-    given_tests = ["test_a", {"name": "b\0", "file": 3}, {"file": "x"}, 5, None, {"name": ""}]
-    report = _report(failed_tests=given_tests)
-    assert report.failed_tests == (FailedTest("test_a", None, None), FailedTest("b\ufffd", None, None))
-    assert report.failed_tests_cut == 4
-
-
-@pytest.mark.parametrize("environment", [{}, [], "npu", 5, {"x": "y" * 4_096}, {"nul": "\0"}])
-def test_an_environment_that_cannot_be_kept_is_dropped(environment: Any) -> None:
-    assert _report(environment=environment).environment is None
-
-
 @pytest.mark.parametrize(("late", "is_late"), [(True, True), ("true", False), (1, False), (None, False)])
 def test_only_true_is_late(late: Any, is_late: bool) -> None:
     assert _report(late=late).late is is_late
-
-
-@pytest.mark.parametrize(
-    ("check", "text"),
-    [("1-2", "1-2"), (456, "456"), ("x" * 257, None), (True, None), (1.5, None), ("\0", None)],
-)
-def test_the_bodys_check_run_is_only_text(check: Any, text: str | None) -> None:
-    assert _report(check_run_id=check).check_run_text == text
 
 
 def test_untrusted_keeps_every_key_but_the_payload_and_is_compact() -> None:
@@ -305,7 +230,8 @@ def test_untrusted_keeps_every_key_but_the_payload_and_is_compact() -> None:
 
 def test_the_echoed_payload_is_never_read() -> None:
     payload = json.loads(example("pull_request", "opened"))
-    for echo in (payload, None, 5, "x", [], {"workflow": {"status": "completed"}}):
+    echoes: list[Any] = [payload, None, 5, "x", [], {"workflow": {"status": "completed"}}]
+    for echo in echoes:
         assert parse_report(_body(top={"payload": echo})).job_name == "build"
 
 
@@ -354,11 +280,13 @@ def _check(body: bytes) -> None:
             assert len(text.encode()) <= 4 * 256
 
 
+@settings(deadline=None)
 @given(st.binary() | JSON.map(lambda value: json.dumps(value).encode()))
 def test_whatever_comes_is_a_report_or_refused(body: bytes) -> None:
     _check(body)
 
 
+@settings(deadline=None)
 @given(
     st.dictionaries(st.sampled_from(KEYS) | TEXT, JSON, max_size=6), st.dictionaries(TEXT, JSON, max_size=3)
 )

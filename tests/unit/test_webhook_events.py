@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crcr.decide.events import (
@@ -318,6 +318,7 @@ JSON = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(
     st.sampled_from(NAMES) | st.text(max_size=20), st.binary() | JSON.map(lambda v: json.dumps(v).encode())
 )
@@ -327,6 +328,7 @@ def test_whatever_comes_is_an_event_or_a_bad_request(name: str, body: bytes) -> 
         parse_payload(body)
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_a_real_body_with_any_one_value_replaced_is_an_event_or_a_bad_request(data: st.DataObject) -> None:
     name, text = data.draw(st.sampled_from([pair for pair in webhook_examples() if pair[0] in NAMES]))

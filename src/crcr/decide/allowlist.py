@@ -6,6 +6,7 @@ Values only. `allowlist_check` makes them from a file's content, `selection` ask
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from typing import Literal
 
@@ -107,3 +108,26 @@ class Checked:
         failed = any(problem.severity == "error" for problem in self.problems)
         if failed is not (self.allowlist is None):
             raise ValueError("an allowlist stands exactly when no error does")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One reading of an allowlist's source; `failure` when there was nothing to read."""
+
+    source: str
+    text: str
+    etag: str | None = None
+    failure: Problem | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AllowlistVersion:
+    """A reading that said something new, as it was recorded."""
+
+    version: int
+    good: bool
+    source: str
+    text: str
+    etag: str | None
+    read_at: datetime
+    problems: tuple[Problem, ...]

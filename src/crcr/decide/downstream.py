@@ -202,7 +202,7 @@ def _refuse_claims(report: Report, identity: Identity, entry: Entry, facts: Repo
 def _event(report: Report, job: JobFacts | None) -> JobEvent:
     if report.status is ReportStatus.IN_PROGRESS:
         return JobEvent.STARTED
-    if job is not None and job.conclusion is not None and job.conclusion is not report.conclusion:
+    if job is not None and job.first_conclusion not in (None, report.conclusion):
         return JobEvent.FINISHED_OTHERWISE
     return JobEvent.FINISHED
 
@@ -217,7 +217,7 @@ def _rejected(verdict: Reject, report: Report, job: JobFacts | None) -> Rejected
     counts = worse(job.conclusion, report.conclusion)
     return Rejected(
         verdict.code,
-        f"job {job.job_name!r} already completed as {job.conclusion}; {report.conclusion} is recorded as a dispute, {counts} counts",
+        f"job {job.job_name!r} already completed as {job.first_conclusion}; {report.conclusion} is recorded as a dispute, {counts} counts",
         "re-run the job to report a new result",
         DisputeJob(job.job_name, counts, report.conclusion),
     )

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from crcr.decide.model import EffectKind, RepoName
+from crcr.decide.model import EffectKind, Level, RepoName
+from crcr.decide.payload import Prepared
 from crcr.decide.retry import GiveUp, TryAgain
 
 
@@ -29,3 +30,15 @@ class Failure:
     unsure: bool
     counts: bool
     """False when nothing was tried (a rate limit): it is no attempt of the effect's own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DispatchLoad:
+    """What it takes to send one dispatch."""
+
+    downstream: RepoName
+    level: Level
+    test: bool
+    repository_id: int | None
+    installation_id: int | None
+    payload: Prepared

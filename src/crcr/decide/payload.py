@@ -89,7 +89,7 @@ def prepare(*, event_type: str, delivery_id: str, payload: Mapping[str, Any]) ->
         verbatim = encode(payload), ()
         if len(verbatim[0]) <= room:
             return Prepared(head, (verbatim,))
-        trimmed = trim(payload, room)
+        trimmed = trim(payload, verbatim[0], room)
     except (ValueError, RecursionError) as exc:
         raise BadRequest(f"the payload cannot be written as JSON: {exc}") from None
     # Within the relay's room it depends on the relay part whether the payload fits as it is.

@@ -33,15 +33,15 @@ def encode(value: Any) -> bytes:
     return text.encode("utf-8", "backslashreplace")
 
 
-def trim(payload: Payload, room: int) -> tuple[bytes, tuple[str, ...]]:
-    """Return the payload as at most `room` bytes of JSON, and the names of what was cut, in order."""
-    encoded = encode(payload)
+def trim(payload: Payload, encoded: bytes, room: int) -> tuple[bytes, tuple[str, ...]]:
+    """Return the payload (`encoded` so far) as at most `room` bytes of JSON, and what was cut, in order."""
     trimmed: dict[str, None] = {}
     for name, step in STEPS:
         if len(encoded) <= room:
             break
         smaller = step(payload)
-        shorter = encode(smaller)
+        # A step that finds nothing of its own returns the same object: a large body is not written again.
+        shorter = encoded if smaller is payload else encode(smaller)
         if len(shorter) < len(encoded):
             payload, encoded = smaller, shorter
             trimmed[name] = None

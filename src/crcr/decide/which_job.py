@@ -19,7 +19,10 @@ class JobFacts:
     job_name: str
     reported_name: str
     state: JobState
+    first_conclusion: Conclusion | None
+    """What was reported first: the same again is a repeat, whatever a dispute made of it."""
     conclusion: Conclusion | None
+    """What counts."""
     opened_by: str | None
     in_progress_at: datetime
     late_start: bool

@@ -1,7 +1,7 @@
 """GitHub's REST calls as data: how each of ours is asked, and what a good answer to it says.
 
 No IO and no clock: the client sends a `Request` and hands back a `Response`; what a bad status means stands in
-`faults.py`. Bodies are untrusted: only named fields are read, by type, and anything else is `GitHubUnsure`.
+`faults.py`. Bodies are untrusted: only named fields are read, by type, and anything else is `OutsideUnsure`.
 """
 
 import json
@@ -16,7 +16,7 @@ import msgspec
 
 from crcr.decide.model import RepoName
 from crcr.decide.outside import FilePlace, FileText, PullFacts, RepositoryFacts
-from crcr.errors import GitHubRefused, GitHubUnsure
+from crcr.errors import OutsideRefused, OutsideUnsure
 
 JSON_TYPE = "application/vnd.github+json"
 RAW_TYPE = "application/vnd.github.raw+json"
@@ -99,7 +99,7 @@ def read_file(place: FilePlace, etag: str | None) -> Request:
     segments = place.path.strip("/").split("/")
     # A URL with `..` would be shortened on its way and ask another endpoint.
     if not {"", ".", ".."}.isdisjoint(segments):
-        raise GitHubRefused(f"{place.path!r} is not the path of a file.", status=400)
+        raise OutsideRefused(f"{place.path!r} is not the path of a file.", status=400)
     path = "/".join(quote(segment, safe="") for segment in segments)
     url = f"/repos/{place.repository}/contents/{path}?ref={quote(place.ref, safe='')}"
     return Request("GET", url, accept=RAW_TYPE, etag=etag)
@@ -197,11 +197,11 @@ def file_text(response: Response) -> FileText | None:
         return None
     # The file itself is at fault here, so the same question would get the same answer.
     if response.cut:
-        raise GitHubRefused(f"The file is larger than {MAX_ANSWER_BYTES} bytes.", status=response.status)
+        raise OutsideRefused(f"The file is larger than {MAX_ANSWER_BYTES} bytes.", status=response.status)
     try:
         text = response.body.decode("utf-8")
     except UnicodeDecodeError:
-        raise GitHubRefused("The file is not UTF-8 text.", status=response.status) from None
+        raise OutsideRefused("The file is not UTF-8 text.", status=response.status) from None
     return FileText(text=text, etag=response.headers.get("etag"))
 
 
@@ -210,9 +210,9 @@ _Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
 def _decode(response: Response, kind: type[_Struct]) -> _Struct:
     if response.cut:
-        raise GitHubUnsure(f"GitHub's answer is larger than {MAX_ANSWER_BYTES} bytes.")
+        raise OutsideUnsure(f"GitHub's answer is larger than {MAX_ANSWER_BYTES} bytes.")
     try:
         return msgspec.json.decode(response.body, type=kind)
     except (ValueError, RecursionError) as error:
         # `from None`: a decoding error holds the body, and the body may hold a token.
-        raise GitHubUnsure(f"GitHub's answer cannot be read: {error}") from None
+        raise OutsideUnsure(f"GitHub's answer cannot be read: {error}") from None

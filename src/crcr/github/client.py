@@ -2,7 +2,7 @@
 
 Sends what `api.py` describes and raises what `faults.py` makes of the answer. It never sleeps and never sends
 anything again on its own, except after a 401 (which carries nothing out) and after a read's redirect. What may
-have been carried out is `GitHubUnsure`; what was never sent is `GitHubUnreachable`.
+have been carried out is `OutsideUnsure`; what was never sent is `OutsideUnreachable`.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ import httpx
 from crcr import __version__
 from crcr.decide.model import RepoName
 from crcr.decide.outside import FilePlace, FileText, PullFacts, RepositoryFacts, Target
-from crcr.errors import GitHubLimited, GitHubRefused, GitHubUnreachable, GitHubUnsure
+from crcr.errors import OutsideLimited, OutsideRefused, OutsideUnreachable, OutsideUnsure
 from crcr.github import api
 from crcr.github.api import Request, Response, Token
 from crcr.github.app_auth import AppAuth
@@ -70,11 +70,11 @@ class GitHubClient:
         """Ask GitHub anew; `read_file` goes by the last answer."""
         try:
             found = api.installation_id(await self._as_app(api.find_installation(repo)))
-        except GitHubRefused as refused:
+        except OutsideRefused as refused:
             self._installations.pop(repo, None)
             if refused.status != 404:
                 raise
-            raise GitHubRefused(f"The App is not installed on {repo}.", status=404) from None
+            raise OutsideRefused(f"The App is not installed on {repo}.", status=404) from None
         self._installations[repo] = found
         if len(self._installations) > _KNOWN_INSTALLATIONS:
             self._installations.popitem(last=False)
@@ -99,7 +99,7 @@ class GitHubClient:
         scope = Scope(installation_id, None, api.CONTENTS_READ)
         try:
             return api.file_text(await self._in_scope(request, scope))
-        except GitHubRefused:
+        except OutsideRefused:
             # The App may have been installed anew, under another id.
             self._installations.pop(repo, None)
             raise
@@ -110,7 +110,7 @@ class GitHubClient:
         token = await self._tokens.get(scope, self._mint)
         try:
             return await self._ask(request, token, scope.installation_id)
-        except GitHubRefused as refused:
+        except OutsideRefused as refused:
             if refused.status != 401:
                 raise
         self._tokens.forget(scope, token)
@@ -121,7 +121,7 @@ class GitHubClient:
         token = self._auth.token()
         try:
             return await self._ask(request, token, APP, points)
-        except GitHubRefused as refused:
+        except OutsideRefused as refused:
             if refused.status != 401:
                 raise
         self._auth.forget(token)
@@ -156,12 +156,12 @@ class GitHubClient:
         wait_s = self._governor.reserve(budget, cost, self._clock.now().timestamp())
         if wait_s > 0:
             whom = "The App" if budget == APP else f"Installation {budget}"
-            raise GitHubLimited(f"{whom} is at its limit of requests to GitHub.", retry_after_s=wait_s)
+            raise OutsideLimited(f"{whom} is at its limit of requests to GitHub.", retry_after_s=wait_s)
 
     def _judge(self, request: Request, response: Response, budget: int) -> None:
         now = self._clock.now()
         fault = fault_of(request, response, now)
-        if isinstance(fault, GitHubLimited):
+        if isinstance(fault, OutsideLimited):
             fault.retry_after_s = self._governor.block(budget, fault.retry_after_s, now.timestamp())
         else:
             self._governor.observe(budget, response.headers, now.timestamp())
@@ -175,9 +175,9 @@ class GitHubClient:
             async with asyncio.timeout(self._total_s):
                 return await self._receive(prepared)
         except _NEVER_SENT as error:
-            raise GitHubUnreachable(_trouble("GitHub cannot be reached", error)) from None
+            raise OutsideUnreachable(_trouble("GitHub cannot be reached", error)) from None
         except (httpx.HTTPError, TimeoutError) as error:
-            raise GitHubUnsure(_trouble("GitHub's answer did not come", error)) from None
+            raise OutsideUnsure(_trouble("GitHub's answer did not come", error)) from None
 
     def _prepare(self, request: Request, token: Token) -> httpx.Request:
         # Made directly: `http.build_request` would merge cookies, defaults and parameters into every call.

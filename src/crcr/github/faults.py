@@ -11,7 +11,7 @@ from datetime import datetime
 
 import msgspec
 
-from crcr.errors import GitHubFault, GitHubLimited, GitHubRefused, GitHubUnsure
+from crcr.errors import OutsideFault, OutsideLimited, OutsideRefused, OutsideUnsure
 from crcr.github.api import Request, Response
 
 MESSAGE_CHARS = 300
@@ -28,7 +28,7 @@ _SECONDARY = re.compile(r"(?i)secondary rate limit|abuse|rate limit exceeded")
 _DIGITS = re.compile(r"[0-9]{1,12}")
 
 
-def fault_of(request: Request, response: Response, now: datetime) -> GitHubFault | None:
+def fault_of(request: Request, response: Response, now: datetime) -> OutsideFault | None:
     """Return what went wrong, or None for a success (a 304 is one when an ETag was sent)."""
     status = response.status
     if 200 <= status < 300 or (status == 304 and request.etag is not None):
@@ -36,11 +36,11 @@ def fault_of(request: Request, response: Response, now: datetime) -> GitHubFault
     detail = _detail(request, response)
     wait_s = _limit_wait_s(response, now)
     if wait_s is not None:
-        return GitHubLimited(detail, retry_after_s=wait_s)
+        return OutsideLimited(detail, retry_after_s=wait_s)
     # 408 is a proxy's word for a time-out; whether the request came through is as open as after a 5xx.
     if status >= 500 or status == 408:
-        return GitHubUnsure(detail)
-    return GitHubRefused(detail, status=status)
+        return OutsideUnsure(detail)
+    return OutsideRefused(detail, status=status)
 
 
 def readable(text: str) -> str:

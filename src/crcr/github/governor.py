@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from crcr.errors import GitHubLimited
+from crcr.errors import OutsideLimited
 from crcr.github.faults import LONGEST_WAIT_S, header_number
 
 APP = 0
@@ -112,7 +112,7 @@ class Governor:
 
     @asynccontextmanager
     async def slot(self) -> AsyncIterator[None]:
-        """Hold one of the concurrent requests; raise `GitHubLimited` when none is free in time."""
+        """Hold one of the concurrent requests; raise `OutsideLimited` when none is free in time."""
         if self._slots.locked():
             await self._wait_for_slot()
         else:
@@ -127,4 +127,4 @@ class Governor:
             async with asyncio.timeout(self._slot_wait_s):
                 await self._slots.acquire()
         except TimeoutError:
-            raise GitHubLimited("Too many requests to GitHub are under way.", retry_after_s=1.0) from None
+            raise OutsideLimited("Too many requests to GitHub are under way.", retry_after_s=1.0) from None

@@ -6,16 +6,15 @@ force is cached by its number, so a process sees another's refresh on its next t
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import bindparam, func, insert, select
 
-from crcr.decide.allowlist import Allowlist, Checked, Problem
+from crcr.decide.allowlist import Allowlist, AllowlistVersion, Checked, Problem, Reading
 from crcr.decide.model import RepoName
 from crcr.errors import NoAllowlist
-from crcr.record.database import Database, Tx
+from crcr.record.database import Database, Row, Tx
 from crcr.record.schema import allowlist_versions as versions
 from crcr.record.signals import ALLOWLIST
 from crcr.record.statement import Statement
@@ -39,26 +38,6 @@ _NEWEST = Statement(
     .limit(1)
 )
 _ADD = Statement(insert(versions))
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """One reading of the allowlist's source."""
-
-    source: str
-    text: str
-    etag: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class AllowlistVersion:
-    version: int
-    good: bool
-    source: str
-    text: str
-    etag: str | None
-    read_at: datetime
-    problems: tuple[Problem, ...]
 
 
 class Allowlists:
@@ -94,11 +73,11 @@ class Allowlists:
         self, upstream: RepoName, reading: Reading, now: datetime
     ) -> AllowlistVersion | None:
         """Record what was read; None when it says what the newest version says."""
-        checked = self._check(reading.text)
+        checked = Checked(None, (reading.failure,)) if reading.failure else self._check(reading.text)
 
         async def unit(tx: Tx) -> AllowlistVersion | None:
             newest = await tx.one(_NEWEST, upstream=upstream.key)
-            if newest is not None and newest["text"] == reading.text:
+            if newest is not None and _says_the_same(newest, reading):
                 return None
             row = _row(upstream, reading, checked, (newest["version"] if newest else 0) + 1, now)
             await tx.run(_ADD, **row)
@@ -117,17 +96,26 @@ class Allowlists:
         return checked.allowlist
 
 
+def _says_the_same(newest: Row, reading: Reading) -> bool:
+    if reading.failure is not None:
+        return bool(newest["problems"] == _encoded((reading.failure,)))
+    return bool(newest["text"] == reading.text)
+
+
+def _encoded(problems: tuple[Problem, ...]) -> str:
+    return json.dumps([[each.line, each.severity, each.message, each.hint] for each in problems])
+
+
 def _row(
     upstream: RepoName, reading: Reading, checked: Checked, version: int, now: datetime
 ) -> dict[str, Any]:
-    problems = [[each.line, each.severity, each.message, each.hint] for each in checked.problems]
     return {
         "upstream": upstream.key,
         "version": version,
         "source": reading.source,
         "text": reading.text,
         "good": int(checked.allowlist is not None),
-        "problems": json.dumps(problems),
+        "problems": _encoded(checked.problems),
         "etag": reading.etag,
         "read_at": to_us(now),
     }

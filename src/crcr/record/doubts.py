@@ -23,7 +23,9 @@ _SETTLE = Statement(
 )
 _IN_DOUBT = Statement(
     text(
-        "SELECT number, head_sha, action FROM deliveries WHERE guid = :guid AND upstream = :upstream AND state = 'in_doubt'"
+        "SELECT d.number, d.head_sha, d.action, u.installation_id FROM deliveries d"
+        " LEFT JOIN upstreams u ON u.upstream = d.upstream"
+        " WHERE d.guid = :guid AND d.upstream = :upstream AND d.state = 'in_doubt'"
     )
 )
 
@@ -33,10 +35,10 @@ class Doubts:
         self._database = database
         self._allowlists = allowlists
 
-    async def pull_number(self, upstream: RepoName, delivery: str) -> int | None:
-        """The pull request to ask about; None when the doubt has ended."""
+    async def in_doubt(self, upstream: RepoName, delivery: str) -> tuple[int, int | None] | None:
+        """The pull request to ask about, and the installation to ask with; None when the doubt has ended."""
         row = await self._database.glance(lambda tx: tx.one(_IN_DOUBT, guid=delivery, upstream=upstream.key))
-        return row["number"] if row else None
+        return (row["number"], row["installation_id"]) if row else None
 
     async def settle(self, upstream: RepoName, delivery: str, facts: PullFacts, now: datetime) -> None:
         """Dispatch the delivery if its head is the head, else let it go."""

@@ -7,7 +7,7 @@ same commit as the delivery itself, so an acknowledged event is never without it
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import bindparam, select
+from sqlalchemy import bindparam, select, text
 
 from crcr.decide.events import PullRequest, Push
 from crcr.decide.model import DeliveryState, EffectKind, RepoName
@@ -35,6 +35,13 @@ _TAKE = Statement(
 _SEEN = Statement(
     select(deliveries.c.state).where(
         deliveries.c.guid == bindparam("guid"), deliveries.c.upstream == bindparam("upstream")
+    )
+)
+_INSTALLED_AS = Statement(
+    text(
+        "UPDATE upstreams SET repository_id = :repository_id, installation_id = coalesce(:installation_id, installation_id)"
+        " WHERE upstream = :upstream AND (repository_id IS NULL OR repository_id <> :repository_id"
+        " OR installation_id IS NULL OR installation_id <> :installation_id)"
     )
 )
 
@@ -71,6 +78,12 @@ class Inbox:
         # The GUID's own key decides between two transactions that both saw nothing.
         if not await tx.all(_TAKE, **_delivery_row(receipt, event, planned)):
             return Seen()
+        await tx.run(
+            _INSTALLED_AS,
+            upstream=upstream.key,
+            repository_id=event.repository_id,
+            installation_id=event.installation_id,
+        )
         await self._write_plan(tx, receipt, event, planned)
         return Taken(len(planned.dispatches), planned.state)
 

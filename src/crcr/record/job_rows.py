@@ -138,6 +138,7 @@ async def close_job(tx: Tx, row: JobRow, report: Report, outcome: CloseJob, now:
         **row.key,
         is_late=int(outcome.late),
         new_conclusion=outcome.conclusion.value,
+        new_first_conclusion=outcome.conclusion.value,
         new_completed_at=to_us(now),
         new_execution_s=outcome.execution_s,
         new_url=report.url,

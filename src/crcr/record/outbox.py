@@ -61,7 +61,7 @@ _DONE = Statement(
 )
 _SENT = Statement(
     text(
-        "UPDATE dispatches SET state = 'sent', sent_at = attempted_at, reason = NULL"
+        "UPDATE dispatches SET state = 'sent', sent_at = :began_at, reason = NULL"
         " WHERE upstream = :upstream AND delivery = :delivery AND downstream = :target"
     )
 )
@@ -104,6 +104,12 @@ _PAUSE_TARGET = Statement(
         " AND state = 'waiting' AND due_at < :until"
     )
 )
+_RELEASE = Statement(
+    text(
+        "UPDATE effects SET state = 'waiting', attempts = attempts - 1, lease_owner = NULL, lease_until = NULL"
+        " WHERE effect_id = :effect_id AND state = 'claimed' AND lease_owner = :owner"
+    )
+)
 _NEXT_DUE = Statement(
     text("""
 WITH RECURSIVE queues(target) AS (
@@ -143,13 +149,13 @@ class Outbox:
 
         return await self._database.write(unit)
 
-    async def finish(self, effect: ClaimedEffect, now: datetime) -> bool:
+    async def finish(self, effect: ClaimedEffect, *, began_at: datetime, now: datetime) -> bool:
         """Record that the effect was done; False when the lease was lost meanwhile."""
 
         async def unit(tx: Tx) -> bool:
             held = await tx.run(_DONE, effect_id=effect.effect_id, owner=self._owner, at=to_us(now))
             if effect.kind is EffectKind.SEND_DISPATCH:
-                await tx.run(_SENT, **_dispatch_of(effect))
+                await tx.run(_SENT, began_at=to_us(began_at), **_dispatch_of(effect))
                 await self._note(tx, effect, now)
             return bool(held)
 
@@ -193,6 +199,15 @@ class Outbox:
             }
             await tx.run(_AGAIN, due_at=at, unsure=0, uncounted=1, **mine)
             await tx.run(_PAUSE_TARGET, upstream=effect.upstream.key, target=effect.target, until=at)
+
+        await self._database.write(unit)
+
+    async def release(self, effects: list[ClaimedEffect]) -> None:
+        """Give back, untouched, what was claimed and not begun."""
+
+        async def unit(tx: Tx) -> None:
+            for effect in effects:
+                await tx.run(_RELEASE, effect_id=effect.effect_id, owner=self._owner)
 
         await self._database.write(unit)
 

@@ -58,7 +58,7 @@ _SIBLINGS = Statement(
 )
 _JOBS = Statement(
     text(
-        "SELECT job_name, reported_name, state, conclusion, opened_by, in_progress_at, late_start FROM jobs"
+        "SELECT job_name, reported_name, state, first_conclusion, conclusion, opened_by, in_progress_at, late_start FROM jobs"
         " WHERE upstream = :upstream AND delivery = :delivery AND downstream = :downstream"
         " AND workflow = :workflow AND run_id = :run_id AND attempt = :attempt"
     )
@@ -291,16 +291,19 @@ class _Context:
 def _dispatch_facts(row: Row | None) -> DispatchFacts | None:
     if row is None:
         return None
-    return DispatchFacts(row["event"], Level(row["level"]), from_us_or_none(row["attempted_at"]))
+    return DispatchFacts(
+        row["event"], Level(row["level"]), from_us_or_none(row["sent_at"] or row["attempted_at"])
+    )
 
 
 def _job_facts(row: Row) -> JobFacts:
-    conclusion = row["conclusion"]
+    first, counts = row["first_conclusion"], row["conclusion"]
     return JobFacts(
         job_name=row["job_name"],
         reported_name=row["reported_name"],
         state=JobState(row["state"]),
-        conclusion=Conclusion(conclusion) if conclusion else None,
+        first_conclusion=Conclusion(first) if first else None,
+        conclusion=Conclusion(counts) if counts else None,
         opened_by=row["opened_by"],
         in_progress_at=from_us(row["in_progress_at"]),
         late_start=bool(row["late_start"]),

@@ -185,6 +185,7 @@ jobs = Table(
     Column("reported_name", Text, nullable=False),
     Column("state", Text, nullable=False),
     Column("conclusion", Text),
+    Column("first_conclusion", Text),
     Column("disputed_conclusion", Text),
     _flag("late"),
     _flag("late_start"),

@@ -10,7 +10,6 @@ from datetime import datetime
 from sqlalchemy import bindparam, select, text
 
 from crcr.decide.allowlist import Allowlist
-from crcr.decide.events import Installation, InstallationRepositories, InstalledRepository, RepositoryMoved
 from crcr.decide.model import Binding, EffectKind, RepoName
 from crcr.decide.outside import RepositoryFacts
 from crcr.errors import NotFound
@@ -18,7 +17,6 @@ from crcr.record.database import Database, Tx
 from crcr.record.effect_rows import add_effects, effect_row
 from crcr.record.log_rows import note_act, note_change
 from crcr.record.schema import repositories
-from crcr.record.signals import EFFECTS
 from crcr.record.statement import Statement, inserting
 from crcr.record.times import to_us
 
@@ -38,6 +36,7 @@ _LIST = Statement(
         index_elements=["upstream", "downstream"], set_={"name": bindparam("name")}
     )
 )
+_ENSURE = Statement(inserting(repositories, "upstream", "downstream", "name").on_conflict_do_nothing())
 _BIND = Statement(
     text(
         "UPDATE repositories SET repository_id = :repository_id, owner_id = :owner_id, confirmed = :confirmed, bound_at = :at"
@@ -60,31 +59,6 @@ _SUSPEND = Statement(
 _SET_INSTALLATION = Statement(
     text(
         "UPDATE repositories SET installation_id = :installation_id WHERE upstream = :upstream AND downstream = :downstream"
-    )
-)
-_INSTALLED = Statement(
-    text(
-        "UPDATE repositories SET installation_id = :installation_id"
-        " WHERE downstream = :downstream AND (repository_id IS NULL OR repository_id = :repository_id)"
-    )
-)
-_UNINSTALLED = Statement(
-    text("UPDATE repositories SET installation_id = NULL WHERE installation_id = :installation_id")
-)
-_UNINSTALLED_ONE = Statement(
-    text(
-        "UPDATE repositories SET installation_id = NULL"
-        " WHERE installation_id = :installation_id AND downstream = :downstream"
-    )
-)
-_MOVED = Statement(
-    text(
-        "UPDATE repositories SET alarm = :alarm WHERE repository_id = :repository_id AND downstream <> :new_name"
-    )
-)
-_UPSTREAM_INSTALLED = Statement(
-    text(
-        "UPDATE upstreams SET installation_id = :installation_id, repository_id = :repository_id WHERE upstream = :name"
     )
 )
 _CANCEL_QUEUE = Statement(
@@ -154,7 +128,7 @@ class Targets:
         self, tx: Tx, upstream: RepoName, downstream: RepoName, binding: Binding, now: datetime
     ) -> None:
         """Bind a name to its id, if it is free, or confirm the id it has."""
-        await tx.run(_LIST, upstream=upstream.key, downstream=downstream.key, name=downstream.full_name)
+        await tx.run(_ENSURE, upstream=upstream.key, downstream=downstream.key, name=downstream.full_name)
         await tx.run(
             _BIND,
             upstream=upstream.key,
@@ -219,7 +193,7 @@ class Targets:
         """Stop talking to a downstream at once (or again, with `lift`); what waits for it is dropped."""
 
         async def unit(tx: Tx) -> None:
-            await tx.run(_LIST, upstream=upstream.key, downstream=downstream.key, name=downstream.full_name)
+            await tx.run(_ENSURE, upstream=upstream.key, downstream=downstream.key, name=downstream.full_name)
             await tx.run(
                 _SUSPEND, upstream=upstream.key, downstream=downstream.key, at=None if lift else to_us(now)
             )
@@ -258,40 +232,6 @@ class Targets:
             )
 
         await self._database.write(unit)
-
-    async def follow_installation(
-        self, event: Installation | InstallationRepositories | RepositoryMoved
-    ) -> None:
-        """Keep installation ids right without asking GitHub; applying the same event twice changes nothing."""
-
-        async def unit(tx: Tx) -> None:
-            if isinstance(event, RepositoryMoved):
-                key = event.new_name.key
-                await tx.run(
-                    _MOVED,
-                    repository_id=event.repository_id,
-                    new_name=key,
-                    alarm=f"moved to {event.new_name}",
-                )
-            elif isinstance(event, InstallationRepositories):
-                await self._installed(tx, event.installation_id, event.added)
-                for gone in event.removed:
-                    await tx.run(
-                        _UNINSTALLED_ONE, installation_id=event.installation_id, downstream=gone.name.key
-                    )
-            elif event.action in {"deleted", "suspend"}:
-                await tx.run(_UNINSTALLED, installation_id=event.installation_id)
-            else:
-                await self._installed(tx, event.installation_id, event.repositories)
-            tx.signal(EFFECTS)
-
-        await self._database.write(unit)
-
-    async def _installed(self, tx: Tx, installation_id: int, added: tuple[InstalledRepository, ...]) -> None:
-        for repository in added:
-            ids = {"installation_id": installation_id, "repository_id": repository.repository_id}
-            await tx.run(_INSTALLED, downstream=repository.name.key, **ids)
-            await tx.run(_UPSTREAM_INSTALLED, name=repository.name.key, **ids)
 
     async def _end_queue(
         self, tx: Tx, upstream: RepoName, downstream: str, reason: str, now: datetime

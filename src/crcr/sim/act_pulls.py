@@ -30,27 +30,22 @@ class PullRequestActs(Simulation):
     ) -> PullRequest:
         """Open a pull request; `before_telling` sees it before the webhook leaves."""
         repository = self.world.repository(full_name)
-        person = self.world.account(author)
-        number, repository.next_number = repository.next_number, repository.next_number + 1
         base_ref = base or repository.default_branch
-        base_sha = repository.branches[base_ref]
-        changes = dict.fromkeys(files, f"change {number}".encode())
-        tip = self.world.commit(repository, title, person, parent=base_sha, changes=changes)
         source = self._fork_of(repository, author) if fork else repository
-        head_ref = head or f"change-{number}"
-        source.branches[head_ref] = tip.sha
+        head_ref = head or f"change-{repository.next_number}"
+        base_sha = source.branches[head_ref] = repository.branches[base_ref]
         now = self.clock.now()
         pull = PullRequest(
             id=self.world.next_id("pull_request"),
-            number=number,
+            number=repository.next_number,
             repository_id=repository.id,
             title=title,
             body=body,
-            author=person,
+            author=self.world.account(author),
             author_association=author_association,
             head_repository_id=source.id,
             head_ref=head_ref,
-            head_sha=tip.sha,
+            head_sha=base_sha,
             base_ref=base_ref,
             base_sha=base_sha,
             created_at=now,
@@ -59,7 +54,9 @@ class PullRequestActs(Simulation):
             labels=list(labels),
             files=tuple(files),
         )
-        self.world.pulls[(repository.id, number)] = pull
+        repository.next_number += 1
+        self._commit(pull, title)
+        self.world.pulls[(repository.id, pull.number)] = pull
         before_telling(pull)
         return await self._tell(pull, "opened")
 
@@ -80,14 +77,18 @@ class PullRequestActs(Simulation):
         return made
 
     async def push_to_pr(self, pull: PullRequest, *, message: str = "Address review") -> PullRequest:
-        repository = self.world.repositories[pull.repository_id]
         before = pull.head_sha
+        self._commit(pull, message)
+        return await self._tell(pull, "synchronize", {"before": before, "after": pull.head_sha})
+
+    def _commit(self, pull: PullRequest, message: str) -> None:
+        """One more commit on the pull request's branch."""
+        repository = self.world.repositories[pull.repository_id]
+        pull.commits += 1
         changes = dict.fromkeys(pull.files, f"change {pull.number}.{pull.commits}".encode())
-        tip = self.world.commit(repository, message, pull.author, parent=before, changes=changes)
+        tip = self.world.commit(repository, message, pull.author, parent=pull.head_sha, changes=changes)
         self.world.repositories[pull.head_repository_id].branches[pull.head_ref] = tip.sha
         pull.head_sha = tip.sha
-        pull.commits += 1
-        return await self._tell(pull, "synchronize", {"before": before, "after": tip.sha})
 
     async def close_pr(self, pull: PullRequest, *, merged: bool = False) -> PullRequest:
         """Close or merge. Merging moves the base branch; the push event of it is a separate act."""

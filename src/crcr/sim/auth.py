@@ -11,7 +11,7 @@ from datetime import timedelta
 import jwt
 
 from crcr.sim.exchange import ApiError, Identity, invalid
-from crcr.sim.keys import private_pem, public_pem
+from crcr.sim.keys import private_pem, rsa_key
 from crcr.sim.records import Installation, InstallationToken, Json, Repository
 from crcr.sim.state import World
 
@@ -28,6 +28,7 @@ class Authenticator:
         self.app_id = app_id
         self.client_id = client_id
         self.private_key_pem = private_pem(_KEY_SLOT)
+        self._public_key = rsa_key(_KEY_SLOT).public_key()
 
     def app(self, header: str) -> Identity:
         """The App behind a JWT, or 401 with GitHub's words."""
@@ -47,7 +48,7 @@ class Authenticator:
     def _decode(self, token: str) -> Json:
         options: jwt.types.Options = {"verify_exp": False, "verify_iat": False, "verify_nbf": False}
         try:
-            claims = jwt.decode(token, public_pem(_KEY_SLOT), algorithms=["RS256"], options=options)
+            claims = jwt.decode(token, self._public_key, algorithms=["RS256"], options=options)
         except jwt.PyJWTError:
             raise ApiError(401, "A JSON web token could not be decoded") from None
         return dict(claims)

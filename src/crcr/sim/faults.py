@@ -76,6 +76,7 @@ class Faults:
 
     def __init__(self) -> None:
         self._active: list[Fault] = []
+        self._gates: list[Gate] = []
         self.webhooks = WebhookFaults()
         self._early_callbacks = 0
 
@@ -126,6 +127,7 @@ class Faults:
         """Hold calls until the returned gate is released; `after_acting`: the act is done, the answer waits."""
         kind = Kind.HANG_AFTER if after_acting else Kind.HANG
         gate = Gate()
+        self._gates.append(gate)
         self._set(Fault(kind, on or Match(), times, gate=gate))
         return gate
 
@@ -169,9 +171,10 @@ class Faults:
         self._active = [each for each in self._active if each is not fault]
 
     def clear(self) -> None:
-        for fault in self._active:
-            if fault.gate is not None:
-                fault.gate.release()
+        """Take all switches back and let go of everything that still hangs."""
+        for gate in self._gates:
+            gate.release()
+        self._gates.clear()
         self._active.clear()
         self.webhooks.clear()
         self._early_callbacks = 0

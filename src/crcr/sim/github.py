@@ -10,6 +10,7 @@
 
 from fnmatch import fnmatchcase
 
+from crcr.sim.act_checks import CheckActs
 from crcr.sim.act_ci import CiActs
 from crcr.sim.act_pulls import PullRequestActs
 from crcr.sim.act_repositories import RepositoryActs
@@ -39,7 +40,7 @@ __all__ = [
 ]
 
 
-class GitHub(PullRequestActs, RepositoryActs, CiActs):
+class GitHub(PullRequestActs, RepositoryActs, CiActs, CheckActs):
     @property
     def issuer_url(self) -> str:
         return self.issuer.url

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 import jwt
 
-from crcr.sim.keys import private_pem, public_pem
+from crcr.sim.keys import public_pem, rsa_key
 from crcr.sim.oidc import Issuer
 from crcr.sim.records import Json
 
@@ -43,9 +43,9 @@ def hostile_token(issuer: Issuer, kind: Hostile, claims: Json, now: datetime) ->
         return _hmac_token(issuer, claims)
     if kind in {Hostile.UNKNOWN_KID, Hostile.STRANGERS_KEY}:
         kid = issuer.kid if kind is Hostile.STRANGERS_KEY else "never-published"
-        return jwt.encode(claims, private_pem("stranger"), algorithm="RS256", headers={"kid": kid})
+        return jwt.encode(claims, rsa_key("stranger"), algorithm="RS256", headers={"kid": kid})
     if kind is Hostile.NO_KID:
-        return jwt.encode(claims, private_pem("stranger"), algorithm="RS256")
+        return jwt.encode(claims, rsa_key("stranger"), algorithm="RS256")
     if kind is Hostile.TAMPERED:
         head, _, signature = issuer.sign(claims).split(".")
         return f"{head}.{_encoded({**claims, 'run_id': '1'})}.{signature}"

@@ -44,6 +44,10 @@ class RateLedger:
     def counted(self, subject: Subject, route: Route, now: datetime) -> Iterator[None]:
         """Count one call for as long as it lasts, or refuse it."""
         self._spend_primary(subject, now)
+        if subject[0] == "app":
+            # GitHub documents the secondary limits for tokens; minting one per installation is free of them.
+            yield
+            return
         if self._at_once.get(subject, 0) >= self.limits.concurrent:
             raise self._secondary()
         self._spend_points(subject, route, now)

@@ -13,7 +13,7 @@ import jwt
 from jwt.algorithms import RSAAlgorithm
 
 from crcr.sim.actions import Job, WorkflowRun
-from crcr.sim.keys import private_pem, rsa_key
+from crcr.sim.keys import rsa_key
 from crcr.sim.records import Json, Repository
 from crcr.sim.state import World
 
@@ -73,7 +73,7 @@ class Issuer:
 
     def sign(self, claims: Mapping[str, Any], *, headers: Mapping[str, Any] | None = None) -> str:
         header = {"kid": self.kid, **(headers or {})}
-        return jwt.encode(dict(claims), private_pem(self.key_slot), algorithm="RS256", headers=header)
+        return jwt.encode(dict(claims), rsa_key(self.key_slot), algorithm="RS256", headers=header)
 
     def _registered_claims(self, repository: Repository, audience: str) -> Json:
         now = self._world.now()

@@ -131,7 +131,7 @@ class PullRequest:
     closed_at: datetime | None = None
     labels: list[str] = field(default_factory=list)
     files: tuple[str, ...] = ()
-    commits: int = 1
+    commits: int = 0
     last_delivery: Delivery | None = None
 
 

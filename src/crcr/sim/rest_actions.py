@@ -1,13 +1,13 @@
 """REST routes of GitHub Actions: runs, their attempts and jobs, re-run and cancel."""
 
 import operator
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from crcr.sim.actions import Job, WorkflowRun
 from crcr.sim.exchange import ApiError, Ask, Reply, Route
+from crcr.sim.paging import page_of
 from crcr.sim.records import Json
-from crcr.sim.rest_app import page_of
 from crcr.sim.shapes_actions import job_json, run_json
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def _run_json(sim: "Simulation", ask: Ask, run: WorkflowRun) -> Json:
 async def list_runs(sim: "Simulation", ask: Ask) -> Reply:
     found = [run for run in sim.world.runs_of(ask.repository) if _selected(run, ask)]
     found.reverse()
-    shown, headers = page_of(sim, ask, found)
+    shown, headers = page_of(sim.base_url, ask, found)
     listed = [_run_json(sim, ask, run) for run in shown]
     return Reply(200, {"total_count": len(found), "workflow_runs": listed}, headers)
 
@@ -61,7 +61,7 @@ def _moment(text: str) -> datetime:
         found = datetime.fromisoformat(text)
     except ValueError:
         raise ApiError(422, f"Invalid time in created: {text}", errors=[]) from None
-    return found if found.tzinfo else datetime.fromisoformat(f"{text}+00:00")
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
 async def get_run(sim: "Simulation", ask: Ask) -> Reply:
@@ -84,7 +84,7 @@ async def list_attempt_jobs(sim: "Simulation", ask: Ask) -> Reply:
 
 
 def _jobs(sim: "Simulation", ask: Ask, run: WorkflowRun, jobs: list[Job]) -> Reply:
-    shown, headers = page_of(sim, ask, jobs)
+    shown, headers = page_of(sim.base_url, ask, jobs)
     listed = [job_json(sim.base_url, ask.repository, run, job) for job in shown]
     return Reply(200, {"total_count": len(jobs), "jobs": listed}, headers)
 

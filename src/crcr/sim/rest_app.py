@@ -1,17 +1,16 @@
 """REST routes of the App itself: its installations, their tokens, and its webhook delivery log."""
 
 import json
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from crcr.sim.clock import stamp
 from crcr.sim.exchange import ApiError, Ask, Auth, Reply, Route
+from crcr.sim.paging import page_of
 from crcr.sim.records import Delivery, Installation, Json
 from crcr.sim.shapes import app_json, installation_json, repository_json
 
 if TYPE_CHECKING:
     from crcr.sim.simulation import Simulation
-
-Item = TypeVar("Item")
 
 
 async def get_app(sim: "Simulation", _ask: Ask) -> Reply:
@@ -20,18 +19,8 @@ async def get_app(sim: "Simulation", _ask: Ask) -> Reply:
 
 async def list_installations(sim: "Simulation", ask: Ask) -> Reply:
     found = list(sim.world.installations.values())
-    shown, headers = page_of(sim, ask, found)
+    shown, headers = page_of(sim.base_url, ask, found)
     return Reply(200, [installation_json(sim.base_url, sim.app_id, each) for each in shown], headers)
-
-
-def page_of(sim: "Simulation", ask: Ask, found: list[Item]) -> tuple[list[Item], dict[str, str]]:
-    """One page of a list by `per_page` and `page`, with the Link header to the next."""
-    size, number = ask.whole("per_page", 30, 100), ask.whole("page", 1, 10_000)
-    shown = found[(number - 1) * size : number * size]
-    if number * size >= len(found):
-        return shown, {}
-    others = "".join(f"{name}={value}&" for name, value in ask.query.items() if name != "page")
-    return shown, {"link": f'<{sim.base_url}{ask.path}?{others}page={number + 1}>; rel="next"'}
 
 
 def _installation(sim: "Simulation", ask: Ask) -> Installation:
@@ -70,7 +59,7 @@ async def list_own_repositories(sim: "Simulation", ask: Ask) -> Reply:
     if token.repository_ids is not None:
         covered = covered & token.repository_ids
     found = [sim.world.repositories[id] for id in sorted(covered)]
-    shown, headers = page_of(sim, ask, found)
+    shown, headers = page_of(sim.base_url, ask, found)
     listed = [repository_json(sim.base_url, each) for each in shown]
     return Reply(200, {"total_count": len(found), "repositories": listed}, headers)
 

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 from crcr.sim.clock import stamp
 from crcr.sim.exchange import ApiError, Ask, Reply, Route, invalid
+from crcr.sim.paging import page_of
 from crcr.sim.records import CheckRun, Json
-from crcr.sim.rest_app import page_of
 from crcr.sim.shapes import app_json
 from crcr.sim.shapes_actions import check_run_json
 
@@ -119,7 +119,7 @@ async def list_checks(sim: "Simulation", ask: Ask) -> Reply:
         and check.head_sha == commit.sha
         and name in {None, check.name}
     ]
-    shown, headers = page_of(sim, ask, found)
+    shown, headers = page_of(sim.base_url, ask, found)
     listed = [_json(sim, ask, check) for check in shown]
     return Reply(200, {"total_count": len(found), "check_runs": listed}, headers)
 

@@ -6,8 +6,8 @@ import json
 from typing import TYPE_CHECKING
 
 from crcr.sim.exchange import ApiError, Ask, Auth, Reply, Route, invalid
+from crcr.sim.paging import page_of
 from crcr.sim.records import Commit, Dispatch, Json, PullRequest
-from crcr.sim.rest_app import page_of
 from crcr.sim.shapes import full_repository_json, installation_json
 from crcr.sim.shapes_pulls import changed_file_json, commit_json, comparison_json, pull_json
 
@@ -141,7 +141,7 @@ async def get_pull(sim: "Simulation", ask: Ask) -> Reply:
 
 async def list_pull_files(sim: "Simulation", ask: Ask) -> Reply:
     pull = _pull(sim, ask)
-    shown, headers = page_of(sim, ask, list(pull.files))
+    shown, headers = page_of(sim.base_url, ask, list(pull.files))
     listed = [changed_file_json(sim.base_url, pull, ask.repository, path) for path in shown]
     return Reply(200, listed, headers)
 

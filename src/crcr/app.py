@@ -1,0 +1,210 @@
+"""The web edge: routes, life span, and the one table from error codes to HTTP.
+
+The two hot routes are answered before any framework code runs; everything else is FastAPI. Every refusal has
+the same shape, `{"ok": false, "error": {...}}`, and an unexpected error shows nothing but its request id.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from math import ceil
+from typing import Any, Protocol
+from uuid import uuid4
+
+import msgspec
+import structlog
+from fastapi import APIRouter, FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from crcr import __version__
+from crcr.decide.downstream import Rejected
+from crcr.errors import CrcrError, Unavailable
+from crcr.receive.answer import Answer
+
+log = structlog.get_logger(__name__)
+
+STATUS: Mapping[str, int] = {
+    "bad_request": 400,
+    "bad_report": 400,
+    "bad_signature": 401,
+    "not_authentic": 401,
+    "not_registered": 403,
+    "identity_changed": 403,
+    "not_allowlisted": 403,
+    "suspended": 403,
+    "claim_mismatch": 403,
+    "wrong_event": 403,
+    "not_found": 404,
+    "unknown_delivery": 404,
+    "method_not_allowed": 405,
+    "run_bound_elsewhere": 409,
+    "ambiguous_job": 409,
+    "no_in_progress": 409,
+    "conflicting_result": 409,
+    "not_possible": 409,
+    "too_large": 413,
+    "rate_limited": 429,
+    "internal": 500,
+    "outside_fault": 502,
+    "unavailable": 503,
+    "store_unavailable": 503,
+    "limiter_unavailable": 503,
+    "keys_unavailable": 503,
+    "no_allowlist": 503,
+}
+"""Every code that a caller can see, with its status. docs/protocol.md lists them; a test compares."""
+
+_HTTP_CODES = {400: "bad_request", 404: "not_found", 405: "method_not_allowed", 413: "too_large"}
+_ENCODE = msgspec.json.Encoder().encode
+
+Intake = Callable[[Request], Awaitable[Answer | Rejected]]
+
+
+class Background(Protocol):
+    """What runs beside the requests for as long as the app lives."""
+
+    async def start(self) -> None: ...
+    async def stop(self) -> None: ...
+
+
+class Edge:
+    """The outermost ASGI app: request ids, the hot routes, and the last word about errors."""
+
+    def __init__(
+        self, inner: FastAPI, hot: Mapping[str, Intake], on_crash: Callable[[Exception], None]
+    ) -> None:
+        self.inner = inner
+        self._hot = hot
+        self._on_crash = on_crash
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.inner(scope, receive, send)
+            return
+        request_id = uuid4().hex
+        intake = self._hot.get(scope["path"])
+        if intake is None:
+            scope.setdefault("state", {})["request_id"] = request_id
+            await self._guarded(self.inner, request_id, scope, receive, send)
+            return
+        response = await self._answer(intake, Request(scope, receive), request_id)
+        await response(scope, receive, send)
+
+    async def _answer(self, intake: Intake, request: Request, request_id: str) -> Response:
+        if request.method != "POST":
+            return refusal("method_not_allowed", "this endpoint takes POST", request_id=request_id)
+        try:
+            answer = await intake(request)
+        except CrcrError as error:
+            return error_response(error, request_id)
+        except ClientDisconnect:
+            return Response(status_code=400)
+        except Exception as error:  # noqa: BLE001  one of the two places that catch all
+            return self._crashed(error, request_id)
+        if isinstance(answer, Rejected):
+            return refusal(answer.code, answer.detail, hint=answer.hint, request_id=request_id)
+        return Response(_ENCODE(answer.body), answer.status, media_type="application/json")
+
+    async def _guarded(
+        self, app: ASGIApp, request_id: str, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        started = False
+
+        async def watch(message: Any) -> None:
+            nonlocal started
+            started = started or message["type"] == "http.response.start"
+            await send(message)
+
+        try:
+            await app(scope, receive, watch)
+        except Exception as error:  # noqa: BLE001  the same guard, for all behind FastAPI
+            response = self._crashed(error, request_id)
+            if not started:
+                await response(scope, receive, send)
+
+    def _crashed(self, error: Exception, request_id: str) -> Response:
+        log.error("request_crashed", request_id=request_id, exc_info=error)
+        self._on_crash(error)
+        return refusal("internal", "something went wrong inside the relay", request_id=request_id)
+
+
+def create_app(
+    *,
+    hot: Mapping[str, Intake],
+    routes: list[BaseRoute],
+    routers: list[APIRouter],
+    background: Background,
+    on_crash: Callable[[Exception], None] = lambda _: None,
+) -> Edge:
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await background.start()
+        try:
+            yield
+        finally:
+            await asyncio.shield(background.stop())
+
+    inner = FastAPI(
+        title="Cross-Repository CI Relay",
+        version=__version__,
+        lifespan=lifespan,
+        openapi_url="/api/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+    )
+    inner.router.routes.extend(routes)
+    for router in routers:
+        inner.include_router(router)
+    inner.add_exception_handler(CrcrError, _on_error)
+    inner.add_exception_handler(RequestValidationError, _on_invalid)
+    inner.add_exception_handler(HTTPException, _on_http)
+    return Edge(inner, hot, on_crash)
+
+
+def refusal(
+    code: str,
+    detail: str,
+    *,
+    request_id: str,
+    hint: str | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    error = {"code": code, "detail": detail, "hint": hint, "request_id": request_id}
+    body = _ENCODE({"ok": False, "error": {key: value for key, value in error.items() if value is not None}})
+    return Response(body, STATUS[code], headers=dict(headers or {}), media_type="application/json")
+
+
+def error_response(error: CrcrError, request_id: str) -> Response:
+    code = error.code if error.code in STATUS else "outside_fault"
+    wait = getattr(error, "retry_after_s", None)
+    headers = {"retry-after": str(max(1, ceil(wait)))} if wait is not None else {}
+    if isinstance(error, Unavailable):
+        log.warning("unavailable", code=code, request_id=request_id, detail=error.detail)
+    return refusal(code, error.detail, hint=error.hint, request_id=request_id, headers=headers)
+
+
+def _request_id(request: Request) -> str:
+    return str(request.scope.get("state", {}).get("request_id", ""))
+
+
+async def _on_error(request: Request, error: Exception) -> Response:
+    return error_response(error if isinstance(error, CrcrError) else CrcrError(), _request_id(request))
+
+
+async def _on_invalid(request: Request, error: Exception) -> Response:
+    problems = error.errors() if isinstance(error, RequestValidationError) else []
+    where = "; ".join(
+        f"{'.'.join(str(part) for part in each['loc'])}: {each['msg']}" for each in problems[:5]
+    )
+    return refusal("bad_request", where or "the request is not valid", request_id=_request_id(request))
+
+
+async def _on_http(request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    detail = str(error.detail) if isinstance(error, HTTPException) else "error"
+    return refusal(_HTTP_CODES.get(status, "internal"), detail, request_id=_request_id(request))

@@ -1,0 +1,318 @@
+"""What pages and the JSON API show, as values.
+
+Made by the store's read models, rendered by the show room. Text in them that a downstream or a pull request's
+author wrote is as it came: whoever renders it treats it as text.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from crcr.decide.allowlist import Problem
+from crcr.decide.model import Conclusion, DeliveryState, DispatchState, JobState, Level, RepoName
+from crcr.decide.numbers import Counted, Durations, Tally, count_as
+from crcr.decide.report import FailedTest
+
+STRIP = 14
+"""How many equal parts of the range a backend's strip shows."""
+
+
+class Span(StrEnum):
+    """How far back a view looks."""
+
+    DAY = "24h"
+    WEEK = "7d"
+    FORTNIGHT = "14d"
+    MONTH = "30d"
+
+    @property
+    def length(self) -> timedelta:
+        return _LENGTHS[self]
+
+
+_LENGTHS = {
+    Span.DAY: timedelta(hours=24),
+    Span.WEEK: timedelta(days=7),
+    Span.FORTNIGHT: timedelta(days=14),
+    Span.MONTH: timedelta(days=30),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LastResult:
+    state: JobState
+    conclusion: Conclusion | None
+    job_name: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """A backend's numbers over a range; `strip` holds its parts, oldest first."""
+
+    tally: Tally
+    queue: Durations
+    execution: Durations
+    strip: tuple[Tally, ...]
+    last_result: LastResult | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendSummary:
+    name: RepoName
+    level: Level
+    device: str | None
+    oncalls: tuple[str, ...]
+    hardware: str | None
+    name_only: bool
+    """Its owners let the pages show that it takes part, and nothing else."""
+    figures: Figures | None
+    """None for those whose results are not recorded (L1) or not shown."""
+    dispatched: int = 0
+    waiting: int = 0
+    parked: int = 0
+    last_sent_at: datetime | None = None
+    suspended: bool = False
+    silent: bool = False
+    alarm: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayHealth:
+    deliveries: int
+    last_delivery_at: datetime | None
+    last_result_at: datetime | None
+    waiting: int
+    parked: int
+    lag_s: float | None
+    """Age of the oldest effect that is due and not done; None when nothing is due."""
+    paused_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllowlistState:
+    """The version in force, and the problems of the newest reading if that one was not taken."""
+
+    version: int | None
+    source: str | None
+    read_at: datetime | None
+    newest_is_bad: bool
+    problems: tuple[Problem, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    upstream: RepoName
+    span: Span
+    at: datetime
+    cursor: int
+    """The newest change this view knows; live updates go on from here."""
+    health: RelayHealth
+    allowlist: AllowlistState
+    levels: tuple[tuple[Level, tuple[BackendSummary, ...]], ...]
+    """L4 first; a level without backends is left out."""
+
+    @property
+    def backends(self) -> tuple[BackendSummary, ...]:
+        return tuple(each for _, group in self.levels for each in group)
+
+    @property
+    def tally(self) -> Tally:
+        return sum((each.figures.tally for each in self.backends if each.figures), Tally())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobView:
+    delivery: str
+    downstream: str
+    workflow: str
+    workflow_name: str
+    run_id: str
+    attempt: int
+    job_name: str
+    state: JobState
+    conclusion: Conclusion | None
+    disputed_conclusion: Conclusion | None
+    marks: tuple[str, ...]
+    event: str
+    number: int | None
+    head_sha: str | None
+    url: str | None
+    artifact_url: str | None
+    started_at: datetime
+    completed_at: datetime | None
+    queue_s: float | None
+    execution_s: float | None
+    tests_passed: int | None
+    tests_failed: int | None
+    tests_skipped: int | None
+    tests_total: int | None
+    failed_tests: tuple[FailedTest, ...] = ()
+    failed_tests_more: int = 0
+    """Failed tests beyond the ones listed."""
+
+    @property
+    def counted(self) -> Counted:
+        return count_as(self.state, self.conclusion)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DispatchView:
+    delivery: str
+    downstream: str
+    level: Level
+    state: DispatchState
+    reason: str | None
+    event: str
+    action: str | None
+    number: int | None
+    head_sha: str | None
+    test: bool
+    unsure: bool
+    created_at: datetime
+    sent_at: datetime | None
+    superseded_at: datetime | None
+    jobs: tuple[JobView, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveryView:
+    guid: str
+    event: str
+    action: str | None
+    state: DeliveryState
+    reason: str | None
+    source: str
+    number: int | None
+    head_sha: str | None
+    ref: str | None
+    received_at: datetime
+    body_bytes: int
+    dispatches: tuple[DispatchView, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    workflow: str
+    workflow_name: str
+    job_name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatrixRow:
+    dispatch: DispatchView
+    title: str | None
+    author: str | None
+    ref: str | None
+    cells: tuple[JobView | None, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendPage:
+    upstream: RepoName
+    span: Span
+    at: datetime
+    cursor: int
+    summary: BackendSummary
+    columns: tuple[Column, ...]
+    columns_left_out: int
+    rows: tuple[MatrixRow, ...]
+    failures: tuple[JobView, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobQuery:
+    upstream: RepoName
+    downstream: RepoName | None = None
+    delivery: str | None = None
+    number: int | None = None
+    state: JobState | None = None
+    after: tuple[str | int, ...] | None = None
+    """The key of the last job already seen."""
+    limit: int = 50
+
+
+@dataclass(frozen=True, slots=True)
+class JobPage:
+    jobs: tuple[JobView, ...]
+    next: tuple[str | int, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryPage:
+    deliveries: tuple[DeliveryView, ...]
+    next: tuple[str | int, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class EffectCount:
+    kind: str
+    state: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParkedEffect:
+    effect_id: int
+    kind: str
+    target: str
+    delivery: str | None
+    attempts: int
+    unsure: bool
+    created_at: datetime
+    parked_at: datetime | None
+    last_error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class EffectsView:
+    counts: tuple[EffectCount, ...]
+    lag_s: float | None
+    parked: tuple[ParkedEffect, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ListedBackend:
+    name: RepoName
+    level: Level
+    device: str | None
+    oncalls: tuple[str, ...]
+    hardware: str | None
+    events: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AllowlistView:
+    state: AllowlistState
+    backends: tuple[ListedBackend, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    change_id: int
+    kind: str
+    upstream: str
+    downstream: str | None
+    delivery: str | None
+    number: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Changes after some id: `upto` is the last one looked at, seen or hidden; `oldest` to `newest` are kept."""
+
+    items: tuple[Change, ...]
+    upto: int
+    oldest: int
+    newest: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vitals:
+    """Whether one upstream is served, and how far its outbox is behind."""
+
+    upstream: RepoName
+    has_allowlist: bool
+    waiting: int
+    parked: int
+    lag_s: float | None

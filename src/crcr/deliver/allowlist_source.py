@@ -1,0 +1,113 @@
+"""Reading an allowlist from where its maintainers keep it, and keeping the store's version of it fresh.
+
+A source that cannot be read, or that reads badly, changes nothing that is in force: the failure is recorded
+beside the last good version, shown, and logged as an alarm.
+"""
+
+import asyncio
+from datetime import datetime
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+
+from crcr.decide.allowlist import AllowlistVersion, Problem, Reading
+from crcr.decide.model import RepoName
+from crcr.decide.outside import FilePlace
+from crcr.errors import OutsideFault, OutsideRefused
+from crcr.ports import Clock, GitHub
+
+log = structlog.get_logger(__name__)
+
+_CAP_BYTES = 1024 * 1024
+
+
+class Source(Protocol):
+    async def read(self, etag: str | None) -> Reading | None:
+        """Return what stands there now; None when it still is what `etag` names."""
+        ...
+
+
+class Allowlists(Protocol):
+    async def newest(self, upstream: RepoName) -> AllowlistVersion | None: ...
+    async def take_reading(
+        self, upstream: RepoName, reading: Reading, now: datetime
+    ) -> AllowlistVersion | None: ...
+
+
+class FileSource:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    async def read(self, etag: str | None) -> Reading | None:  # noqa: ARG002  files have none
+        return await asyncio.to_thread(self._read)
+
+    def _read(self) -> Reading:
+        source = str(self._path)
+        try:
+            with self._path.open("rb") as file:
+                data = file.read(_CAP_BYTES + 1)
+            return Reading(source, data.decode())
+        except OSError as error:
+            reason = f"the file cannot be read: {error.strerror or error}"
+        except UnicodeDecodeError:
+            reason = "the file is not UTF-8 text"
+        return Reading(source, "", failure=Problem(0, "error", reason))
+
+
+class GitHubSource:
+    def __init__(self, github: GitHub, place: FilePlace) -> None:
+        self._github = github
+        self._place = place
+
+    async def read(self, etag: str | None) -> Reading | None:
+        place = self._place
+        source = f"{place.repository}@{place.ref}:{place.path}"
+        try:
+            file = await self._github.read_file(place, etag=etag)
+        except OutsideRefused as refusal:
+            return Reading(
+                source, "", failure=Problem(0, "error", f"GitHub refused to show the file: {refusal.detail}")
+            )
+        return None if file is None else Reading(source, file.text, file.etag)
+
+
+class AllowlistRefresher:
+    def __init__(self, upstream: RepoName, source: Source, allowlists: Allowlists, clock: Clock) -> None:
+        self._upstream = upstream
+        self._source = source
+        self._allowlists = allowlists
+        self._clock = clock
+
+    async def refresh(self) -> AllowlistVersion | None:
+        """Read the source once; return the new version if it says anything new."""
+        newest = await self._allowlists.newest(self._upstream)
+        reading = await self._source.read(newest.etag if newest and newest.good else None)
+        if reading is None:
+            return None
+        version = await self._allowlists.take_reading(self._upstream, reading, self._clock.now())
+        if version is not None:
+            self._announce(version)
+        return version
+
+    async def refresh_or_complain(self) -> None:
+        """Read the source; an outage of its host is only worth a line, for the last good version decides."""
+        try:
+            await self.refresh()
+        except OutsideFault as fault:
+            log.warning("allowlist_not_read", upstream=str(self._upstream), error=str(fault))
+
+    def _announce(self, version: AllowlistVersion) -> None:
+        who = {"upstream": str(self._upstream), "version": version.version, "source": version.source}
+        if version.good:
+            log.info("allowlist_in_force", warnings=len(version.problems), **who)
+            return
+        first = version.problems[0]
+        log.error(
+            "allowlist_bad",
+            alarm=True,
+            problems=len(version.problems),
+            line=first.line,
+            first=first.message,
+            **who,
+        )

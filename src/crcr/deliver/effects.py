@@ -1,0 +1,134 @@
+"""What each kind of effect does outside. One function a kind; the table is made in `wiring.py`."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Protocol
+
+from crcr.decide.effects import ClaimedEffect, DispatchLoad
+from crcr.decide.model import RepoName
+from crcr.decide.outside import PullFacts, RepositoryFacts, Target
+from crcr.decide.payload import Relay
+from crcr.errors import OutsideRefused
+from crcr.ports import Clock, GitHub
+
+
+class Loads(Protocol):
+    async def load(self, effect: ClaimedEffect) -> DispatchLoad | None: ...
+
+
+class Targets(Protocol):
+    async def identify(
+        self,
+        upstream: RepoName,
+        downstream: RepoName,
+        facts: RepositoryFacts,
+        installation_id: int,
+        *,
+        now: datetime,
+    ) -> bool: ...
+    async def set_installation(
+        self, upstream: RepoName, downstream: RepoName, installation_id: int | None
+    ) -> None: ...
+
+
+class Doubts(Protocol):
+    async def in_doubt(self, upstream: RepoName, delivery: str) -> tuple[int, int | None] | None: ...
+    async def settle(self, upstream: RepoName, delivery: str, facts: PullFacts, now: datetime) -> None: ...
+
+
+class SendDispatch:
+    """`repository_dispatch` to one downstream: one API call when its installation is known."""
+
+    def __init__(
+        self, loads: Loads, targets: Targets, github: GitHub, *, callback_url: str, audience: str
+    ) -> None:
+        self._loads = loads
+        self._targets = targets
+        self._github = github
+        self._callback_url = callback_url
+        self._audience = audience
+
+    async def __call__(self, effect: ClaimedEffect) -> None:
+        load = await self._loads.load(effect)
+        if load is None:
+            return  # dropped since it was claimed: nothing to send is done
+        body = load.payload.body_for(self._relay(effect.upstream, load))
+        if load.installation_id is None:
+            await self._send(load, await self._find(effect.upstream, load.downstream), body)
+            return
+        try:
+            await self._send(load, load.installation_id, body)
+        except OutsideRefused as refusal:
+            if refusal.status != 404:
+                raise
+            # Re-installing the App gives it a new installation id: look once more before giving up.
+            found = await self._find(effect.upstream, load.downstream)
+            if found == load.installation_id:
+                raise
+            await self._send(load, found, body)
+
+    async def _send(self, load: DispatchLoad, installation_id: int, body: bytes) -> None:
+        await self._github.dispatch(Target(load.downstream, load.repository_id, installation_id), body)
+
+    async def _find(self, upstream: RepoName, downstream: RepoName) -> int:
+        installation_id = await self._github.find_installation(downstream)
+        await self._targets.set_installation(upstream, downstream, installation_id)
+        return installation_id
+
+    def _relay(self, upstream: RepoName, load: DispatchLoad) -> Relay:
+        return Relay(
+            upstream=upstream,
+            level=load.level,
+            callback_url=self._callback_url,
+            audience=self._audience,
+            test=load.test,
+        )
+
+
+class IdentifyRepository:
+    """Read a newly listed repository's immutable ids before anyone can claim its name."""
+
+    def __init__(self, targets: Targets, github: GitHub, clock: Clock) -> None:
+        self._targets = targets
+        self._github = github
+        self._clock = clock
+
+    async def __call__(self, effect: ClaimedEffect) -> None:
+        downstream = RepoName(effect.target)
+        installation_id = await self._github.find_installation(downstream)
+        facts = await self._github.read_repository(downstream, installation_id)
+        await self._targets.identify(
+            effect.upstream, downstream, facts, installation_id, now=self._clock.now()
+        )
+
+
+class ConfirmHead:
+    """Ask GitHub for a pull request's head when the webhooks do not tell their order."""
+
+    def __init__(self, doubts: Doubts, github: GitHub, clock: Clock) -> None:
+        self._doubts = doubts
+        self._github = github
+        self._clock = clock
+
+    async def __call__(self, effect: ClaimedEffect) -> None:
+        delivery = effect.delivery or ""
+        asked = await self._doubts.in_doubt(effect.upstream, delivery)
+        if asked is None:
+            return
+        number, installation_id = asked
+        if installation_id is None:
+            installation_id = await self._github.find_installation(effect.upstream)
+        facts = await self._github.read_pull(effect.upstream, number, installation_id)
+        await self._doubts.settle(effect.upstream, delivery, facts, self._clock.now())
+
+
+class Refresher(Protocol):
+    async def refresh(self) -> object: ...
+
+
+class RefreshAllowlist:
+    def __init__(self, refreshers: Mapping[str, Refresher]) -> None:
+        self._refreshers = refreshers
+
+    async def __call__(self, effect: ClaimedEffect) -> None:
+        await self._refreshers[effect.upstream.key].refresh()

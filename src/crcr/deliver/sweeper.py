@@ -1,0 +1,51 @@
+"""Loops that run beside the worker: silent jobs time out, old rows go, allowlists are read again."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from typing import Protocol
+
+import structlog
+
+from crcr.errors import StoreUnavailable
+from crcr.ports import Clock
+
+log = structlog.get_logger(__name__)
+
+SWEEP_EVERY_S = 30.0
+FORGET_EVERY_S = 3600.0
+REFRESH_EVERY_S = 300.0
+
+
+class Sweeps(Protocol):
+    async def time_out_silent(self, now: datetime) -> int: ...
+    async def forget(self, now: datetime) -> None: ...
+
+
+class Sweeper:
+    def __init__(self, sweeps: Sweeps, clock: Clock) -> None:
+        self._sweeps = sweeps
+        self._clock = clock
+
+    async def sweep(self) -> None:
+        swept = await self._sweeps.time_out_silent(self._clock.now())
+        if swept:
+            log.warning("jobs_timed_out", jobs=swept)
+
+    async def forget(self) -> None:
+        await self._sweeps.forget(self._clock.now())
+
+
+async def repeat(
+    act: Callable[[], Awaitable[None]], every_s: float, clock: Clock, stopping: asyncio.Event
+) -> None:
+    """Do `act` now and then every `every_s` seconds, until `stopping`; a store that is away is waited for."""
+    while not stopping.is_set():
+        try:
+            await act()
+        except StoreUnavailable as fault:
+            log.warning("loop_waits_for_store", act=getattr(act, "__name__", "act"), error=str(fault))
+        waits = {asyncio.ensure_future(clock.sleep(every_s)), asyncio.ensure_future(stopping.wait())}
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()

@@ -1,0 +1,221 @@
+"""The worker: claims effects, does them side by side, and records what became of each.
+
+One target's trouble stays its own: a target has one effect under way at a time, and a breaker leaves it alone
+after repeated faults. Nothing is polled for while nothing is due; a commit that adds an effect wakes us.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime
+from typing import Protocol
+
+import structlog
+
+from crcr.decide.effects import ClaimedEffect, Failure
+from crcr.decide.model import EffectKind
+from crcr.decide.retry import Breaker, GiveUp, after_fault, after_limit
+from crcr.errors import (
+    NotFound,
+    OutsideLimited,
+    OutsideRefused,
+    OutsideUnreachable,
+    OutsideUnsure,
+    StoreUnavailable,
+    Unavailable,
+)
+from crcr.ports import Clock
+
+log = structlog.get_logger(__name__)
+
+_AHEAD = 256
+_IDLE_S = 5.0
+_STORE_PAUSE_S = 1.0
+
+Handler = Callable[[ClaimedEffect], Awaitable[None]]
+
+
+class Outbox(Protocol):
+    async def claim(self, most: int, now: datetime) -> list[ClaimedEffect]: ...
+    async def finish(self, effect: ClaimedEffect, *, began_at: datetime, now: datetime) -> bool: ...
+    async def fail(self, effect: ClaimedEffect, failure: Failure, now: datetime) -> None: ...
+    async def postpone(self, effect: ClaimedEffect, until: datetime) -> None: ...
+    async def release(self, effects: list[ClaimedEffect]) -> None: ...
+    async def next_due(self, now: datetime) -> datetime | None: ...
+
+
+class Tally(Protocol):
+    """Where outcomes are counted."""
+
+    def effect(self, kind: str, outcome: str, seconds: float) -> None: ...
+
+
+class Worker:
+    def __init__(
+        self,
+        outbox: Outbox,
+        handlers: Mapping[EffectKind, Handler],
+        *,
+        clock: Clock,
+        chance: Callable[[], float],
+        tally: Tally,
+        concurrency: int = 64,
+        on_crash: Callable[[Exception], None] = lambda _: None,
+    ) -> None:
+        self._outbox = outbox
+        self._handlers = handlers
+        self._clock = clock
+        self._chance = chance
+        self._tally = tally
+        self._concurrency = concurrency
+        self._on_crash = on_crash
+        self._breakers: dict[tuple[str, str], Breaker] = {}
+        self._claimed: deque[ClaimedEffect] = deque()
+        self._under_way: set[asyncio.Task[None]] = set()
+
+    async def run(self, wake: asyncio.Event, stopping: asyncio.Event) -> None:
+        """Work until `stopping`; then finish what is under way and give back what is not."""
+        while not stopping.is_set():
+            wake.clear()
+            try:
+                await self._step(wake, stopping)
+            except StoreUnavailable as fault:
+                log.warning("worker_waits_for_store", error=str(fault))
+                await self._first_of(stopping.wait(), self._clock.sleep(_STORE_PAUSE_S))
+        await self._outbox.release(list(self._claimed))
+        if self._under_way:
+            await asyncio.wait(self._under_way)
+
+    async def drain(self) -> int:
+        """Do everything that is due now, and return how much that was; for tests and for one-shot commands."""
+        done = 0
+        while effects := await self._outbox.claim(_AHEAD, self._clock.now()):
+            await asyncio.gather(*(self._do(effect) for effect in effects))
+            done += len(effects)
+        return done
+
+    async def _step(self, wake: asyncio.Event, stopping: asyncio.Event) -> None:
+        if not self._claimed and len(self._under_way) < self._concurrency:
+            self._claimed.extend(await self._outbox.claim(_AHEAD, self._clock.now()))
+        while self._claimed and len(self._under_way) < self._concurrency:
+            self._begin(self._claimed.popleft())
+        if not self._claimed:
+            await self._first_of(wake.wait(), stopping.wait(), self._until_due(), *self._under_way)
+        else:
+            await self._first_of(stopping.wait(), *self._under_way)
+
+    def _begin(self, effect: ClaimedEffect) -> None:
+        task = asyncio.create_task(self._do(effect))
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+
+    async def _until_due(self) -> None:
+        now = self._clock.now()
+        due = await self._outbox.next_due(now)
+        wait = _IDLE_S if due is None else (due - now).total_seconds()
+        await self._clock.sleep(min(max(wait, 0.0), _IDLE_S))
+
+    async def _first_of(self, *waits: Awaitable[object]) -> None:
+        tasks = {asyncio.ensure_future(wait) for wait in waits}
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks - self._under_way:
+                task.cancel()
+
+    async def _do(self, effect: ClaimedEffect) -> None:
+        """Do one effect. The guard keeps one broken effect from ending the worker."""
+        began_at = self._clock.now()
+        queue = (effect.upstream.key, effect.target)
+        breaker = self._breakers.get(queue, Breaker())
+        try:
+            if breaker.open_until is not None and breaker.blocks(began_at):
+                await self._outbox.postpone(effect, breaker.open_until)
+                return
+            self._breakers[queue] = breaker.probing(began_at)
+            failure = await self._attempt(effect)
+            now = self._clock.now()
+            if failure is None:
+                self._breakers.pop(queue, None)
+                if not await self._outbox.finish(effect, began_at=began_at, now=now):
+                    log.warning("lease_lost", effect=effect.effect_id, kind=effect.kind)
+            else:
+                self._note_failure(queue, breaker, failure, now)
+                await self._outbox.fail(effect, failure, now)
+            outcome = (
+                "done" if failure is None else "parked" if isinstance(failure.decision, GiveUp) else "retry"
+            )
+            self._tally.effect(effect.kind.value, outcome, (now - began_at).total_seconds())
+        except StoreUnavailable as fault:
+            log.warning("outcome_not_recorded", effect=effect.effect_id, error=str(fault))
+
+    async def _attempt(self, effect: ClaimedEffect) -> Failure | None:
+        who = {
+            "effect": effect.effect_id,
+            "kind": effect.kind.value,
+            "target": effect.target,
+            "delivery": effect.delivery,
+        }
+        try:
+            await self._handlers[effect.kind](effect)
+        except Exception as error:  # the worker's guard, one of the two places that catch all
+            failure = self._judge(effect, error)
+            if failure is None:
+                raise
+            if isinstance(failure.decision, GiveUp):
+                log.warning("effect_parked", error=failure.error, attempts=effect.attempts, **who)
+            else:
+                log.info(
+                    "effect_retried",
+                    error=failure.error,
+                    due_at=failure.decision.due_at,
+                    attempts=effect.attempts,
+                    **who,
+                )
+            return failure
+        log.info("effect_done", attempts=effect.attempts, unsure=effect.unsure, **who)
+        return None
+
+    def _judge(self, effect: ClaimedEffect, error: Exception) -> Failure | None:
+        now, text = self._clock.now(), str(error)[:500]
+        if isinstance(error, StoreUnavailable):
+            return None
+        if isinstance(error, OutsideLimited):
+            wait = after_limit(
+                retry_after_s=error.retry_after_s,
+                created_at=effect.created_at,
+                now=now,
+                chance=self._chance(),
+            )
+            return Failure(decision=wait, error=text, unsure=False, counts=False)
+        if isinstance(error, NotFound) or (isinstance(error, OutsideRefused) and error.status != 401):
+            return Failure(decision=GiveUp(text), error=text, unsure=False, counts=True)
+        if not isinstance(error, OutsideRefused | OutsideUnsure | OutsideUnreachable | Unavailable):
+            log.error("effect_crashed", effect=effect.effect_id, kind=effect.kind.value, exc_info=error)
+            self._on_crash(error)
+        again = after_fault(
+            attempts=effect.attempts, created_at=effect.created_at, now=now, chance=self._chance()
+        )
+        return Failure(
+            decision=again,
+            error=text,
+            unsure=not isinstance(error, OutsideUnreachable | Unavailable),
+            counts=True,
+        )
+
+    def _note_failure(
+        self, queue: tuple[str, str], breaker: Breaker, failure: Failure, now: datetime
+    ) -> None:
+        if not failure.counts or isinstance(failure.decision, GiveUp):
+            self._breakers.pop(queue, None)  # the target answered; it is this effect that it will not take
+            return
+        after = breaker.failed(now)
+        self._breakers[queue] = after
+        if after.open_until is not None:
+            log.warning(
+                "target_left_alone",
+                upstream=queue[0],
+                target=queue[1],
+                until=after.open_until,
+                failures=after.failures,
+            )

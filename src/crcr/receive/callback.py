@@ -1,0 +1,142 @@
+"""`POST /github/callback`: identity, allowlist, rate, lifecycle, separation; the first that fails answers.
+
+The token is verified before the body is parsed. A result is committed before it is answered, and the same
+report again is success again.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from ipaddress import IPv4Network, IPv6Network
+from typing import Protocol
+
+import structlog
+from starlette.requests import Request
+
+from crcr.decide.downstream import (
+    Admitted,
+    IgnoredReport,
+    OpenJob,
+    Outcome,
+    Rejected,
+    RepeatedReport,
+    Standing,
+    admit,
+)
+from crcr.decide.identity import Identity
+from crcr.decide.model import RepoName
+from crcr.decide.report import Report
+from crcr.errors import NotAuthentic, NotRegistered
+from crcr.ports import Clock, Limits, Verifier
+from crcr.receive.address import client_address, limit_subject
+from crcr.receive.answer import Answer
+from crcr.receive.body import Bodies
+from crcr.receive.report import parse_report
+
+log = structlog.get_logger(__name__)
+
+CAP_BYTES = 2 * 1024 * 1024
+CALLBACK = "callback"
+FAILED_AUTHENTICATION = "failed_authentication"
+
+
+class Reports(Protocol):
+    async def standings(self, caller: RepoName, delivery: str) -> tuple[Standing, ...]: ...
+    async def take(
+        self, report: Report, identity: Identity, standing: Standing, body: bytes, now: datetime
+    ) -> Outcome: ...
+    async def raise_alarm(
+        self, standing: Standing, identity: Identity, reason: str, now: datetime
+    ) -> None: ...
+
+
+class Tally(Protocol):
+    def callback(self, outcome: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallbackIntake:
+    verifier: Verifier
+    limits: Limits
+    bodies: Bodies
+    reports: Reports
+    trusted_proxies: tuple[IPv4Network | IPv6Network, ...]
+    clock: Clock
+    tally: Tally
+
+    async def handle(self, request: Request) -> Answer | Rejected:
+        identity = await self._authenticate(request)
+        async with self.bodies.read(request, CAP_BYTES) as body:
+            report = parse_report(body)
+            answer = await self._take(report, identity, body)
+        self._note(answer, report, identity)
+        return answer
+
+    async def _authenticate(self, request: Request) -> Identity:
+        """Layer 1. Only failures count against an address, so one runner's many jobs never lock it out."""
+        peer = request.client.host if request.client else None
+        address = client_address(peer, request.headers.getlist("x-forwarded-for"), self.trusted_proxies)
+        subject = limit_subject(address)
+        await self.limits.check(FAILED_AUTHENTICATION, subject)
+        try:
+            return await self.verifier.verify(_bearer(request))
+        except (NotAuthentic, NotRegistered) as refusal:
+            self.tally.callback(refusal.code)
+            log.info("callback_not_authentic", address=address, reason=refusal.detail)
+            await self.limits.take(FAILED_AUTHENTICATION, subject)
+            raise
+
+    async def _take(self, report: Report, identity: Identity, body: bytes) -> Answer | Rejected:
+        standing, verdict = _best(
+            identity, await self.reports.standings(identity.repository, report.delivery_id)
+        )
+        if isinstance(verdict, Rejected):
+            if verdict.code == "identity_changed":
+                log.error(
+                    "identity_changed",
+                    alarm=True,
+                    repository=str(identity.repository),
+                    token_id=identity.repository_id,
+                )
+                await self.reports.raise_alarm(standing, identity, verdict.detail, self.clock.now())
+            return verdict
+        if isinstance(verdict, IgnoredReport):
+            return Answer(
+                202, {"ok": True, "status": "ignored", "reason": verdict.reason, "hint": verdict.hint}
+            )
+        await self.limits.take(CALLBACK, identity.repository.key)
+        outcome = await self.reports.take(report, identity, standing, body, self.clock.now())
+        return outcome if isinstance(outcome, Rejected) else _success(report, outcome)
+
+    def _note(self, answer: Answer | Rejected, report: Report, identity: Identity) -> None:
+        if isinstance(answer, Answer):
+            self.tally.callback("repeat" if answer.body.get("repeat") else str(answer.body["status"]))
+            return
+        self.tally.callback(answer.code)
+        who = {"repository": str(identity.repository), "delivery": report.delivery_id, "run": report.run_id}
+        log.info("report_refused", code=answer.code, job=report.job_name, **who)
+
+
+def _best(
+    identity: Identity, standings: tuple[Standing, ...]
+) -> tuple[Standing, Admitted | IgnoredReport | Rejected]:
+    """The upstream that takes the report; for an unknown delivery, the friendliest refusal."""
+    judged = [(standing, admit(identity, standing)) for standing in standings]
+    order = (Admitted, IgnoredReport, Rejected)
+    return min(judged, key=lambda pair: order.index(type(pair[1])))
+
+
+def _bearer(request: Request) -> str:
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not token.strip():
+        raise NotAuthentic(
+            "the Authorization header has no bearer token",
+            hint="request an OIDC token with the relay's audience (permissions: id-token: write) and send it",
+        )
+    return token.strip()
+
+
+def _success(report: Report, outcome: Outcome) -> Answer:
+    body = {"ok": True, "status": report.status.value, "repeat": isinstance(outcome, RepeatedReport)}
+    if isinstance(outcome, OpenJob) and outcome.warning:
+        body |= {"warning": outcome.warning, "job_name": outcome.job_name}
+    return Answer(200, body)

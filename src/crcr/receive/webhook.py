@@ -1,0 +1,158 @@
+"""`POST /github/webhook`: read within limits, verify, parse, decide and commit, answer.
+
+The signature is checked for every event before a byte of it is interpreted. Nobody is called from here: all
+that follows is written as effects in the transaction that takes the delivery.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Protocol
+
+import structlog
+from starlette.requests import Request
+
+from crcr.decide.events import (
+    Event,
+    Installation,
+    InstallationRepositories,
+    Ping,
+    PullRequest,
+    Push,
+    RepositoryMoved,
+    Unwanted,
+)
+from crcr.decide.model import RepoName
+from crcr.decide.outside import FilePlace
+from crcr.decide.packing import pack
+from crcr.decide.upstream import Ignored, Receipt, Seen, Taken
+from crcr.errors import BadRequest
+from crcr.ports import Clock
+from crcr.receive.answer import Answer
+from crcr.receive.body import Bodies
+from crcr.receive.signature import verify_signature
+from crcr.receive.webhook_events import parse_event, parse_payload
+
+log = structlog.get_logger(__name__)
+
+CAP_BYTES = 25 * 1024 * 1024
+_INLINE_BYTES = 256 * 1024
+_GUID_CHARS = 100
+
+
+class Inbox(Protocol):
+    async def take(
+        self, receipt: Receipt, event: PullRequest | Push, *, refreshes: tuple[RepoName, ...] = ()
+    ) -> Taken | Seen | Ignored: ...
+
+
+class Installations(Protocol):
+    async def follow(
+        self, event: Installation | InstallationRepositories | RepositoryMoved, now: datetime
+    ) -> None: ...
+
+
+class Tally(Protocol):
+    def delivery(self, event: str, outcome: str) -> None: ...
+
+
+class WebhookIntake:
+    def __init__(
+        self,
+        *,
+        secret: bytes,
+        bodies: Bodies,
+        inbox: Inbox,
+        installations: Installations,
+        upstreams: tuple[RepoName, ...],
+        allowlist_places: Mapping[RepoName, FilePlace],
+        clock: Clock,
+        tally: Tally,
+    ) -> None:
+        self._secret = secret
+        self._bodies = bodies
+        self._inbox = inbox
+        self._installations = installations
+        self._upstreams = {upstream: upstream for upstream in upstreams}
+        self._places = allowlist_places
+        self._clock = clock
+        self._tally = tally
+
+    async def handle(self, request: Request) -> Answer:
+        async with self._bodies.read(request, CAP_BYTES) as body:
+            name, guid, event, packed = await self._examine(request, body)
+            receipt = Receipt(guid, name, "webhook", packed, len(body), self._clock.now())
+        answer = await self._act(receipt, event)
+        self._tally.delivery(name, _outcome(answer))
+        return answer
+
+    async def _examine(self, request: Request, body: bytes) -> tuple[str, str, Event, bytes]:
+        signature = request.headers.get("x-hub-signature-256")
+
+        def examine() -> tuple[str, str, Event, bytes]:
+            verify_signature(self._secret, body, signature)
+            name, guid = _headers(request)
+            event = parse_event(name, body)
+            if not isinstance(event, PullRequest | Push):
+                return name, guid, event, b""
+            parse_payload(body)  # what could not be dispatched later must not be acknowledged now
+            return name, guid, event, pack(body)
+
+        # A body of megabytes would hold up everybody else's request.
+        return examine() if len(body) <= _INLINE_BYTES else await asyncio.to_thread(examine)
+
+    async def _act(self, receipt: Receipt, event: Event) -> Answer:
+        if isinstance(event, Ping):
+            return Answer(200, {"ok": True, "pong": event.zen})
+        if isinstance(event, Unwanted):
+            return _ignored(event.reason)
+        if isinstance(event, PullRequest | Push):
+            return await self._take(receipt, event)
+        await self._installations.follow(event, receipt.received_at)
+        return Answer(202, {"ok": True, "delivery": receipt.guid, "dispatches": 0})
+
+    async def _take(self, receipt: Receipt, event: PullRequest | Push) -> Answer:
+        refreshes = self._refreshes(event)
+        if event.upstream not in self._upstreams:
+            return _ignored(f"{event.upstream} is not an upstream of this relay")
+        taken = await self._inbox.take(receipt, event, refreshes=refreshes)
+        if isinstance(taken, Ignored):
+            return _ignored(taken.reason)
+        if isinstance(taken, Seen):
+            return Answer(202, {"ok": True, "delivery": receipt.guid, "repeat": True})
+        who = {"delivery": receipt.guid, "github_event": receipt.event, "upstream": str(event.upstream)}
+        log.info("delivery_taken", dispatches=taken.dispatches, state=taken.state.value, **who)
+        return Answer(202, {"ok": True, "delivery": receipt.guid, "dispatches": taken.dispatches})
+
+    def _refreshes(self, event: PullRequest | Push) -> tuple[RepoName, ...]:
+        """Upstreams whose allowlist this push may have changed."""
+        if not isinstance(event, Push):
+            return ()
+        return tuple(upstream for upstream, place in self._places.items() if _touches(event, place))
+
+
+def _touches(event: Push, place: FilePlace) -> bool:
+    here = event.upstream == place.repository and event.ref in {
+        f"refs/heads/{place.ref}",
+        f"refs/tags/{place.ref}",
+    }
+    return here and (not event.changed_paths or place.path in event.changed_paths)
+
+
+def _headers(request: Request) -> tuple[str, str]:
+    name, guid = request.headers.get("x-github-event"), request.headers.get("x-github-delivery")
+    if not name or not guid:
+        raise BadRequest(
+            "X-GitHub-Event or X-GitHub-Delivery is missing", hint="this endpoint takes GitHub's webhooks"
+        )
+    if len(guid) > _GUID_CHARS or not guid.isascii() or not guid.isprintable():
+        raise BadRequest("X-GitHub-Delivery is not a GUID")
+    return name, guid
+
+
+def _ignored(reason: str) -> Answer:
+    return Answer(202, {"ok": True, "ignored": reason})
+
+
+def _outcome(answer: Answer) -> str:
+    return next((name for name in ("ignored", "repeat", "pong") if name in answer.body), "taken")

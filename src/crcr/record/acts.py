@@ -1,0 +1,221 @@
+"""Acts by hand: pause, replay, retry, test dispatches. At once, in one transaction, audited by name."""
+
+import json
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import text
+
+from crcr.decide.model import DeliveryState, DispatchState, RepoName
+from crcr.decide.packing import pack
+from crcr.decide.upstream import PlannedDispatch
+from crcr.errors import NotFound, NotPossible
+from crcr.record.allowlists import Allowlists
+from crcr.record.database import Database, Row, Tx
+from crcr.record.dispatch_rows import send, write_dispatches
+from crcr.record.log_rows import note_act, note_change
+from crcr.record.schema import deliveries, upstreams
+from crcr.record.signals import EFFECTS
+from crcr.record.statement import Statement, inserting
+from crcr.record.targets import Targets
+from crcr.record.times import to_us
+
+_REGISTER = Statement(
+    inserting(upstreams, "upstream", "name", "created_at").on_conflict_do_update(
+        index_elements=["upstream"], set_={"name": inserting(upstreams, "name").excluded.name}
+    )
+)
+_PAUSE = Statement(text("UPDATE upstreams SET paused_at = :at WHERE upstream = :upstream"))
+_DELIVERY = Statement(
+    text(
+        "SELECT event, state, body IS NOT NULL AS kept FROM deliveries WHERE guid = :guid AND upstream = :upstream"
+    )
+)
+_UNSENT = Statement(
+    text(
+        "SELECT downstream, delivery, lane, state FROM dispatches WHERE upstream = :upstream AND delivery = :delivery"
+        " AND (state IN ('parked', 'cancelled') OR (:all = 1 AND state = 'sent'))"
+    )
+)
+_REOPEN = Statement(
+    text(
+        "UPDATE dispatches SET state = 'waiting', reason = NULL, superseded_at = NULL,"
+        " unsure = CASE WHEN state = 'sent' THEN 1 ELSE unsure END"
+        " WHERE upstream = :upstream AND delivery = :delivery AND downstream = :downstream"
+    )
+)
+_CLOSE_PARKED = Statement(
+    text(
+        "UPDATE effects SET state = 'cancelled', last_error = 'replayed' WHERE upstream = :upstream AND target = :downstream"
+        " AND delivery = :delivery AND kind = 'send_dispatch' AND state = 'parked'"
+    )
+)
+_PARKED = Statement(
+    text(
+        "SELECT effect_id, kind, target, delivery FROM effects WHERE upstream = :upstream AND state = 'parked'"
+        " AND (:effect_id IS NULL OR effect_id = :effect_id) AND (:target IS NULL OR target = :target)"
+        " AND (:since IS NULL OR finished_at >= :since) AND (:until IS NULL OR finished_at <= :until)"
+        " ORDER BY effect_id"
+    )
+)
+_RETRY = Statement(
+    text(
+        "UPDATE effects SET state = 'waiting', due_at = :now, created_at = :now, finished_at = NULL"
+        " WHERE effect_id = :effect_id AND state = 'parked'"
+    )
+)
+_UNPARK = Statement(
+    text(
+        "UPDATE dispatches SET state = 'waiting', reason = NULL"
+        " WHERE upstream = :upstream AND delivery = :delivery AND downstream = :target AND state = 'parked'"
+    )
+)
+_TAKE = Statement(
+    inserting(
+        deliveries,
+        *("guid", "upstream", "event", "action", "state", "source", "received_at", "body_bytes", "body"),
+    )
+)
+_MARK_TEST = Statement(
+    text("UPDATE dispatches SET test = 1 WHERE upstream = :upstream AND delivery = :delivery")
+)
+
+TEST_EVENT = "crcr_test"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParkedFilter:
+    effect_id: int | None = None
+    target: RepoName | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+
+class Acts:
+    def __init__(self, database: Database, targets: Targets, allowlists: Allowlists) -> None:
+        self._database = database
+        self._targets = targets
+        self._allowlists = allowlists
+
+    async def register_upstreams(self, names: tuple[RepoName, ...], now: datetime) -> None:
+        rows = [{"upstream": each.key, "name": each.full_name, "created_at": to_us(now)} for each in names]
+        await self._database.write(lambda tx: tx.many(_REGISTER, rows))
+
+    async def pause(self, upstream: RepoName, *, who: str, now: datetime, lift: bool = False) -> None:
+        """Stop dispatching (or go on, with `lift`); deliveries are taken all the same and wait."""
+
+        async def unit(tx: Tx) -> None:
+            await tx.run(_PAUSE, upstream=upstream.key, at=None if lift else to_us(now))
+            await note_act(
+                tx, upstream, who=who, act="unpause" if lift else "pause", subject=str(upstream), now=now
+            )
+            await note_change(tx, upstream, "relay", now=now)
+            tx.signal(EFFECTS)
+
+        await self._database.write(unit)
+
+    async def replay(
+        self, upstream: RepoName, guid: str, *, who: str, now: datetime, everyone: bool = False
+    ) -> int:
+        """Send a delivery again to those who did not get it (with `everyone`: to all); return to how many."""
+
+        async def unit(tx: Tx) -> int:
+            delivery = await tx.one(_DELIVERY, guid=guid, upstream=upstream.key)
+            if delivery is None:
+                raise NotFound(f"there is no delivery {guid} of {upstream}")
+            if not delivery["kept"]:
+                raise NotPossible(f"the body of delivery {guid} is no longer kept")
+            rows = await self._listed(
+                tx, upstream, await tx.all(_UNSENT, upstream=upstream.key, delivery=guid, all=int(everyone))
+            )
+            for row in rows:
+                key = {"upstream": upstream.key, "delivery": guid, "downstream": row["downstream"]}
+                await tx.run(_REOPEN, **key)
+                await tx.run(_CLOSE_PARKED, **key)
+            await send(tx, upstream.key, rows, now)
+            await note_act(tx, upstream, who=who, act="replay", subject=guid, now=now, dispatches=len(rows))
+            return len(rows)
+
+        return await self._database.write(unit)
+
+    async def retry_parked(self, upstream: RepoName, which: ParkedFilter, *, who: str, now: datetime) -> int:
+        """Give parked effects another 24 hours; return how many there were."""
+
+        async def unit(tx: Tx) -> int:
+            rows = await self.parked_rows(tx, upstream, which)
+            for row in rows:
+                await tx.run(_RETRY, effect_id=row["effect_id"], now=to_us(now))
+                await tx.run(_UNPARK, upstream=upstream.key, delivery=row["delivery"], target=row["target"])
+            if rows:
+                await note_act(
+                    tx,
+                    upstream,
+                    who=who,
+                    act="retry",
+                    subject=f"{len(rows)} effects",
+                    now=now,
+                    ids=[r["effect_id"] for r in rows],
+                )
+            tx.signal(EFFECTS)
+            return len(rows)
+
+        return await self._database.write(unit)
+
+    async def dispatch_test(
+        self, upstream: RepoName, downstream: RepoName, guid: str, *, who: str, now: datetime
+    ) -> None:
+        """Send a dispatch that is marked as a test and counted nowhere."""
+
+        async def unit(tx: Tx) -> None:
+            entry = (await self._allowlists.in_force(tx, upstream)).find(downstream)
+            if entry is None:
+                raise NotFound(f"{downstream} is not on the allowlist of {upstream}")
+            body = json.dumps(
+                {"action": "test", "repository": {"full_name": str(upstream)}, "sender": {"login": who}}
+            ).encode()
+            await tx.run(_TAKE, **_test_delivery(upstream, guid, body, now))
+            shared = {
+                "upstream": upstream.key, "delivery": guid, "event": TEST_EVENT, "action": "test",
+                "number": None, "head_sha": None, "lane": "test", "created_at": to_us(now),
+            }  # fmt: skip
+            await write_dispatches(tx, shared, (PlannedDispatch(entry, DispatchState.WAITING),), now)
+            await tx.run(_MARK_TEST, upstream=upstream.key, delivery=guid)
+            await note_act(
+                tx, upstream, who=who, act="dispatch_test", subject=str(downstream), now=now, delivery=guid
+            )
+
+        await self._database.write(unit)
+
+    async def parked_rows(self, tx: Tx, upstream: RepoName, which: ParkedFilter) -> list[Row]:
+        return await tx.all(
+            _PARKED,
+            upstream=upstream.key,
+            effect_id=which.effect_id,
+            target=which.target.key if which.target else None,
+            since=to_us(which.since) if which.since else None,
+            until=to_us(which.until) if which.until else None,
+        )
+
+    async def _listed(self, tx: Tx, upstream: RepoName, rows: list[Row]) -> list[Row]:
+        allowlist = await self._allowlists.in_force(tx, upstream)
+        suspended = await self._targets.suspended(tx, upstream)
+        return [
+            row
+            for row in rows
+            if allowlist.find(RepoName(row["downstream"])) and row["downstream"] not in suspended
+        ]
+
+
+def _test_delivery(upstream: RepoName, guid: str, body: bytes, now: datetime) -> dict[str, Any]:
+    return {
+        "guid": guid,
+        "upstream": upstream.key,
+        "event": TEST_EVENT,
+        "action": "test",
+        "state": DeliveryState.ACCEPTED.value,
+        "source": "test",
+        "received_at": to_us(now),
+        "body_bytes": len(body),
+        "body": pack(body),
+    }

@@ -1,0 +1,65 @@
+"""What a worker needs to send one dispatch: the delivery's body, the level, the target's ids."""
+
+from collections import OrderedDict
+
+from sqlalchemy import text
+
+from crcr.decide.effects import ClaimedEffect, DispatchLoad
+from crcr.decide.model import DispatchState, Level, RepoName
+from crcr.decide.packing import unpack_payload
+from crcr.decide.payload import Prepared, prepare
+from crcr.errors import NotFound
+from crcr.record.database import Database, Row
+from crcr.record.statement import Statement
+
+_KEEP = 64
+
+_LOAD = Statement(
+    text(
+        "SELECT d.event, d.level, d.state, d.test, r.name, r.repository_id, r.installation_id"
+        " FROM dispatches d LEFT JOIN repositories r ON r.upstream = d.upstream AND r.downstream = d.downstream"
+        " WHERE d.upstream = :upstream AND d.delivery = :delivery AND d.downstream = :downstream"
+    )
+)
+_BODY = Statement(text("SELECT event, body FROM deliveries WHERE guid = :delivery AND upstream = :upstream"))
+
+
+class DispatchLoads:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        # One delivery goes to many targets within seconds: unpack and trim its payload once.
+        self._prepared: OrderedDict[tuple[str, str], Prepared] = OrderedDict()
+
+    async def load(self, effect: ClaimedEffect) -> DispatchLoad | None:
+        """Return what to send; None when the dispatch was dropped meanwhile."""
+        key = {"upstream": effect.upstream.key, "delivery": effect.delivery}
+        row = await self._database.glance(lambda tx: tx.one(_LOAD, downstream=effect.target, **key))
+        if row is None or row["state"] != DispatchState.WAITING.value:
+            return None
+        return _load(row, effect, await self._payload(effect))
+
+    async def _payload(self, effect: ClaimedEffect) -> Prepared:
+        key = (effect.upstream.key, effect.delivery or "")
+        prepared = self._prepared.get(key)
+        if prepared is None:
+            prepared = self._prepared[key] = await self._prepare(*key)
+            if len(self._prepared) > _KEEP:
+                self._prepared.popitem(last=False)
+        return prepared
+
+    async def _prepare(self, upstream: str, delivery: str) -> Prepared:
+        row = await self._database.glance(lambda tx: tx.one(_BODY, upstream=upstream, delivery=delivery))
+        if row is None or row["body"] is None:
+            raise NotFound(f"the body of delivery {delivery} is no longer kept")
+        return prepare(event_type=row["event"], delivery_id=delivery, payload=unpack_payload(row["body"]))
+
+
+def _load(row: Row, effect: ClaimedEffect, payload: Prepared) -> DispatchLoad:
+    return DispatchLoad(
+        downstream=RepoName(row["name"] or effect.target),
+        level=Level(row["level"]),
+        test=bool(row["test"]),
+        repository_id=row["repository_id"],
+        installation_id=row["installation_id"],
+        payload=payload,
+    )

@@ -1,0 +1,85 @@
+"""Installations of the App, kept right by its own webhooks; applying one twice changes nothing.
+
+A deleted installation clears only the rows that name it, so a late `deleted` cannot undo a newer `created`.
+"""
+
+from datetime import datetime
+
+from sqlalchemy import text
+
+from crcr.decide.events import Installation, InstallationRepositories, InstalledRepository, RepositoryMoved
+from crcr.decide.model import RepoName
+from crcr.record.database import Database, Tx
+from crcr.record.effect_rows import add_effects
+from crcr.record.statement import Statement
+from crcr.record.targets import identify
+
+_INSTALLED = Statement(
+    text(
+        "UPDATE repositories SET installation_id = :installation_id"
+        " WHERE downstream = :downstream AND (repository_id IS NULL OR repository_id = :repository_id)"
+    )
+)
+_UNINSTALLED = Statement(
+    text("UPDATE repositories SET installation_id = NULL WHERE installation_id = :installation_id")
+)
+_UNINSTALLED_ONE = Statement(
+    text(
+        "UPDATE repositories SET installation_id = NULL"
+        " WHERE installation_id = :installation_id AND downstream = :downstream"
+    )
+)
+_MOVED = Statement(
+    text(
+        "UPDATE repositories SET alarm = :alarm WHERE repository_id = :repository_id AND downstream <> :new_name"
+    )
+)
+_UNCONFIRMED = Statement(
+    text(
+        "SELECT upstream FROM repositories WHERE downstream = :downstream AND confirmed = 0 AND NOT EXISTS ("
+        " SELECT 1 FROM effects e WHERE e.upstream = repositories.upstream AND e.target = repositories.downstream"
+        " AND e.lane = 'identity' AND e.state IN ('waiting', 'claimed'))"
+    )
+)
+_UPSTREAM_INSTALLED = Statement(
+    text(
+        "UPDATE upstreams SET installation_id = :installation_id, repository_id = :repository_id WHERE upstream = :name"
+    )
+)
+
+
+class Installations:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def follow(
+        self, event: Installation | InstallationRepositories | RepositoryMoved, now: datetime
+    ) -> None:
+        await self._database.write(lambda tx: self._follow(tx, event, now))
+
+    async def _follow(
+        self, tx: Tx, event: Installation | InstallationRepositories | RepositoryMoved, now: datetime
+    ) -> None:
+        if isinstance(event, RepositoryMoved):
+            alarm = f"moved to {event.new_name}"
+            await tx.run(_MOVED, repository_id=event.repository_id, new_name=event.new_name.key, alarm=alarm)
+        elif isinstance(event, InstallationRepositories):
+            await self._installed(tx, event.installation_id, event.added, now)
+            for gone in event.removed:
+                await tx.run(
+                    _UNINSTALLED_ONE, installation_id=event.installation_id, downstream=gone.name.key
+                )
+        elif event.action in {"deleted", "suspend"}:
+            await tx.run(_UNINSTALLED, installation_id=event.installation_id)
+        else:
+            await self._installed(tx, event.installation_id, event.repositories, now)
+
+    async def _installed(
+        self, tx: Tx, installation_id: int, added: tuple[InstalledRepository, ...], now: datetime
+    ) -> None:
+        for repository in added:
+            ids = {"installation_id": installation_id, "repository_id": repository.repository_id}
+            await tx.run(_INSTALLED, downstream=repository.name.key, **ids)
+            await tx.run(_UPSTREAM_INSTALLED, name=repository.name.key, **ids)
+            for row in await tx.all(_UNCONFIRMED, downstream=repository.name.key):
+                await add_effects(tx, [identify(RepoName(row["upstream"]), repository.name.key, now)])

@@ -1,0 +1,100 @@
+"""What time does to records: silent jobs time out, old bodies and finished effects go, in small steps."""
+
+from collections.abc import Awaitable, Callable
+from datetime import datetime, timedelta
+from functools import partial
+
+from sqlalchemy import text
+
+from crcr.decide.lifecycle import LIFECYCLE, Apply, JobEvent
+from crcr.decide.model import JobState, RepoName
+from crcr.record.database import Database, Tx
+from crcr.record.log_rows import note_change
+from crcr.record.statement import Statement
+from crcr.record.times import to_us
+
+_STEP = 500
+_KEEP_CHANGES = timedelta(days=1)
+_KEEP_FINISHED = timedelta(days=7)
+
+_KEY = ("upstream", "delivery", "downstream", "workflow", "run_id", "attempt", "job_name")
+
+_SILENT = Statement(
+    text(
+        "SELECT upstream, delivery, downstream, workflow, run_id, attempt, job_name, number FROM jobs"
+        " WHERE state = 'in_progress' AND silent_at <= :now ORDER BY silent_at LIMIT :most"
+    )
+)
+_TIME_OUT = Statement(
+    text(
+        "UPDATE jobs SET state = :state, swept_at = :now WHERE upstream = :upstream AND delivery = :delivery"
+        " AND downstream = :downstream AND workflow = :workflow AND run_id = :run_id AND attempt = :attempt"
+        " AND job_name = :job_name AND state = 'in_progress'"
+    )
+)
+_FORGET_BODIES = Statement(
+    text(
+        "UPDATE deliveries SET body = NULL WHERE (guid, upstream) IN (SELECT guid, upstream FROM deliveries"
+        " WHERE body IS NOT NULL AND received_at < :before ORDER BY received_at LIMIT :most)"
+    )
+)
+_FORGET_EFFECTS = Statement(
+    text(
+        "DELETE FROM effects WHERE effect_id IN (SELECT effect_id FROM effects"
+        " WHERE state IN ('done', 'cancelled') AND finished_at < :before ORDER BY finished_at LIMIT :most)"
+    )
+)
+_FORGET_CHANGES = Statement(
+    text(
+        "DELETE FROM changes WHERE change_id IN (SELECT change_id FROM changes WHERE at < :before"
+        " AND change_id < (SELECT max(change_id) FROM changes) ORDER BY change_id LIMIT :most)"
+    )
+)
+
+
+class Sweeps:
+    def __init__(self, database: Database, keep_bodies: timedelta) -> None:
+        self._database = database
+        self._keep_bodies = keep_bodies
+
+    async def time_out_silent(self, now: datetime) -> int:
+        """Time out jobs that reported nothing for too long; return how many. A late result is still taken."""
+        verdict = LIFECYCLE[JobState.IN_PROGRESS, JobEvent.WENT_SILENT]
+        state = verdict.state if isinstance(verdict, Apply) else JobState.IN_PROGRESS
+
+        async def unit(tx: Tx) -> int:
+            silent = await tx.all(_SILENT, now=to_us(now), most=_STEP)
+            for row in silent:
+                key = {name: row[name] for name in _KEY}
+                await tx.run(_TIME_OUT, now=to_us(now), state=state.value, **key)
+                where = {
+                    "downstream": row["downstream"],
+                    "delivery": row["delivery"],
+                    "number": row["number"],
+                }
+                await note_change(tx, RepoName(row["upstream"]), "job", now=now, **where)
+            return len(silent)
+
+        return await _step_by_step(lambda: self._database.write(unit))
+
+    async def forget(self, now: datetime) -> None:
+        """Let go of what is kept for a while only: raw bodies, finished effects, live changes."""
+        for statement, before in (
+            (_FORGET_BODIES, now - self._keep_bodies),
+            (_FORGET_EFFECTS, now - _KEEP_FINISHED),
+            (_FORGET_CHANGES, now - _KEEP_CHANGES),
+        ):
+            await _step_by_step(partial(self._remove, statement, before))
+
+    async def _remove(self, statement: Statement, before: datetime) -> int:
+        return await self._database.write(lambda tx: tx.run(statement, before=to_us(before), most=_STEP))
+
+
+async def _step_by_step(step: Callable[[], Awaitable[int]]) -> int:
+    """Repeat until a step was not full, so that no transaction grows long."""
+    total = 0
+    while True:
+        done = await step()
+        total += done
+        if done < _STEP:
+            return total

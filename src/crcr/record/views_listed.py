@@ -1,0 +1,101 @@
+"""Who may be seen: the allowlist in force as the pages' gate, and the state of its readings.
+
+A backend that left the list is not shown, since nobody can say any more how visible it wanted to be.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Protocol
+
+from sqlalchemy import text
+
+from crcr.decide.allowlist import Allowlist, Entry, Problem, Visibility
+from crcr.decide.model import Level, RepoName
+from crcr.decide.views import AllowlistState, AllowlistView, ListedBackend
+from crcr.errors import NoAllowlist, NotFound
+from crcr.record.database import Tx
+from crcr.record.statement import Statement
+from crcr.record.times import from_us
+
+_NEWEST = Statement(
+    text(
+        "SELECT version, source, good, problems, read_at FROM allowlist_versions"
+        " WHERE upstream = :upstream ORDER BY version DESC LIMIT 1"
+    )
+)
+_IN_FORCE = Statement(
+    text(
+        "SELECT version, source, read_at FROM allowlist_versions"
+        " WHERE upstream = :upstream AND good = 1 ORDER BY version DESC LIMIT 1"
+    )
+)
+
+
+class ListReader(Protocol):
+    async def in_force(self, tx: Tx, upstream: RepoName) -> Allowlist: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The entries of one upstream by how much of them is shown, under their key names."""
+
+    shown: dict[str, Entry]
+    """On the pages, be it by name only."""
+    public: dict[str, Entry]
+    """With their dispatches."""
+    reporting: dict[str, Entry]
+    """With their results too: public, and at a level whose results are recorded."""
+
+    def written(self, downstream: str) -> str:
+        return self.shown[downstream].name.full_name
+
+    def entry(self, downstream: RepoName) -> Entry:
+        entry = self.shown.get(downstream.key)
+        if entry is None:
+            raise NotFound(f"{downstream} is not a backend of this upstream", hint="see /api/v1/allowlist")
+        return entry
+
+
+async def who_is_seen(tx: Tx, lists: ListReader, upstream: RepoName) -> Seen:
+    """Without an allowlist nobody is seen."""
+    try:
+        entries = (await lists.in_force(tx, upstream)).entries
+    except NoAllowlist:
+        entries = ()
+    shown = {each.name.key: each for each in entries if each.visibility is not Visibility.HIDDEN}
+    public = {key: each for key, each in shown.items() if each.visibility is Visibility.PUBLIC}
+    reporting = {key: each for key, each in public.items() if each.level >= Level.L2}
+    return Seen(shown, public, reporting)
+
+
+async def allowlist_state(tx: Tx, upstream: RepoName) -> AllowlistState:
+    newest = await tx.one(_NEWEST, upstream=upstream.key)
+    in_force = await tx.one(_IN_FORCE, upstream=upstream.key)
+    bad = newest is not None and not newest["good"]
+    problems = json.loads(newest["problems"]) if newest else []
+    return AllowlistState(
+        version=in_force["version"] if in_force else None,
+        source=in_force["source"] if in_force else None,
+        read_at=from_us(in_force["read_at"]) if in_force else None,
+        newest_is_bad=bad,
+        problems=tuple(Problem(*each) for each in problems if bad),
+    )
+
+
+async def allowlist_view(tx: Tx, lists: ListReader, upstream: RepoName) -> AllowlistView:
+    seen = await who_is_seen(tx, lists, upstream)
+    return AllowlistView(
+        await allowlist_state(tx, upstream),
+        tuple(_listed(each, public=key in seen.public) for key, each in seen.shown.items()),
+    )
+
+
+def _listed(entry: Entry, *, public: bool) -> ListedBackend:
+    return ListedBackend(
+        name=entry.name,
+        level=entry.level,
+        device=entry.device if public else None,
+        oncalls=entry.oncalls if public else (),
+        hardware=entry.hardware if public else None,
+        events=tuple(sorted(entry.events)) if public else (),
+    )

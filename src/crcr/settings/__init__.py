@@ -1,0 +1,24 @@
+"""What the operator decides: `load_settings` reads environment and file into one frozen `Settings`.
+
+Only `wiring`, `cli` and the documentation know these types; everything below them is given plain values.
+"""
+
+from crcr.settings.load import load_settings
+from crcr.settings.model import LATER, Settings
+from crcr.settings.sources import AllowlistSource, FileSource, GitHubSource, IssuerSetting, Sqlite
+from crcr.settings.table import Setting, rows
+from crcr.settings.upstreams import UpstreamSetting
+
+__all__ = [
+    "LATER",
+    "AllowlistSource",
+    "FileSource",
+    "GitHubSource",
+    "IssuerSetting",
+    "Setting",
+    "Settings",
+    "Sqlite",
+    "UpstreamSetting",
+    "load_settings",
+    "rows",
+]

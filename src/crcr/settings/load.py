@@ -1,0 +1,210 @@
+"""From environment and file to `Settings`, or to the list of everything that is wrong with them.
+
+Variables stand over the file, the file over the defaults. Nothing is skipped after a first problem, nothing
+unknown is passed over, and no message holds the value of a secret.
+"""
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import SecretStr
+
+from crcr.errors import BadSettings
+from crcr.settings.model import LATER, Settings
+from crcr.settings.sources import GitHubSource, web_of
+from crcr.settings.table import FILE_SUFFIX, PREFIX, Given, Setting, hint, missing, read, rows
+from crcr.settings.upstreams import UpstreamSetting, read_upstreams
+
+DEFAULT_FILE = "crcr.toml"
+_UPSTREAM_KEY = "upstream"
+_MAX_SECRET_BYTES = 64 * 1024
+
+Found = dict[str, Given]
+"""What one layer holds, by the setting's key."""
+
+
+def load_settings(*, config: Path | None, environ: Mapping[str, str], cwd: Path) -> Settings:
+    """Return the settings, or raise `BadSettings` with one sentence for each problem."""
+    problems: list[str] = []
+    file = _from_file(config, cwd, problems)
+    variables = _from_environ(environ, cwd, problems)
+    draft = _Draft({**(file or {}), **variables}, problems, cwd)
+    # Of a file that cannot be read it is not known what it lacks.
+    draft.read_all(report_missing=file is not None)
+    draft.read_upstreams(file, variables)
+    draft.check_together()
+    if problems:
+        raise BadSettings(list(dict.fromkeys(problems)))
+    return Settings(**draft.values)
+
+
+def _settings_rows() -> tuple[Setting, ...]:
+    return (*rows(Settings).values(), *LATER)
+
+
+def _from_environ(environ: Mapping[str, str], cwd: Path, problems: list[str]) -> Found:
+    known = [*_settings_rows(), *(row for row in rows(UpstreamSetting).values() if row.env)]
+    # An empty variable counts as absent: compose files pass `${NAME:-}` for what is not set.
+    given = {
+        name: Given(value, name, cwd)
+        for name, value in sorted(environ.items())
+        if name.startswith(PREFIX) and value.strip()
+    }
+    names = {row.key: row.variable for row in known}
+    return _picked(known, given, names, FILE_SUFFIX, problems)
+
+
+def _from_file(config: Path | None, cwd: Path, problems: list[str]) -> Found | None:
+    """Return what the file holds, nothing when there is none, None when it cannot be read."""
+    path = cwd / (config or DEFAULT_FILE)
+    if config is None and not path.exists():
+        return {}
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        problems.append(f"{config or DEFAULT_FILE} cannot be read: {error.strerror}; check --config.")
+        return None
+    except ValueError as error:  # not TOML, or not UTF-8
+        problems.append(f"{config or DEFAULT_FILE} is not a TOML file: {error}.")
+        return None
+    return _from_toml(content, path.parent, problems)
+
+
+def _from_toml(content: Mapping[str, object], folder: Path, problems: list[str]) -> Found:
+    known = list(_settings_rows())
+    tables = {row.key.partition(".")[0] for row in known if "." in row.key}
+    given = {key: Given(value, key, folder) for key, value in _flat(content, tables) if value != ""}
+    upstream = given.pop(_UPSTREAM_KEY, None)
+    found = _picked(known, given, {row.key: row.key for row in known}, FILE_SUFFIX.lower(), problems)
+    return {**found, _UPSTREAM_KEY: upstream} if upstream else found
+
+
+def _flat(table: Mapping[str, object], tables: set[str], prefix: str = "") -> Iterator[tuple[str, object]]:
+    for key, value in table.items():
+        if isinstance(value, dict) and not prefix and key in tables:
+            yield from _flat(value, tables, f"{key}.")
+        else:
+            yield prefix + key, value
+
+
+def _picked(
+    known: list[Setting], given: Found, names: Mapping[str, str], suffix: str, problems: list[str]
+) -> Found:
+    """Sort one layer's values by setting, following `…_FILE` names; what is left over is unknown."""
+    found: Found = {}
+    rest = dict(given)
+    for row in known:
+        name = names[row.key]
+        plain = rest.pop(name, None)
+        file = rest.pop(name + suffix, None) if row.secret else None
+        if plain and file:
+            problems.append(f"{name} and {name}{suffix} are both given; keep one.")
+        elif plain or (file and (plain := _content(file, problems))):
+            found[row.key] = plain
+    all_names = [*names.values(), *(names[row.key] + suffix for row in known if row.secret)]
+    problems += [_unknown(name, all_names, suffix) for name in rest]
+    return found
+
+
+def _unknown(name: str, known: list[str], suffix: str) -> str:
+    plain = name.removesuffix(suffix)
+    if plain != name and plain in known:
+        return f"{name} is not a setting: only secrets are read from files; set {plain}."
+    return f"{name} is not a setting; {hint(name, known)}"
+
+
+def _content(given: Given, problems: list[str]) -> Given | None:
+    """Return the file's text under the name that pointed to it; its paths, too, count from the same folder."""
+    try:
+        with (given.folder / str(given.value)).open("rb") as file:
+            text = file.read(_MAX_SECRET_BYTES).decode()
+    except OSError as error:
+        problems.append(f"{given.written} names a file that cannot be read: {error.strerror}.")
+        return None
+    except ValueError:  # not UTF-8, or a path that cannot be one
+        problems.append(f"{given.written} names a file that does not hold text.")
+        return None
+    return Given(text.strip("\r\n"), given.written, given.folder)
+
+
+class _Draft:
+    """The settings while they are read: values so far, and how each was written."""
+
+    def __init__(self, found: Found, problems: list[str], cwd: Path) -> None:
+        self.values: dict[str, Any] = {}
+        self._found = found
+        self._problems = problems
+        self._cwd = cwd
+        self._rows = rows(Settings)
+
+    def read_all(self, *, report_missing: bool) -> None:
+        for field, row in self._rows.items():
+            given = self._found.get(row.key) or row.by_default(self._cwd)
+            if given and (value := read(row, given, self._problems)) is not None:
+                self.values[field] = value
+            elif not given and row.required and report_missing:
+                self._problems.append(missing(row))
+        for row in LATER:
+            if given := self._found.get(row.key):
+                read(row, given, self._problems)
+
+    def read_upstreams(self, file: Found | None, variables: Found) -> None:
+        named = {
+            field: variables[row.key] for field, row in rows(UpstreamSetting).items() if row.key in variables
+        }
+        if file is not None:
+            self.values["upstreams"] = read_upstreams(file.get(_UPSTREAM_KEY), named, self._problems)
+            return
+        for field, given in named.items():
+            read(rows(UpstreamSetting)[field], given, self._problems)
+
+    def check_together(self) -> None:
+        self._problems += [problem for check in (_timeouts, _forward, _ingest) if (problem := check(self))]
+        self._problems += _foreign_allowlists(self)
+
+    def written(self, field: str) -> str:
+        row = self._rows[field]
+        return self._found[row.key].written if self.given(field) else row.variable
+
+    def given(self, field: str) -> bool:
+        return self._rows[field].key in self._found
+
+
+def _timeouts(draft: _Draft) -> str | None:
+    job_s, gate_s = draft.values.get("job_timeout_s"), draft.values.get("gate_timeout_s")
+    if job_s is None or gate_s is None or gate_s >= job_s:
+        return None
+    names = draft.written("gate_timeout_s"), draft.written("job_timeout_s")
+    return f"{names[0]} must not be below {names[1]}: the gate waits at least as long as a job may be silent."
+
+
+def _forward(draft: _Draft) -> str | None:
+    names = ("hud_forward_url", "hud_forward_token")
+    present = [name for name in names if draft.given(name)]
+    if len(present) != 1:
+        return None
+    absent = next(name for name in names if name not in present)
+    return f"{draft.written(present[0])} needs {draft.written(absent)} beside it; set both or none."
+
+
+def _ingest(draft: _Draft) -> str | None:
+    ingest, forward = draft.values.get("hud_ingest_token"), draft.values.get("hud_forward_token")
+    if not isinstance(ingest, SecretStr) or ingest != forward:
+        return None
+    names = draft.written("hud_ingest_token"), draft.written("hud_forward_token")
+    return f"{names[0]} must differ from {names[1]}: who may read what we send must not write here."
+
+
+def _foreign_allowlists(draft: _Draft) -> Iterator[str]:
+    if "github_api_url" not in draft.values:
+        return
+    home = web_of(draft.values["github_api_url"])
+    for upstream in draft.values.get("upstreams", ()):
+        source = upstream.allowlist
+        if isinstance(source, GitHubSource) and source.web != home:
+            yield (
+                f"The allowlist of {upstream.name} is at {source.web}, but {draft.written('github_api_url')} "
+                f"belongs to {home}; use an address there."
+            )

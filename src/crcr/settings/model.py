@@ -1,0 +1,281 @@
+"""The settings themselves: types, names, defaults and meanings, one declaration each.
+
+`upstreams` is put together by the loader, because two variables and any number of tables can say it. No default
+points at anybody's service but GitHub's own public API.
+"""
+
+from ipaddress import IPv4Network, IPv6Network
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, SecretStr
+
+from crcr.settings import readers, sources
+from crcr.settings.sources import IssuerSetting, Sqlite
+from crcr.settings.table import FROZEN, Setting, rows
+from crcr.settings.upstreams import UpstreamSetting
+
+_SHORT = 16
+
+
+class Settings(BaseModel):
+    model_config = FROZEN
+
+    upstreams: tuple[UpstreamSetting, ...]
+    github_app_id: Annotated[
+        str,
+        Setting(
+            "GITHUB_APP_ID",
+            "github.app_id",
+            readers.app_id,
+            "id or client id of the GitHub App; one App serves all upstreams",
+            required=True,
+        ),
+    ]
+    github_app_private_key: Annotated[
+        SecretStr,
+        Setting(
+            "GITHUB_APP_PRIVATE_KEY",
+            "github.app_private_key",
+            readers.private_key,
+            "the App's private key, PEM",
+            required=True,
+            secret=True,
+        ),
+    ]
+    github_webhook_secret: Annotated[
+        SecretStr,
+        Setting(
+            "GITHUB_WEBHOOK_SECRET",
+            "github.webhook_secret",
+            readers.secret,
+            "the secret that signs the App's webhooks; 16 characters or more",
+            required=True,
+            secret=True,
+        ),
+    ]
+    github_api_url: Annotated[
+        str,
+        Setting(
+            "GITHUB_API_URL",
+            "github.api_url",
+            readers.safe_url,
+            "API of GitHub, or of a GitHub Enterprise Server (`https://HOST/api/v3`)",
+            default="https://api.github.com",
+        ),
+    ]
+    public_url: Annotated[
+        str,
+        Setting(
+            "PUBLIC_URL",
+            "public_url",
+            readers.url,
+            "where callers reach the relay; goes into dispatches and links",
+            default="http://127.0.0.1:8000",
+        ),
+    ]
+    database: Annotated[
+        Sqlite,
+        Setting(
+            "DATABASE_URL",
+            "database_url",
+            sources.database,
+            "where the data is kept: `sqlite:///path` (`postgresql://…` comes with a later release)",
+            default="sqlite:///crcr.db",
+            secret=True,
+        ),
+    ]
+    oidc_audiences: Annotated[
+        tuple[str, ...],
+        Setting(
+            "OIDC_AUDIENCE",
+            "oidc.audience",
+            readers.texts,
+            "the `aud` that callers' tokens must carry, one or a comma list",
+            required=True,
+        ),
+    ]
+    oidc_issuers: Annotated[
+        tuple[IssuerSetting, ...],
+        Setting(
+            "OIDC_ISSUERS",
+            "oidc.issuer",
+            sources.issuers,
+            'token issuers added or replaced, as JSON `[{"issuer":…,"kind":"github","jwks_url":…}]`, or '
+            "as `[[oidc.issuer]]` tables; the public ones are known",
+        ),
+    ] = ()
+    rate_limit_per_min: Annotated[
+        int,
+        Setting(
+            "RATE_LIMIT_PER_MIN",
+            "rate_limit_per_min",
+            readers.whole(1, 1_000_000),
+            "callbacks taken per repository and minute",
+            default="300",
+        ),
+    ]
+    job_timeout_s: Annotated[
+        int,
+        Setting(
+            "JOB_TIMEOUT",
+            "job_timeout",
+            readers.duration,
+            "silence after which a job is looked up; the allowlist can say it per downstream",
+            default="6h",
+        ),
+    ]
+    gate_timeout_s: Annotated[
+        int,
+        Setting(
+            "GATE_TIMEOUT",
+            "gate_timeout",
+            readers.duration,
+            "how long the gate waits from the dispatch on; never below the job's time-out",
+            default="8h",
+        ),
+    ]
+    hud_forward_url: Annotated[
+        str | None,
+        Setting(
+            "HUD_FORWARD_URL",
+            "hud.forward_url",
+            readers.url,
+            "another HUD that gets every result; goes with its token",
+        ),
+    ] = None
+    hud_forward_token: Annotated[
+        SecretStr | None,
+        Setting(
+            "HUD_FORWARD_TOKEN",
+            "hud.forward_token",
+            readers.secret,
+            "the token that the other HUD expects",
+            secret=True,
+        ),
+    ] = None
+    hud_ingest_token: Annotated[
+        SecretStr | None,
+        Setting(
+            "HUD_INGEST_TOKEN",
+            "hud.ingest_token",
+            readers.secret,
+            "the token for our own ingest, different from the one above; not set: ingest is off",
+            secret=True,
+        ),
+    ] = None
+    hud_access: Annotated[
+        Literal["public"],
+        Setting(
+            "HUD_ACCESS",
+            "hud.access",
+            readers.one_of("public", later=("token", "proxy")),
+            "who sees the pages: `public` (`token` and `proxy` come with a later release)",
+            default="public",
+        ),
+    ]
+    trusted_proxies: Annotated[
+        tuple[IPv4Network | IPv6Network, ...],
+        Setting(
+            "TRUSTED_PROXIES",
+            "trusted_proxies",
+            readers.networks,
+            "addresses or networks whose `X-Forwarded-For` counts, as a comma list",
+        ),
+    ] = ()
+    host: Annotated[str, Setting("HOST", "host", readers.host, "address to listen on", default="127.0.0.1")]
+    port: Annotated[
+        int, Setting("PORT", "port", readers.whole(1, 65535), "port to listen on", default="8000")
+    ]
+    log_format: Annotated[
+        Literal["auto", "json", "console"],
+        Setting(
+            "LOG_FORMAT",
+            "log.format",
+            readers.one_of("auto", "json", "console"),
+            "`json`, `console`, or `auto`: console on a terminal, else JSON lines",
+            default="auto",
+        ),
+    ]
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"],
+        Setting(
+            "LOG_LEVEL",
+            "log.level",
+            readers.one_of("debug", "info", "warning", "error"),
+            "the least level that is written: `debug`, `info`, `warning` or `error`",
+            default="info",
+        ),
+    ]
+    worker_concurrency: Annotated[
+        int,
+        Setting(
+            "WORKER_CONCURRENCY",
+            "worker_concurrency",
+            readers.whole(1, 1000),
+            "effects that one worker carries out at the same time",
+            default="64",
+        ),
+    ]
+    keep_bodies_days: Annotated[
+        int,
+        Setting(
+            "KEEP_BODIES_DAYS",
+            "keep_bodies_days",
+            readers.whole(1, 3650),
+            "days that the bodies of webhooks and reports are kept for replay",
+            default="30",
+        ),
+    ]
+
+    def secrets(self) -> tuple[str, ...]:
+        """Return every secret's text, for `log.redact_literals` and nothing else."""
+        values = (getattr(self, field) for field in type(self).model_fields)
+        return tuple(value.get_secret_value() for value in values if isinstance(value, SecretStr))
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return what is allowed and unwise, as sentences for the log at start."""
+        short = [
+            f"{row.variable} is shorter than {_SHORT} characters and may be guessed; use a random one."
+            for field, row in rows(type(self)).items()
+            if isinstance(value := getattr(self, field), SecretStr) and len(value.get_secret_value()) < _SHORT
+        ]
+        return (*short, *self._exposed())
+
+    def _exposed(self) -> tuple[str, ...]:
+        found = []
+        if (parts := urlsplit(self.public_url)).scheme == "http" and parts.hostname not in readers.LOOPBACK:
+            found.append(
+                "CRCR_PUBLIC_URL is http://, so callers send their tokens unencrypted; use https://."
+            )
+        if any(network.prefixlen == 0 for network in self.trusted_proxies):
+            found.append(
+                "CRCR_TRUSTED_PROXIES trusts every address, so callers can make up theirs; name the proxies."
+            )
+        return tuple(found)
+
+
+LATER: tuple[Setting, ...] = (
+    Setting(
+        "REDIS_URL",
+        "redis_url",
+        readers.later,
+        "`redis://…` for limits shared by replicas; comes with a later release",
+        secret=True,
+    ),
+    Setting(
+        "CLICKHOUSE_URL",
+        "clickhouse_url",
+        readers.later,
+        "`clickhouse://…` for history; comes with a later release",
+        secret=True,
+    ),
+    Setting(
+        "ADMIN_TOKENS",
+        "admin_tokens",
+        readers.later,
+        "named tokens for administration over HTTP; comes with a later release",
+        secret=True,
+    ),
+)
+"""Names that are known and cannot be set yet: refused, because a setting without effect fails in silence."""

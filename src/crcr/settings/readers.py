@@ -1,0 +1,181 @@
+"""Readers of single values: each takes what was found and returns a checked value, or raises `Wrong`.
+
+Texts come from the environment, typed values from TOML: both spellings of a number or a list are taken. The
+readers of secrets (`secret`, `private_key`, `database`) never put what they were given into their message.
+"""
+
+import re
+from collections.abc import Callable
+from ipaddress import IPv4Network, IPv6Network, ip_network
+from urllib.parse import SplitResult, urlsplit
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from pydantic import SecretStr
+
+from crcr.settings.table import Given, Wrong
+
+_DURATION = re.compile(r"([0-9]{1,9})\s?([smhd])")
+_UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_MAX_DURATION_S = 30 * 86400
+_APP_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_HOST = re.compile(r"[A-Za-z0-9.:_-]{1,253}")
+_SHOWN = 80
+LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+
+
+def shown(value: object) -> str:
+    """Quote a value for a sentence, short and on one line."""
+    text = ascii(value)
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+
+
+def text(given: Given) -> str:
+    if not isinstance(given.value, str):
+        raise Wrong("must be text in quotes.")
+    if not given.value.strip() or "\0" in given.value:
+        raise Wrong("must not be empty.")
+    return given.value.strip()
+
+
+def secret(given: Given) -> SecretStr:
+    """Take a secret as it is: blanks inside or around it may belong to it, a line end does not."""
+    if not isinstance(given.value, str):
+        raise Wrong("must be text in quotes.")
+    value = given.value.rstrip("\r\n")
+    if not value.strip():
+        raise Wrong("must not be empty.")
+    return SecretStr(value)
+
+
+def private_key(given: Given) -> SecretStr:
+    pem = secret(given)
+    # One-line environment files write line ends as a backslash and an n.
+    key_text = pem.get_secret_value().strip().replace("\\n", "\n")
+    try:
+        key = load_pem_private_key(key_text.encode(), password=None)
+    except TypeError:
+        raise Wrong("is protected by a password; store the key without one.") from None
+    except (ValueError, UnsupportedAlgorithm):
+        raise Wrong(
+            "is not a readable PEM key; use the .pem file that GitHub gave for the App, unchanged."
+        ) from None
+    if not isinstance(key, RSAPrivateKey) or key.key_size < 2048:
+        raise Wrong("must be an RSA key of at least 2,048 bits, as GitHub makes it for the App.")
+    return pem
+
+
+def app_id(given: Given) -> str:
+    value = given.value
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)
+    if not isinstance(value, str) or not _APP_ID.fullmatch(value.strip()):
+        raise Wrong(f"must be the App's id or client id from its settings page, not {shown(given.value)}.")
+    return value.strip()
+
+
+def whole(least: int, most: int) -> Callable[[Given], int]:
+    def read(given: Given) -> int:
+        value = given.value
+        if isinstance(value, str) and re.fullmatch(r"[0-9]{1,12}", value.strip()):
+            value = int(value)
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            raise Wrong(f"must be a whole number from {least} to {most}, not {shown(given.value)}.")
+        return value
+
+    return read
+
+
+def duration(given: Given) -> int:
+    """Return seconds."""
+    found = _DURATION.fullmatch(given.value.strip()) if isinstance(given.value, str) else None
+    seconds = int(found[1]) * _UNIT_S[found[2]] if found else 0
+    if not 0 < seconds <= _MAX_DURATION_S:
+        raise Wrong(
+            f"must be a duration of at most 30d such as 90s, 30m, 6h or 2d, not {shown(given.value)}."
+        )
+    return seconds
+
+
+def one_of(*known: str, later: tuple[str, ...] = ()) -> Callable[[Given], str]:
+    def read(given: Given) -> str:
+        value = given.value.strip().lower() if isinstance(given.value, str) else given.value
+        if value in later:
+            raise Wrong(f"can be {', '.join(known)} in this release; {shown(value)} comes with a later one.")
+        if not isinstance(value, str) or value not in known:
+            raise Wrong(f"must be {' or '.join(known)}, not {shown(given.value)}.")
+        return value
+
+    return read
+
+
+def texts(given: Given) -> tuple[str, ...]:
+    """Read `a, b` or a list of texts; repeats are dropped."""
+    items = given.value.split(",") if isinstance(given.value, str) else given.value
+    if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
+        raise Wrong('must be a list of texts: "a, b" or ["a", "b"].')
+    found = tuple(dict.fromkeys(item.strip() for item in items if item.strip()))
+    if not found:
+        raise Wrong("must name at least one.")
+    return found
+
+
+def list_of_texts(given: Given) -> tuple[str, ...]:
+    """Read a list that may be empty, where that says something: no refs are ignored, no prefixes count."""
+    return () if given.value == [] else texts(given)
+
+
+def networks(given: Given) -> tuple[IPv4Network | IPv6Network, ...]:
+    return tuple(_network(item) for item in texts(given))
+
+
+def _network(item: str) -> IPv4Network | IPv6Network:
+    try:
+        return ip_network(item)
+    except ValueError:
+        pass
+    try:
+        meant = ip_network(item, strict=False)
+    except ValueError:
+        raise Wrong(f"holds {shown(item)}; write an address or a network such as 10.0.0.0/8.") from None
+    raise Wrong(f"holds {shown(item)}, which is inside a network; write {meant}.")
+
+
+def host(given: Given) -> str:
+    if not isinstance(given.value, str) or not _HOST.fullmatch(given.value.strip()):
+        raise Wrong(f"must be an address or a name to listen on, not {shown(given.value)}.")
+    return given.value.strip()
+
+
+def url(given: Given) -> str:
+    """Read an http(s) address; its end carries no slash, so that a path can be put after it."""
+    value = text(given)
+    parts = split_url(value)
+    if parts is None or parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise Wrong("must be an http:// or https:// address.")
+    if parts.username is not None or parts.query or parts.fragment:
+        raise Wrong("must be an address without user, password, ? and #.")
+    return value.rstrip("/")
+
+
+def safe_url(given: Given) -> str:
+    """Read an address that credentials are sent to: encrypted, or on this machine."""
+    value = url(given)
+    parts = urlsplit(value)
+    if parts.scheme != "https" and parts.hostname not in LOOPBACK:
+        raise Wrong("must be an https:// address (http:// only on this machine).")
+    return value
+
+
+def split_url(value: str) -> SplitResult | None:
+    try:
+        parts = urlsplit(value)
+        _ = parts.port  # read for its check
+    except ValueError:
+        return None
+    return None if re.search(r"[\s\x00-\x1f\x7f\\]", value) else parts
+
+
+def later(_: Given) -> object:
+    raise Wrong("is not supported by this release yet; it comes with a later one: remove it.")

@@ -1,0 +1,132 @@
+"""Readers of places: where an allowlist is kept, where the data is, and which issuers are added.
+
+A GitHub address names branch and path in one line. The first part after `blob/` is the branch; a branch that
+holds a slash is written with %2F (`blob/release%2F2.0/allowlist.yml`), because nothing else tells them apart.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from crcr.decide.identity import IssuerKind
+from crcr.decide.model import RepoName, is_repo_name
+from crcr.decide.outside import FilePlace
+from crcr.settings import readers
+from crcr.settings.table import Given, Wrong
+
+_BLOB = re.compile(
+    r"/(?P<owner>[^/]+)/(?P<repo>[^/]+)/blob/(?P<ref>[^/]+)/(?P<path>[^/]+(?:/[^/]+)*)", re.ASCII
+)
+_FORM = "https://github.com/owner/repo/blob/branch/path"
+_SQLITE = "sqlite:///"
+
+
+@dataclass(frozen=True, slots=True)
+class FileSource:
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class GitHubSource:
+    place: FilePlace
+    web: str
+    """Scheme and host of the address; it must belong to the API that the relay asks."""
+
+
+AllowlistSource = FileSource | GitHubSource
+
+
+@dataclass(frozen=True, slots=True)
+class Sqlite:
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class IssuerSetting:
+    issuer: str
+    kind: IssuerKind
+    jwks_url: str | None = None
+
+
+def allowlist_source(given: Given) -> AllowlistSource:
+    value = readers.text(given)
+    if "://" in value:
+        return _github_source(value)
+    path = given.folder / value
+    if not path.is_file():
+        raise Wrong(f"names {readers.shown(str(path))}, and there is no such file.")
+    return FileSource(path)
+
+
+def _github_source(value: str) -> GitHubSource:
+    parts = readers.split_url(value)
+    found = _BLOB.fullmatch(parts.path) if parts else None
+    if parts is None or found is None or parts.scheme not in {"http", "https"} or parts.username is not None:
+        raise Wrong(f"must be a file's path or an address such as {_FORM}.")
+    if parts.query or parts.fragment:
+        raise Wrong("must be the address of the file alone: remove what follows ? or #.")
+    name = f"{found['owner']}/{found['repo']}"
+    path = unquote(found["path"])
+    if not is_repo_name(name) or {".", "..", ""} & set(path.split("/")):
+        raise Wrong(f"must be a file's path or an address such as {_FORM}.")
+    place = FilePlace(RepoName(name), unquote(found["ref"]), path)
+    return GitHubSource(place, f"{parts.scheme}://{parts.netloc.lower()}")
+
+
+def web_of(api_url: str) -> str:
+    """Return where the pages of a GitHub are, from its API's address (`https://HOST/api/v3` on a GHES)."""
+    parts = urlsplit(api_url)
+    netloc = parts.netloc.lower()
+    return f"{parts.scheme}://{netloc if parts.path else netloc.removeprefix('api.')}"
+
+
+def database(given: Given) -> Sqlite:
+    value = readers.text(given)
+    if value.startswith(("postgresql:", "postgres:", "postgresql+")):
+        raise Wrong("names PostgreSQL, which comes with a later release; use sqlite:///path.")
+    name = value.removeprefix(_SQLITE)
+    if not value.startswith(_SQLITE) or name in {"", ":memory:"} or "?" in name:
+        raise Wrong("must be sqlite:///path (four slashes for a path from the root).")
+    path = given.folder / name
+    if path.is_dir() or not path.parent.is_dir():
+        raise Wrong("must name a file in a folder that exists.")
+    return Sqlite(path)
+
+
+def issuers(given: Given) -> tuple[IssuerSetting, ...]:
+    tables = _json_list(given.value) if isinstance(given.value, str) else given.value
+    if not isinstance(tables, list):
+        raise Wrong('must be a list such as [{"issuer": "https://…", "kind": "github"}].')
+    found = tuple(_issuer(given, number, table) for number, table in enumerate(tables, start=1))
+    if len({issuer.issuer for issuer in found}) < len(found):
+        raise Wrong("names an issuer twice; keep one of them.")
+    return found
+
+
+def _json_list(value: str) -> object:
+    try:
+        return json.loads(value)
+    except ValueError as error:
+        raise Wrong(f"must be JSON: {error}.") from None
+
+
+def _issuer(given: Given, number: int, table: object) -> IssuerSetting:
+    known = {"issuer", "kind", "jwks_url"}
+    if not isinstance(table, dict) or not set(table) <= known or not {"issuer", "kind"} <= set(table):
+        raise Wrong(f"(number {number}) must have issuer and kind, may have jwks_url, and nothing else.")
+    try:
+        kind = IssuerKind(str(table["kind"]))
+    except ValueError:
+        raise Wrong(f"(number {number}): kind must be one of {', '.join(IssuerKind)}.") from None
+    try:
+        addresses = [
+            readers.safe_url(Given(table[name], name, given.folder))
+            for name in ("issuer", "jwks_url")
+            if name in table
+        ]
+    except Wrong as wrong:
+        raise Wrong(f"(number {number}): an address {wrong}") from None
+    # A token's `iss` is compared letter by letter, so the issuer is kept as written, its last slash included.
+    return IssuerSetting(str(table["issuer"]).strip(), kind, addresses[1] if len(addresses) > 1 else None)

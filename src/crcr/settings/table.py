@@ -1,0 +1,92 @@
+"""One row per setting: its names, how it is read, its default, and what it means.
+
+The rows stand beside the types in `model`; the loader, `check-config` and docs/configuration.md all work
+through them, so that a setting is declared once. A default is written as the operator would write it.
+"""
+
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
+from difflib import get_close_matches
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+FROZEN = ConfigDict(frozen=True, strict=True, extra="forbid", hide_input_in_errors=True)
+"""How our settings types behave: wrong input is never shown in an error, since it may be a secret."""
+PREFIX = "CRCR_"
+FILE_SUFFIX = "_FILE"
+
+
+class Wrong(ValueError):
+    """A value that cannot be used; the text goes on after the setting's name ("must be …")."""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A value as it was found: text from the environment, any TOML value from the file."""
+
+    value: object
+    written: str
+    """The name as the operator wrote it: the variable, or the key in the file."""
+    folder: Path
+    """What a relative path counts from: the file's folder, or the working directory."""
+
+
+Reader = Callable[[Given], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    env: str
+    """Name of the environment variable without its prefix; empty where the file alone can say it."""
+    key: str
+    """Dotted key in the TOML file."""
+    read: Reader
+    meaning: str
+    _: KW_ONLY
+    default: str | None = None
+    required: bool = False
+    secret: bool = False
+    """Never quoted in a problem, and also read from a file that `<name>_FILE` (`<key>_file`) names."""
+
+    @property
+    def variable(self) -> str:
+        return PREFIX + self.env
+
+    def by_default(self, folder: Path = Path()) -> Given | None:
+        return None if self.default is None else Given(self.default, self.variable, folder)
+
+
+def rows(model: type[BaseModel]) -> dict[str, Setting]:
+    """Return the row of every field that has one, in their order."""
+    return {
+        field: row
+        for field, info in model.model_fields.items()
+        for row in info.metadata
+        if isinstance(row, Setting)
+    }
+
+
+def read(row: Setting, given: Given, problems: list[str]) -> object | None:
+    """Return the value, or None after adding the problem."""
+    try:
+        return row.read(given)
+    except Wrong as wrong:
+        problems.append(f"{given.written} {wrong}")
+        return None
+
+
+def missing(row: Setting) -> str:
+    file = f", or {row.variable}{FILE_SUFFIX} to a file that holds it" if row.secret else ""
+    return f"{row.variable} is missing; set it{file} (in the TOML file: {row.key}): {row.meaning}."
+
+
+def hint(word: str, known: list[str]) -> str:
+    """Return what to do about an unknown name."""
+    by_shape = {_shape(name): name for name in known}
+    near = get_close_matches(_shape(word[:100]), by_shape, n=1, cutoff=0.75)
+    return f"did you mean {by_shape[near[0]]}?" if near else "remove it (docs/configuration.md lists all)."
+
+
+def _shape(name: str) -> str:
+    return name.lower().replace(".", "_").replace("-", "_")

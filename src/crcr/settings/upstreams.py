@@ -1,0 +1,161 @@
+"""The upstreams: what is said of each, by two variables for one or by `[[upstream]]` tables for any number.
+
+The variables stand over the file as everywhere else: they replace name and allowlist of its only table. With
+several tables nobody could tell which one they mean, so that is a problem instead of a guess.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel
+
+from crcr.decide.model import RepoName, is_repo_name
+from crcr.settings import readers, sources
+from crcr.settings.sources import AllowlistSource
+from crcr.settings.table import FROZEN, Given, Setting, Wrong, hint, missing, read, rows
+
+
+def _repo_name(given: Given) -> RepoName:
+    if not isinstance(given.value, str) or not is_repo_name(given.value.strip()):
+        raise Wrong(f"must be owner/repo, not {readers.shown(given.value)}.")
+    return RepoName(given.value.strip())
+
+
+def _gate(given: Given) -> str:
+    if isinstance(given.value, bool):
+        return "on" if given.value else "off"
+    return readers.one_of("auto", "on", "off")(given)
+
+
+class UpstreamSetting(BaseModel):
+    model_config = FROZEN
+
+    name: Annotated[
+        RepoName,
+        Setting(
+            "UPSTREAM", "upstream.name", _repo_name, "`owner/repo` whose events are relayed", required=True
+        ),
+    ]
+    allowlist: Annotated[
+        AllowlistSource,
+        Setting(
+            "ALLOWLIST",
+            "upstream.allowlist",
+            sources.allowlist_source,
+            "its allowlist: a file's path, or `https://github.com/owner/repo/blob/branch/path` read with "
+            "the App's token (a `/` in the branch is written `%2F`)",
+            required=True,
+        ),
+    ]
+    gate: Annotated[
+        Literal["auto", "on", "off"],
+        Setting(
+            "",
+            "upstream.gate",
+            _gate,
+            "whether every head gets the check `crcr/gate`; `auto`: once an L4 was listed",
+            default="auto",
+        ),
+    ]
+    label_prefixes: Annotated[
+        tuple[str, ...],
+        Setting(
+            "",
+            "upstream.label_prefixes",
+            readers.list_of_texts,
+            "what a label begins with that asks for an L3 device",
+            default="ciflow/crcr/",
+        ),
+    ]
+    l3_conclusion: Annotated[
+        Literal["neutral", "failure"],
+        Setting(
+            "",
+            "upstream.l3_conclusion",
+            readers.one_of("neutral", "failure"),
+            "how the check of a failed L3 job ends: `neutral` or `failure` (red, still not required)",
+            default="neutral",
+        ),
+    ]
+    l3_pending: Annotated[
+        Literal["in_progress", "neutral"],
+        Setting(
+            "",
+            "upstream.l3_pending",
+            readers.one_of("in_progress", "neutral"),
+            "how a running L3 job shows; `neutral` for merge tools that wait for every pending check",
+            default="in_progress",
+        ),
+    ]
+    ignore_refs: Annotated[
+        tuple[str, ...],
+        Setting(
+            "",
+            "upstream.ignore_refs",
+            readers.list_of_texts,
+            "globs of refs whose pushes are never dispatched",
+            default="refs/heads/gh/**, refs/heads/gh-readonly-queue/**",
+        ),
+    ]
+
+
+Table = dict[str, Given]
+"""What was found for one upstream, by field."""
+
+
+def read_upstreams(
+    file: Given | None, variables: Mapping[str, Given], problems: list[str]
+) -> tuple[UpstreamSetting, ...]:
+    """Return the upstreams that could be read; `variables` is by field of `UpstreamSetting`."""
+    tables = list(_tables(file, problems)) if file else []
+    if len(tables) > 1 and variables:
+        names = " and ".join(given.written for given in variables.values())
+        problems.append(
+            f"{names} can stand for one upstream only, and the file has {len(tables)} [[upstream]] tables; "
+            "use one or the other."
+        )
+        return ()
+    if len(tables) < 2:
+        tables = [{**(tables[0] if tables else {}), **variables}]
+    several = len(tables) > 1
+    found = tuple(
+        upstream
+        for number, table in enumerate(tables, start=1)
+        if (upstream := _upstream(table, problems, number=number if several else None))
+    )
+    _find_repeats(found, problems)
+    return found
+
+
+def _tables(file: Given, problems: list[str]) -> Iterator[Table]:
+    if not isinstance(file.value, list) or not all(isinstance(table, dict) for table in file.value):
+        problems.append("upstream must be written as [[upstream]] tables, each with name and allowlist.")
+        return
+    known = list(rows(UpstreamSetting))
+    for number, table in enumerate(file.value, start=1):
+        place = f"in [[upstream]] {number}"
+        unknown = [key for key in table if key not in known]
+        problems += [f"{key} {place} is not a setting; {hint(key, known)}" for key in unknown]
+        yield {key: Given(table[key], f"{key} {place}", file.folder) for key in known if key in table}
+
+
+def _upstream(table: Table, problems: list[str], *, number: int | None) -> UpstreamSetting | None:
+    values: dict[str, Any] = {}
+    for field, row in rows(UpstreamSetting).items():
+        given = table.get(field) or row.by_default()
+        if given is None:
+            problems.append(
+                f"{field} is missing in [[upstream]] {number}; add it." if number else missing(row)
+            )
+        elif (value := read(row, given, problems)) is not None:
+            values[field] = value
+    complete = len(values) == len(UpstreamSetting.model_fields)
+    return UpstreamSetting(**values) if complete else None
+
+
+def _find_repeats(upstreams: tuple[UpstreamSetting, ...], problems: list[str]) -> None:
+    seen: set[RepoName] = set()
+    for upstream in upstreams:
+        if upstream.name in seen:
+            problems.append(f"The upstream {upstream.name} stands in two [[upstream]] tables; keep one.")
+        seen.add(upstream.name)

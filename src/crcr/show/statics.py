@@ -1,0 +1,42 @@
+"""The page's own style sheet, script and icon, read once and served from memory.
+
+Their addresses carry a digest of their content, so a browser may keep them for ever and never has an old one.
+"""
+
+import hashlib
+from importlib.resources import files
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from crcr.errors import NotFound
+
+_TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+
+
+class Statics:
+    def __init__(self) -> None:
+        folder = files("crcr.show") / "static"
+        self._content = {each.name: each.read_bytes() for each in folder.iterdir() if each.is_file()}
+        self._digests = {
+            name: hashlib.sha256(content).hexdigest()[:16] for name, content in self._content.items()
+        }
+
+    def address(self, name: str) -> str:
+        return f"/static/{name}?v={self._digests[name]}"
+
+    def route(self) -> Route:
+        return Route("/static/{name}", self._serve)
+
+    async def _serve(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in self._content:
+            raise NotFound("there is no such file")
+        known = request.query_params.get("v") == self._digests[name]
+        headers = {
+            "Cache-Control": "public, max-age=31536000, immutable" if known else "no-cache",
+            "X-Content-Type-Options": "nosniff",
+            "Content-Security-Policy": "default-src 'none'; sandbox",
+        }
+        return Response(self._content[name], media_type=_TYPES[name.rpartition(".")[2]], headers=headers)

@@ -1,0 +1,108 @@
+"""How states look: a letter, a word and a tone for each, so that colour never stands alone."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from crcr.decide.model import Conclusion, DispatchState, JobState, Level
+from crcr.decide.views import DispatchView, JobView, LastResult
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    letter: str
+    word: str
+    tone: str
+
+
+SUCCESS = Status("O", "success", "ok")
+RUNNING = Status("?", "running", "run")
+SILENT = Status("T", "went silent", "bad")
+
+_COMPLETED = {
+    Conclusion.SUCCESS: SUCCESS,
+    Conclusion.FAILURE: Status("X", "failure", "bad"),
+    Conclusion.TIMED_OUT: Status("T", "timed out", "bad"),
+    Conclusion.ACTION_REQUIRED: Status("A", "action required", "bad"),
+    Conclusion.NONE: Status("X", "no conclusion", "bad"),
+    Conclusion.CANCELLED: Status("C", "cancelled", "off"),
+    Conclusion.SKIPPED: Status("S", "skipped", "off"),
+    Conclusion.NEUTRAL: Status("N", "neutral", "off"),
+}
+
+LEGEND = (SUCCESS, RUNNING, *_COMPLETED.values())
+
+DISPATCHES = {
+    DispatchState.HELD: Status("H", "held", "wait"),
+    DispatchState.WAITING: Status("Q", "waiting", "wait"),
+    DispatchState.SENT: Status("→", "sent", "ok"),
+    DispatchState.PARKED: Status("!", "parked", "bad"),
+    DispatchState.CANCELLED: Status("C", "cancelled", "off"),
+}
+
+LEVELS = {
+    Level.L4: "gate",
+    Level.L3: "signal",
+    Level.L2: "report",
+    Level.L1: "notify",
+}
+
+
+def job_status(job: JobView | LastResult) -> Status:
+    if job.state is JobState.COMPLETED:
+        return _COMPLETED[job.conclusion or Conclusion.NONE]
+    return SILENT if job.state is JobState.TIMED_OUT else RUNNING
+
+
+def job_details(job: JobView) -> str:
+    """One line for a cell's title: all that matters about a job."""
+    parts = [
+        job.job_name,
+        job_status(job).word,
+        f"attempt {job.attempt}",
+        f"queued {duration(job.queue_s)}" if job.queue_s is not None else "",
+        f"ran {duration(job.execution_s)}" if job.execution_s is not None else "",
+        f"{job.tests_failed} of {job.tests_total} tests failed" if job.tests_failed and job.tests_total else "",
+        f"disputed: {job.disputed_conclusion} was reported too" if job.disputed_conclusion else "",
+        *(mark for mark in job.marks if mark != "disputed"),
+    ]
+    return " · ".join(part for part in parts if part)
+
+
+def dispatch_details(dispatch: DispatchView) -> str:
+    parts = [
+        DISPATCHES[dispatch.state].word,
+        dispatch.reason or "",
+        f"sent {stamp(dispatch.sent_at)}" if dispatch.sent_at else "",
+        "an earlier attempt may have arrived too" if dispatch.unsure else "",
+    ]
+    return " · ".join(part for part in parts if part)
+
+
+def stamp(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def duration(seconds: float | None) -> str:
+    """A duration in its two largest units; a dash when it is not known."""
+    if seconds is None:
+        return "–"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s" if seconds >= 1 or seconds == 0 else "<1 s"
+    for size, big, small_size, small in _UNITS:
+        if whole >= size:
+            rest = whole % size // small_size
+            return f"{whole // size} {big} {rest:02d} {small}" if rest else f"{whole // size} {big}"
+    return f"{whole} s"
+
+
+_UNITS = (
+    (86_400, "d", 3_600, "h"),
+    (3_600, "h", 60, "min"),
+    (60, "min", 1, "s"),
+)
+
+
+def percent(rate: float | None) -> str:
+    """Rounded down, so that one failure in a thousand is never shown as 100 %."""
+    return "–" if rate is None else f"{int(rate * 1000) / 10:g} %"

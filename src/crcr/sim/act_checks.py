@@ -1,0 +1,126 @@
+"""What people and GitHub do around checks and runs: press Re-run, press a check's button, and the events
+that tell the App how a workflow run or job stands.
+
+Nothing is told by itself: a test that wants `workflow_run` or `workflow_job` events asks for them.
+"""
+
+from crcr.sim import payloads
+from crcr.sim.actions import Job, WorkflowRun
+from crcr.sim.clock import stamp
+from crcr.sim.records import CheckRun, Delivery, Json, Repository
+from crcr.sim.shapes import app_json, node_id, repository_json
+from crcr.sim.shapes_actions import check_run_json, job_json, run_json
+from crcr.sim.shapes_pulls import git_user_json
+from crcr.sim.simulation import Simulation
+
+
+class CheckActs(Simulation):
+    def checks(self, full_name: str, sha: str | None = None) -> list[CheckRun]:
+        """The App's check runs on a repository, or on one commit of it."""
+        wanted = self.world.repository(full_name).id
+        found = [check for check in self.world.check_runs.values() if check.repository_id == wanted]
+        return [check for check in found if sha in {None, check.head_sha}]
+
+    async def rerequest_check(self, check: CheckRun) -> Delivery | None:
+        """Somebody presses Re-run beside one check."""
+        return await self._tell_check(check, "rerequested", {})
+
+    async def press_button(self, check: CheckRun, identifier: str) -> Delivery | None:
+        """Somebody presses a button that the check offers."""
+        if identifier not in {action["identifier"] for action in check.actions}:
+            raise LookupError(f"check {check.name} has no button {identifier!r}")
+        return await self._tell_check(
+            check, "requested_action", {"requested_action": {"identifier": identifier}}
+        )
+
+    async def rerequest_suite(self, full_name: str, sha: str) -> Delivery | None:
+        """Somebody presses Re-run all checks on a commit."""
+        repository = self.world.repository(full_name)
+        body = self._event(repository, "rerequested", {"check_suite": self._suite(repository, sha)})
+        return await self.emit("check_suite", body, repository, repository.owner)
+
+    async def tell_run(self, run: WorkflowRun, action: str) -> Delivery | None:
+        """The App hears of a run: requested, in_progress or completed."""
+        repository = self.world.repositories[run.repository_id]
+        actor = self.world.account(run.actor)
+        more = {
+            "workflow_run": run_json(self.base_url, repository, run, actor),
+            "workflow": self._workflow(repository, run),
+        }
+        return await self.emit("workflow_run", self._event(repository, action, more), repository, actor)
+
+    async def tell_job(self, run: WorkflowRun, job: Job | str) -> Delivery | None:
+        """The App hears of a job as it stands: queued, in_progress or completed."""
+        chosen = run.job(job) if isinstance(job, str) else job
+        repository = self.world.repositories[run.repository_id]
+        more = {"workflow_job": job_json(self.base_url, repository, run, chosen)}
+        body = self._event(repository, chosen.status, more)
+        return await self.emit("workflow_job", body, repository, self.world.account(run.actor))
+
+    async def _tell_check(self, check: CheckRun, action: str, more: Json) -> Delivery | None:
+        repository = self.world.repositories[check.repository_id]
+        shown = check_run_json(self.base_url, repository, check, self._app())
+        shown["check_suite"] = self._suite(repository, check.head_sha)
+        body = self._event(repository, action, {"check_run": shown, **more})
+        return await self.emit("check_run", body, repository, repository.owner)
+
+    def _event(self, repository: Repository, action: str, more: Json) -> Json:
+        return {
+            "action": action,
+            **more,
+            "repository": repository_json(self.base_url, repository),
+            **payloads.organization(self.base_url, repository.owner),
+        }
+
+    def _app(self) -> Json:
+        return app_json(self.base_url, self.world, self.app_id, self.app_permissions)
+
+    def _suite(self, repository: Repository, sha: str) -> Json:
+        number = repository.id + 1
+        url = f"{self.base_url}/repos/{repository.full_name}/check-suites/{number}"
+        commit = repository.commits[sha]
+        who = git_user_json(commit.author)
+        del who["username"]
+        head = {
+            "id": sha,
+            "tree_id": sha[::-1],
+            "message": commit.message,
+            "timestamp": stamp(commit.committed_at),
+            "author": who,
+            "committer": who,
+        }
+        return {
+            "id": number,
+            "node_id": node_id("CS_", number),
+            "head_branch": repository.default_branch,
+            "head_sha": sha,
+            "status": "completed",
+            "conclusion": "failure",
+            "url": url,
+            "before": "0" * 40,
+            "after": sha,
+            "pull_requests": [],
+            # GitHub's description of this event has a closed list of events that knows no merge_group.
+            "app": {**self._app(), "events": ["pull_request", "push"]},
+            "created_at": stamp(commit.committed_at),
+            "updated_at": stamp(self.clock.now()),
+            "latest_check_runs_count": len(self.checks(repository.full_name, sha)),
+            "check_runs_url": f"{url}/check-runs",
+            "head_commit": head,
+        }
+
+    def _workflow(self, repository: Repository, run: WorkflowRun) -> Json:
+        url = f"{self.base_url}/repos/{repository.full_name}/actions/workflows/{run.workflow_id}"
+        page = f"{self.base_url}/{repository.full_name}"
+        return {
+            "id": run.workflow_id,
+            "node_id": node_id("W_", run.workflow_id),
+            "name": run.workflow.name,
+            "path": run.workflow.path,
+            "state": "active",
+            "created_at": stamp(repository.created_at),
+            "updated_at": stamp(repository.updated_at),
+            "url": url,
+            "html_url": f"{page}/blob/{repository.default_branch}/{run.workflow.path}",
+            "badge_url": f"{page}/workflows/{run.workflow.name}/badge.svg",
+        }

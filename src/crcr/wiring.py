@@ -1,0 +1,321 @@
+"""The composition root: settings in, a working relay out. The only place that names concrete classes.
+
+Tests and the demo override seams here (`Seams`), never inside a module.
+"""
+
+import asyncio
+import os
+import random
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+
+import httpx
+import structlog
+
+from crcr.app import Edge, create_app
+from crcr.clock import SystemClock
+from crcr.decide.identity import IssuerKind
+from crcr.decide.model import EffectKind, RepoName
+from crcr.deliver.allowlist_source import AllowlistRefresher, Source
+from crcr.deliver.allowlist_source import FileSource as FileReader
+from crcr.deliver.allowlist_source import GitHubSource as GitHubReader
+from crcr.deliver.effects import ConfirmHead, IdentifyRepository, RefreshAllowlist, SendDispatch
+from crcr.deliver.forward import ForwardResult
+from crcr.deliver.sweeper import FORGET_EVERY_S, REFRESH_EVERY_S, SWEEP_EVERY_S, Sweeper, repeat
+from crcr.deliver.worker import Handler, Worker
+from crcr.errors import BadSettings
+from crcr.github.app_auth import AppAuth
+from crcr.github.client import GitHubClient
+from crcr.github.governor import Governor
+from crcr.github.lanes import open_http
+from crcr.github.tokens import TokenCache
+from crcr.ports import Clock
+from crcr.receive.allowlist_yaml import read_allowlist
+from crcr.receive.body import Bodies
+from crcr.receive.callback import CALLBACK, FAILED_AUTHENTICATION, CallbackIntake
+from crcr.receive.identity import OidcVerifier
+from crcr.receive.issuers import issuer_of, issuer_table
+from crcr.receive.jwks import KeyCache, http_fetcher
+from crcr.receive.webhook import WebhookIntake
+from crcr.record.acts import Acts
+from crcr.record.allowlists import Allowlists
+from crcr.record.dispatch_loads import DispatchLoads
+from crcr.record.doubts import Doubts
+from crcr.record.forwards import Forwards
+from crcr.record.inbox import Inbox
+from crcr.record.installations import Installations
+from crcr.record.memory_limits import MemoryLimits, Rule
+from crcr.record.migrate import migrate
+from crcr.record.outbox import Outbox
+from crcr.record.reports import Reports
+from crcr.record.signals import EFFECTS, Signals
+from crcr.record.sqlite import SqliteDatabase
+from crcr.record.sweeps import Sweeps
+from crcr.record.targets import Targets
+from crcr.settings import FileSource, Settings, UpstreamSetting
+from crcr.show.metrics import Metrics
+
+log = structlog.get_logger(__name__)
+
+_BODIES_AT_ONCE = 256 * 1024 * 1024
+_LEASE = timedelta(seconds=120)
+_FAILED_PER_MINUTE = 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seams:
+    """What a test, a bench or the demo may put in place of the real thing."""
+
+    clock: Clock = field(default_factory=SystemClock)
+    http: Callable[[str], httpx.AsyncClient] = open_http
+    chance: Callable[[], float] = random.random
+    on_crash: Callable[[Exception], None] = lambda _: None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """The relay's parts, wired. `close` lets go of everything they hold."""
+
+    settings: Settings
+    clock: Clock
+    database: SqliteDatabase
+    signals: Signals
+    upstreams: tuple[RepoName, ...]
+    allowlists: Allowlists
+    targets: Targets
+    inbox: Inbox
+    reports: Reports
+    acts: Acts
+    limits: MemoryLimits
+    github: GitHubClient
+    keys: KeyCache
+    refreshers: dict[str, AllowlistRefresher]
+    sweeper: Sweeper
+    worker: Worker
+    metrics: Metrics
+    webhook: WebhookIntake
+    callback: CallbackIntake
+    http: tuple[httpx.AsyncClient, ...]
+    on_crash: Callable[[Exception], None]
+
+    async def close(self) -> None:
+        await self.keys.aclose()
+        for client in self.http:
+            await client.aclose()
+        await self.database.close()
+
+
+def build(settings: Settings, seams: Seams | None = None) -> Services:
+    """Open the store, bring its schema up to date, and wire everything to it."""
+    seams = seams or Seams()
+    clock, signals, metrics = seams.clock, Signals(), Metrics()
+    migrate(settings.database.path)
+    database = SqliteDatabase(settings.database.path, signals)
+    upstreams = tuple(upstream.name for upstream in settings.upstreams)
+    targets = Targets(database)
+    allowlists = Allowlists(database, targets, read_allowlist)
+    api_http, other_http = seams.http(settings.github_api_url), seams.http(settings.public_url)
+    github = _github(settings, api_http, clock)
+    keys = KeyCache(http_fetcher(other_http), clock)
+    inbox = Inbox(database, allowlists, targets, {u.name.key: u.ignore_refs for u in settings.upstreams})
+    reports = Reports(
+        database,
+        allowlists=allowlists,
+        targets=targets,
+        forwards=Forwards(enabled=settings.hud_forward_url is not None),
+        upstreams=upstreams,
+        job_timeout=timedelta(seconds=settings.job_timeout_s),
+    )
+    limits = MemoryLimits(
+        {
+            CALLBACK: Rule(settings.rate_limit_per_min, 60.0),
+            FAILED_AUTHENTICATION: Rule(_FAILED_PER_MINUTE, 60.0),
+        },
+        clock,
+    )
+    refreshers = {
+        each.name.key: AllowlistRefresher(each.name, _source(each, github), allowlists, clock)
+        for each in settings.upstreams
+    }
+    bodies = Bodies(_BODIES_AT_ONCE)
+    worker = Worker(
+        Outbox(database, upstreams, owner=_owner(), lease=_LEASE),
+        _handlers(
+            settings,
+            database=database,
+            targets=targets,
+            allowlists=allowlists,
+            github=github,
+            refreshers=refreshers,
+            http=other_http,
+            clock=clock,
+        ),
+        clock=clock,
+        chance=seams.chance,
+        tally=metrics,
+        concurrency=settings.worker_concurrency,
+        on_crash=seams.on_crash,
+    )
+    return Services(
+        settings=settings,
+        clock=clock,
+        database=database,
+        signals=signals,
+        upstreams=upstreams,
+        allowlists=allowlists,
+        targets=targets,
+        inbox=inbox,
+        reports=reports,
+        acts=Acts(database, targets, allowlists),
+        limits=limits,
+        github=github,
+        keys=keys,
+        refreshers=refreshers,
+        sweeper=Sweeper(Sweeps(database, timedelta(days=settings.keep_bodies_days)), clock),
+        worker=worker,
+        metrics=metrics,
+        webhook=WebhookIntake(
+            secret=settings.github_webhook_secret.get_secret_value().encode(),
+            bodies=bodies,
+            inbox=inbox,
+            installations=Installations(database),
+            upstreams=upstreams,
+            allowlist_places={
+                each.name: each.allowlist.place
+                for each in settings.upstreams
+                if not isinstance(each.allowlist, FileSource)
+            },
+            clock=clock,
+            tally=metrics,
+        ),
+        callback=CallbackIntake(
+            verifier=_verifier(settings, keys, clock),
+            limits=limits,
+            bodies=bodies,
+            reports=reports,
+            trusted_proxies=settings.trusted_proxies,
+            clock=clock,
+            tally=metrics,
+        ),
+        http=(api_http, other_http),
+        on_crash=seams.on_crash,
+    )
+
+
+def build_app(services: Services, *, work: bool = True) -> Edge:
+    """The relay as an ASGI app; with `work` its worker and loops run beside the requests."""
+    return create_app(
+        hot={
+            "/github/webhook": services.webhook.handle,
+            "/github/callback": services.callback.handle,
+            "/github/callback/": services.callback.handle,
+        },
+        routes=[],
+        routers=[],
+        background=Company(services, work=work),
+        on_crash=services.on_crash,
+    )
+
+
+class Company:
+    """The tasks that run beside the requests; stopping waits for what is under way."""
+
+    def __init__(self, services: Services, *, work: bool) -> None:
+        self._services = services
+        self._work = work
+        self._stopping = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        services = self._services
+        await services.acts.register_upstreams(services.upstreams, services.clock.now())
+        self._tasks.append(asyncio.create_task(services.database.watch_other_processes()))
+        if not self._work:
+            return
+        for refresher in services.refreshers.values():
+            await refresher.refresh_or_complain()
+        wake = services.signals.subscribe(EFFECTS)
+        loop = partial(repeat, clock=services.clock, stopping=self._stopping)
+        self._tasks += [
+            asyncio.create_task(services.worker.run(wake, self._stopping)),
+            asyncio.create_task(loop(services.sweeper.sweep, SWEEP_EVERY_S)),
+            asyncio.create_task(loop(services.sweeper.forget, FORGET_EVERY_S)),
+            *(
+                asyncio.create_task(loop(each.refresh_or_complain, REFRESH_EVERY_S))
+                for each in services.refreshers.values()
+            ),
+        ]
+
+    async def stop(self) -> None:
+        self._stopping.set()
+        watching, *working = self._tasks
+        await asyncio.gather(*working)
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+        await self._services.close()
+
+
+def _github(settings: Settings, http: httpx.AsyncClient, clock: Clock) -> GitHubClient:
+    try:
+        auth = AppAuth(settings.github_app_id, settings.github_app_private_key.get_secret_value(), clock)
+    except ValueError as fault:
+        raise BadSettings([f"CRCR_GITHUB_APP_PRIVATE_KEY: {fault}"]) from None
+    return GitHubClient(
+        http,
+        api_url=settings.github_api_url,
+        auth=auth,
+        tokens=TokenCache(clock),
+        governor=Governor(),
+        clock=clock,
+    )
+
+
+def _verifier(settings: Settings, keys: KeyCache, clock: Clock) -> OidcVerifier:
+    extra = [
+        issuer_of(each.issuer, IssuerKind(each.kind), jwks_url=each.jwks_url)
+        for each in settings.oidc_issuers
+    ]
+    return OidcVerifier(issuer_table(extra), settings.oidc_audiences, keys, clock)
+
+
+def _source(upstream: UpstreamSetting, github: GitHubClient) -> Source:
+    if isinstance(upstream.allowlist, FileSource):
+        return FileReader(upstream.allowlist.path)
+    return GitHubReader(github, upstream.allowlist.place)
+
+
+def _handlers(
+    settings: Settings,
+    *,
+    database: SqliteDatabase,
+    targets: Targets,
+    allowlists: Allowlists,
+    github: GitHubClient,
+    refreshers: dict[str, AllowlistRefresher],
+    http: httpx.AsyncClient,
+    clock: Clock,
+) -> dict[EffectKind, Handler]:
+    handlers: dict[EffectKind, Handler] = {
+        EffectKind.SEND_DISPATCH: SendDispatch(
+            DispatchLoads(database),
+            targets,
+            github,
+            callback_url=f"{settings.public_url.rstrip('/')}/github/callback",
+            audience=settings.oidc_audiences[0],
+        ),
+        EffectKind.IDENTIFY_REPOSITORY: IdentifyRepository(targets, github, clock),
+        EffectKind.CONFIRM_HEAD: ConfirmHead(Doubts(database, allowlists), github, clock),
+        EffectKind.REFRESH_ALLOWLIST: RefreshAllowlist(refreshers),
+    }
+    if settings.hud_forward_url is not None and settings.hud_forward_token is not None:
+        token = settings.hud_forward_token.get_secret_value()
+        handlers[EffectKind.FORWARD_RESULT] = ForwardResult(http, settings.hud_forward_url, token)
+    return handlers
+
+
+def _owner() -> str:
+    """A name for this process's leases that no other process has."""
+    return f"{socket.gethostname()}:{os.getpid()}:{random.getrandbits(32):08x}"

@@ -1,0 +1,92 @@
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from crcr.sim.clock import ManualClock
+from crcr.sim.github import GitHub
+
+TokenFor = Callable[..., Awaitable[dict[str, str]]]
+ROOT = "/repos/org/upstream/check-runs"
+RUNS = "/repos/acme/backend/actions/runs"
+BUTTON = {"label": "l", "description": "d", "identifier": "i"}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"status": "done"},
+        {"status": "completed"},
+        {"conclusion": "stale"},
+        {"output": {"title": "t"}},
+        {"output": {"title": "t", "summary": "s" * 65_536}},
+        {"output": {"title": "t", "summary": "s", "annotations": [{}] * 51}},
+        {"actions": [BUTTON] * 4},
+        {"actions": [{**BUTTON, "label": "x" * 21}]},
+        {"actions": [{**BUTTON, "description": "x" * 41}]},
+        {"actions": [{**BUTTON, "identifier": "x" * 21}]},
+        {"head_sha": "f" * 40},
+        {"name": ""},
+    ],
+)
+async def test_a_check_over_githubs_limits_is_refused(
+    github: GitHub, api: httpx.AsyncClient, token_for: TokenFor, more: dict[str, Any]
+) -> None:
+    body = {"name": "gate", "head_sha": github.repository("org/upstream").head_sha, **more}
+    answer = await api.post(ROOT, json=body, headers=await token_for("org/upstream"))
+    assert answer.status_code == 422
+    assert github.checks("org/upstream") == []
+
+
+async def test_a_check_is_created_updated_and_listed(
+    github: GitHub, api: httpx.AsyncClient, token_for: TokenFor
+) -> None:
+    auth = await token_for("org/upstream")
+    sha = github.repository("org/upstream").head_sha
+    body = {"name": "gate", "head_sha": sha, "status": "in_progress", "external_id": "row-1"}
+    made = (await api.post(ROOT, json=body, headers=auth)).json()
+    note = {"path": "a", "start_line": 1, "end_line": 1, "annotation_level": "notice", "message": "m"}
+    output = {"title": "t", "summary": "s", "annotations": [note] * 50}
+    for _ in range(2):
+        await api.patch(
+            f"{ROOT}/{made['id']}", json={"conclusion": "success", "output": output}, headers=auth
+        )
+    found = (await api.get(f"/repos/org/upstream/commits/{sha}/check-runs", headers=auth)).json()
+    assert found["total_count"] == 1
+    (check,) = found["check_runs"]
+    assert (check["status"], check["conclusion"], check["external_id"]) == ("completed", "success", "row-1")
+    assert check["output"]["annotations_count"] == 100
+
+
+async def test_a_check_needs_the_permission(api: httpx.AsyncClient, token_for: TokenFor) -> None:
+    auth = await token_for("org/upstream", permissions={"checks": "read"})
+    assert (await api.post(ROOT, json={}, headers=auth)).status_code == 403
+
+
+async def test_a_run_is_rerun_only_when_it_is_done(
+    github: GitHub, api: httpx.AsyncClient, token_for: TokenFor
+) -> None:
+    auth = await token_for("acme/backend")
+    run = github.start_run("acme/backend", event="repository_dispatch")
+    assert (await api.post(f"{RUNS}/{run.id}/rerun", headers=auth)).status_code == 403
+    assert (await api.post(f"{RUNS}/{run.id}/cancel", headers=auth)).status_code == 202
+    assert (await api.post(f"{RUNS}/{run.id}/cancel", headers=auth)).status_code == 409
+    assert (await api.post(f"{RUNS}/{run.id}/rerun-failed-jobs", headers=auth)).status_code == 201
+    jobs = (await api.get(f"{RUNS}/{run.id}/attempts/2/jobs", headers=auth)).json()["jobs"]
+    assert {job["status"] for job in jobs} == {"queued"}
+    assert run.attempt == 2
+
+
+async def test_runs_are_found_by_event_and_time(
+    github: GitHub, api: httpx.AsyncClient, clock: ManualClock
+) -> None:
+    github.start_run("acme/backend", event="repository_dispatch")
+    clock.advance(3600)
+    late = github.start_run("acme/backend", event="repository_dispatch")
+    edge = clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")
+    found = (await api.get(RUNS, params={"event": "repository_dispatch", "created": f">={edge}"})).json()
+    assert [run["id"] for run in found["workflow_runs"]] == [late.id]
+    assert (await api.get(RUNS, params={"event": "push"})).json()["total_count"] == 0
+    everything = (await api.get(RUNS, params={"created": f"2026-01-01..{edge}", "per_page": "1"})).json()
+    assert (everything["total_count"], len(everything["workflow_runs"])) == (2, 1)

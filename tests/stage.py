@@ -1,0 +1,130 @@
+"""The whole loop on one stage: the simulated GitHub, the relay in process, and a clock that is moved by hand.
+
+Both sides speak HTTP to each other through ASGI transports, so nothing is stubbed; `act` lets the relay do all
+that is due, and nothing ever sleeps. Leaving the stage fails the test on anything unexpected on either side.
+"""
+
+import json
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+from clock import ManualClock
+
+from crcr.app import Edge
+from crcr.decide.model import RepoName
+from crcr.settings import Settings, load_settings
+from crcr.sim.github import GitHub, JobSpec, Workflow
+from crcr.wiring import Seams, Services, build, build_app
+
+UPSTREAM = "pytorch-like/core"
+AUDIENCE = "crcr-test"
+RELAY_URL = "http://relay.test"
+
+WORKFLOW = Workflow(jobs=(JobSpec("build"), JobSpec("test")))
+
+
+class Stage:
+    def __init__(self, folder: Path, github: GitHub, clock: ManualClock) -> None:
+        self.folder = folder
+        self.github = github
+        self.clock = clock
+        self.crashes: list[Exception] = []
+        self.services: Services
+        self.app: Edge
+        self.http: httpx.AsyncClient
+
+    async def open(self, settings: Settings) -> None:
+        seams = Seams(clock=self.clock, http=self._github_http, chance=lambda: 0.5, on_crash=self.crashes.append)
+        self.services = build(settings, seams)
+        self.app = build_app(self.services, work=False)
+        await self.services.acts.register_upstreams(self.services.upstreams, self.clock.now())
+        await self.refresh()
+        self.http = httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url=RELAY_URL)
+        self.github.use_transport(httpx.ASGITransport(self.app))
+
+    async def close(self) -> None:
+        await self.http.aclose()
+        await self.services.close()
+
+    async def refresh(self) -> None:
+        for refresher in self.services.refreshers.values():
+            await refresher.refresh_or_complain()
+
+    async def act(self) -> int:
+        """Let the relay do everything that is due now."""
+        return await self.services.worker.drain()
+
+    async def pass_time(self, seconds: float) -> int:
+        self.clock.advance(seconds)
+        return await self.act()
+
+    def write_allowlist(self, text: str, name: str = "allowlist.yml") -> Path:
+        path = self.folder / name
+        path.write_text(text)
+        return path
+
+    def rows(self, sql: str, *params: object) -> list[dict[str, Any]]:
+        """Look into the relay's own tables, as an operator would."""
+        with sqlite3.connect(self.services.settings.database.path) as connection:
+            connection.row_factory = sqlite3.Row
+            found = [dict(row) for row in connection.execute(sql, params)]
+        connection.close()
+        return found
+
+    def jobs(self, downstream: str | None = None) -> list[dict[str, Any]]:
+        rows = self.rows("SELECT * FROM jobs ORDER BY in_progress_at, run_id, attempt, job_name")
+        return [row for row in rows if downstream is None or row["downstream"] == downstream.lower()]
+
+    def dispatch_states(self) -> dict[tuple[str, str], str]:
+        rows = self.rows("SELECT delivery, downstream, state FROM dispatches")
+        return {(row["delivery"], row["downstream"]): row["state"] for row in rows}
+
+    def _github_http(self, url: str) -> httpx.AsyncClient:
+        return httpx.AsyncClient(transport=httpx.ASGITransport(self.github.app))
+
+
+def settings_for(folder: Path, github: GitHub, allowlist: Path | str, **more: str) -> Settings:
+    issuer = [{"issuer": github.issuer_url, "kind": "github", "jwks_url": github.jwks_url}]
+    environ = {
+        "CRCR_UPSTREAM": UPSTREAM,
+        "CRCR_ALLOWLIST": str(allowlist),
+        "CRCR_GITHUB_APP_ID": str(github.app_id),
+        "CRCR_GITHUB_APP_PRIVATE_KEY": github.private_key_pem,
+        "CRCR_GITHUB_WEBHOOK_SECRET": github.webhook_secret,
+        "CRCR_GITHUB_API_URL": github.base_url,
+        "CRCR_PUBLIC_URL": RELAY_URL,
+        "CRCR_DATABASE_URL": f"sqlite:///{folder / 'crcr.db'}",
+        "CRCR_OIDC_AUDIENCE": AUDIENCE,
+        "CRCR_OIDC_ISSUERS": json.dumps(issuer),
+        **more,
+    }
+    return load_settings(config=None, environ=environ, cwd=folder)
+
+
+@asynccontextmanager
+async def stage(
+    folder: Path, allowlist: str, *, downstreams: tuple[str, ...] = (), **more: str
+) -> AsyncIterator[Stage]:
+    """A relay with this allowlist, its upstream, and a repository for each downstream that the App is on."""
+    clock = ManualClock()
+    async with GitHub(clock=clock, seed=7, base_url="http://127.0.0.1:9", webhook_url=f"{RELAY_URL}/github/webhook") as github:
+        github.create_repository(UPSTREAM)
+        for name in downstreams:
+            github.create_repository(name, workflows=[WORKFLOW])
+        it = Stage(folder, github, clock)
+        await it.open(settings_for(folder, github, it.write_allowlist(allowlist), **more))
+        try:
+            await it.act()
+            yield it
+        finally:
+            await it.close()
+        github.finish()
+        assert it.crashes == []
+
+
+def repo(name: str) -> RepoName:
+    return RepoName(name)

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from clock import ManualClock
 
+from clock import ManualClock
 from crcr.app import Edge
 from crcr.decide.model import RepoName
 from crcr.settings import Settings, load_settings
@@ -38,7 +38,9 @@ class Stage:
         self.http: httpx.AsyncClient
 
     async def open(self, settings: Settings) -> None:
-        seams = Seams(clock=self.clock, http=self._github_http, chance=lambda: 0.5, on_crash=self.crashes.append)
+        seams = Seams(
+            clock=self.clock, http=self._github_http, chance=lambda: 0.5, on_crash=self.crashes.append
+        )
         self.services = build(settings, seams)
         self.app = build_app(self.services, work=False)
         await self.services.acts.register_upstreams(self.services.upstreams, self.clock.now())
@@ -83,7 +85,7 @@ class Stage:
         rows = self.rows("SELECT delivery, downstream, state FROM dispatches")
         return {(row["delivery"], row["downstream"]): row["state"] for row in rows}
 
-    def _github_http(self, url: str) -> httpx.AsyncClient:
+    def _github_http(self, _: str) -> httpx.AsyncClient:
         return httpx.AsyncClient(transport=httpx.ASGITransport(self.github.app))
 
 
@@ -111,7 +113,9 @@ async def stage(
 ) -> AsyncIterator[Stage]:
     """A relay with this allowlist, its upstream, and a repository for each downstream that the App is on."""
     clock = ManualClock()
-    async with GitHub(clock=clock, seed=7, base_url="http://127.0.0.1:9", webhook_url=f"{RELAY_URL}/github/webhook") as github:
+    async with GitHub(
+        clock=clock, seed=7, base_url="http://127.0.0.1:9", webhook_url=f"{RELAY_URL}/github/webhook"
+    ) as github:
         github.create_repository(UPSTREAM)
         for name in downstreams:
             github.create_repository(name, workflows=[WORKFLOW])

@@ -94,7 +94,7 @@ def _later_rows() -> Iterable[list[str]]:
 def _default(row: Setting) -> str:
     if row.required:
         return "**required**"
-    return f"`{row.default}`" if row.default else "–"
+    return f"`{row.default}`" if row.default else "none"
 
 
 def _verdict(verdict: Verdict) -> str:

@@ -25,8 +25,12 @@ async def test_a_pull_request_goes_out_and_its_result_comes_back(tmp_path: Path)
         assert (started.status_code, finished.status_code) == (200, 200)
         assert finished.json() == {"ok": True, "status": "completed", "repeat": False}
         [job] = it.jobs()
-        assert (job["downstream"], job["state"], job["conclusion"]) == ("org/reporter", "completed", "success")
-        assert (job["head_sha"], job["number"]) == (pr.head.sha, pr.number)
+        assert (job["downstream"], job["state"], job["conclusion"]) == (
+            "org/reporter",
+            "completed",
+            "success",
+        )
+        assert (job["head_sha"], job["number"]) == (pr.head_sha, pr.number)
         assert (job["queue_s"], job["execution_s"]) == (30.0, 60.0)
 
 

@@ -7,7 +7,7 @@ NPM_PACKAGES := @octokit/openapi@23.0.2 @octokit/webhooks-examples@7.6.1
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check format lint types test test-fast bench docs screenshot pins clean
+.PHONY: help setup demo check format lint types docs-check test test-fast bench docs screenshot pins clean
 
 help: ## show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,7 +46,10 @@ lint: .venv/.dev
 types: .venv/.dev
 	$(BIN)/mypy
 
-check: lint types test-fast ## format, lint, types, architecture, docs, fast tests
+check: lint types docs-check test-fast ## format, lint, types, architecture, docs, fast tests
+
+docs-check: setup
+	$(BIN)/python -m crcr.docs --check
 
 test-fast: .venv/.dev $(NPM)/.done ## everything that needs no real process or browser
 	$(BIN)/pytest -q -n $(JOBS) -m "not slow"

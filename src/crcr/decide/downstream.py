@@ -108,7 +108,9 @@ class ReportFacts:
     sibling_runs: tuple[RunFacts, ...]
     """Other runs of the same workflow for this delivery."""
     jobs: tuple[JobFacts, ...]
-    """The jobs of this run attempt."""
+    """The jobs of this run attempt that have the reported name, or could be a leg of it."""
+    opened_others: bool
+    """Whether the signed check run id opened jobs of other names in this run attempt."""
 
 
 def admit(identity: Identity, standing: Standing) -> Admitted | Rejected | IgnoredReport:
@@ -154,7 +156,7 @@ def judge(
     refusal = _refuse_claims(report, identity, entry, facts)
     if refusal is not None:
         return refusal
-    found = find_job(report, identity.check_run_id, facts.jobs)
+    found = find_job(report, identity.check_run_id, facts.jobs, opened_others=facts.opened_others)
     if isinstance(found, Refused):
         return Rejected(found.code, found.detail, found.hint)
     leg = found if isinstance(found, MatrixLeg) else None

@@ -44,16 +44,20 @@ class Refused:
 
 
 def find_job(
-    report: Report, signed_id: str | None, jobs: tuple[JobFacts, ...]
+    report: Report, signed_id: str | None, jobs: tuple[JobFacts, ...], *, opened_others: bool
 ) -> JobFacts | MatrixLeg | Refused | None:
-    """Return the job's row, None when it is the first of its name, a new matrix leg, or a refusal."""
+    """Return the job's row, None when it is the first of its name, a new matrix leg, or a refusal.
+
+    `jobs` are the run's rows of this name and its legs; `opened_others` says whether the id opened rows of
+    other names in this run.
+    """
     named = tuple(job for job in jobs if job.reported_name == report.job_name)
     own = next((job for job in named if signed_id is not None and job.opened_by == signed_id), None)
     if own is not None:
         return own
     if report.status is ReportStatus.IN_PROGRESS:
         return _find_for_start(report.job_name, signed_id, named, jobs)
-    return _find_for_finish(report.job_name, signed_id, named, jobs)
+    return _find_for_finish(report.job_name, named, opened_others=opened_others)
 
 
 def _find_for_start(
@@ -68,11 +72,11 @@ def _find_for_start(
 
 
 def _find_for_finish(
-    name: str, signed_id: str | None, named: tuple[JobFacts, ...], jobs: tuple[JobFacts, ...]
+    name: str, named: tuple[JobFacts, ...], *, opened_others: bool
 ) -> JobFacts | Refused | None:
     if not named:
         return None
-    if signed_id is not None and any(job.opened_by == signed_id for job in jobs):
+    if opened_others:
         return Refused(
             "claim_mismatch",
             f"job {name!r} was opened by another job of this run, and this job opened rows of its own",

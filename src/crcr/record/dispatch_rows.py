@@ -43,7 +43,7 @@ _DROP_EFFECTS = Statement(
     text(
         "UPDATE effects SET state = 'cancelled', finished_at = :at, last_error = :reason WHERE effect_id IN ("
         " SELECT e.effect_id FROM dispatches d JOIN effects e ON e.upstream = d.upstream AND e.target = d.downstream"
-        " AND e.lane = d.lane AND e.delivery = d.delivery AND e.state = 'waiting' AND e.kind = 'send_dispatch'"
+        " AND e.lane = d.lane AND e.delivery = d.delivery AND e.state IN ('waiting', 'claimed') AND e.state = 'waiting' AND e.kind = 'send_dispatch'"
         " WHERE d.upstream = :upstream AND d.number = :number AND d.state = 'cancelled')"
     )
 )

@@ -101,7 +101,7 @@ _PARKED_DISPATCH = Statement(
 _PAUSE_TARGET = Statement(
     text(
         "UPDATE effects SET due_at = :until WHERE upstream = :upstream AND target = :target"
-        " AND state = 'waiting' AND due_at < :until"
+        " AND state IN ('waiting', 'claimed') AND state = 'waiting' AND due_at < :until"
     )
 )
 _RELEASE = Statement(

@@ -6,8 +6,9 @@ finds them and is a repeat. Of any number of simultaneous reports exactly one is
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
-from sqlalchemy import bindparam, select, text
+from sqlalchemy import bindparam, select, text, union_all
 
 from crcr.decide.allowlist import Entry
 from crcr.decide.downstream import (
@@ -32,7 +33,7 @@ from crcr.record.database import Database, Row, Tx
 from crcr.record.forwards import Forwards
 from crcr.record.job_rows import JobRow, close_job, dispute_job, open_job
 from crcr.record.log_rows import note_change
-from crcr.record.schema import dispatches, runs
+from crcr.record.schema import dispatches, jobs, runs
 from crcr.record.statement import Statement, inserting
 from crcr.record.targets import Targets
 from crcr.record.times import from_us, from_us_or_none, to_us
@@ -56,11 +57,29 @@ _SIBLINGS = Statement(
         " AND downstream = :downstream AND workflow = :workflow AND run_id <> :run_id"
     )
 )
+_JOB_FACTS = (
+    *("job_name", "reported_name", "state", "first_conclusion", "conclusion"),
+    *("opened_by", "in_progress_at", "late_start"),
+)
+# By the key's own order: the name, and everything that begins with "name (", as a leg of a matrix does.
+_RUN_JOBS = select(*(jobs.c[name] for name in _JOB_FACTS)).where(
+    jobs.c.upstream == bindparam("upstream"),
+    jobs.c.delivery == bindparam("delivery"),
+    jobs.c.downstream == bindparam("downstream"),
+    jobs.c.workflow == bindparam("workflow"),
+    jobs.c.run_id == bindparam("run_id"),
+    jobs.c.attempt == bindparam("attempt"),
+)
 _JOBS = Statement(
+    union_all(
+        _RUN_JOBS.where(jobs.c.job_name == bindparam("name")),
+        _RUN_JOBS.where(jobs.c.job_name >= bindparam("legs_from"), jobs.c.job_name < bindparam("legs_to")),
+    )
+)
+_OPENED = Statement(
     text(
-        "SELECT job_name, reported_name, state, first_conclusion, conclusion, opened_by, in_progress_at, late_start FROM jobs"
-        " WHERE upstream = :upstream AND delivery = :delivery AND downstream = :downstream"
-        " AND workflow = :workflow AND run_id = :run_id AND attempt = :attempt"
+        "SELECT 1 FROM jobs WHERE upstream = :upstream AND delivery = :delivery AND downstream = :downstream"
+        " AND workflow = :workflow AND run_id = :run_id AND attempt = :attempt AND opened_by = :opened_by LIMIT 1"
     )
 )
 _BIND_RUN = Statement(
@@ -99,7 +118,8 @@ _ARRIVED = Statement(
 _NO_RETRY = Statement(
     text(
         "UPDATE effects SET state = 'done', finished_at = :at, last_error = NULL WHERE upstream = :upstream"
-        " AND target = :downstream AND lane = :lane AND delivery = :delivery AND kind = 'send_dispatch' AND state = 'waiting'"
+        " AND target = :downstream AND lane = :lane AND delivery = :delivery AND kind = 'send_dispatch'"
+        " AND state IN ('waiting', 'claimed') AND state = 'waiting'"
     )
 )
 
@@ -242,12 +262,16 @@ class _Context:
         dispatch = await tx.one(_DISPATCH, **key)
         bound = await tx.one(_RUN, upstream=upstream.key, downstream=key["downstream"], run_id=report.run_id)
         siblings = await tx.all(_SIBLINGS, **key, workflow=workflow, run_id=report.run_id)
-        jobs = await tx.all(_JOBS, **key, workflow=workflow, run_id=report.run_id, attempt=report.run_attempt)
+        run = {**key, "workflow": workflow, "run_id": report.run_id, "attempt": report.run_attempt}
+        found = tuple(
+            _job_facts(row) for row in await tx.all(_JOBS, **run, **_name_and_legs(report.job_name))
+        )
         facts = ReportFacts(
             dispatch=_dispatch_facts(dispatch),
             run_delivery=bound["delivery"] if bound else None,
             sibling_runs=tuple(RunFacts(row["run_id"], bool(row["superseded"])) for row in siblings),
-            jobs=tuple(_job_facts(row) for row in jobs),
+            jobs=found,
+            opened_others=await _opened_others(tx, run, identity.check_run_id, found),
         )
         return cls(
             upstream=upstream,
@@ -286,6 +310,19 @@ class _Context:
             dispatch=self.dispatch,
             identity=self.identity,
         )
+
+
+def _name_and_legs(name: str) -> dict[str, str]:
+    return {"name": name, "legs_from": f"{name} (", "legs_to": f"{name} )"}
+
+
+async def _opened_others(
+    tx: Tx, run: dict[str, Any], signed_id: str | None, found: tuple[JobFacts, ...]
+) -> bool:
+    """Asked only where it matters: when none of the rows in question was opened by this id."""
+    if signed_id is None or not found or any(job.opened_by == signed_id for job in found):
+        return False
+    return await tx.one(_OPENED, **run, opened_by=signed_id) is not None
 
 
 def _dispatch_facts(row: Row | None) -> DispatchFacts | None:

@@ -64,7 +64,8 @@ _SET_INSTALLATION = Statement(
 _CANCEL_QUEUE = Statement(
     text(
         "UPDATE effects SET state = 'cancelled', finished_at = :at, last_error = :reason"
-        " WHERE upstream = :upstream AND target = :downstream AND state = 'waiting'"
+        " WHERE upstream = :upstream AND target = :downstream"
+        " AND state IN ('waiting', 'claimed') AND state = 'waiting'"
     )
 )
 _CANCEL_DISPATCHES = Statement(

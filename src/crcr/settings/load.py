@@ -14,7 +14,7 @@ from pydantic import SecretStr
 from crcr.errors import BadSettings
 from crcr.settings.model import LATER, Settings
 from crcr.settings.sources import GitHubSource, web_of
-from crcr.settings.table import FILE_SUFFIX, PREFIX, Given, Setting, hint, missing, read, rows
+from crcr.settings.table import FILE_SUFFIX, PREFIX, UNREADABLE, Given, Setting, hint, missing, read, rows
 from crcr.settings.upstreams import UpstreamSetting, read_upstreams
 
 DEFAULT_FILE = "crcr.toml"
@@ -101,8 +101,10 @@ def _picked(
         file = rest.pop(name + suffix, None) if row.secret else None
         if plain and file:
             problems.append(f"{name} and {name}{suffix} are both given; keep one.")
-        elif plain or (file and (plain := _content(file, problems))):
+        if plain is not None:
             found[row.key] = plain
+        elif file is not None:
+            found[row.key] = _content(file, problems)
     all_names = [*names.values(), *(names[row.key] + suffix for row in known if row.secret)]
     problems += [_unknown(name, all_names, suffix) for name in rest]
     return found
@@ -115,18 +117,17 @@ def _unknown(name: str, known: list[str], suffix: str) -> str:
     return f"{name} is not a setting; {hint(name, known)}"
 
 
-def _content(given: Given, problems: list[str]) -> Given | None:
+def _content(given: Given, problems: list[str]) -> Given:
     """Return the file's text under the name that pointed to it; its paths, too, count from the same folder."""
+    text: object = UNREADABLE
     try:
         with (given.folder / str(given.value)).open("rb") as file:
-            text = file.read(_MAX_SECRET_BYTES).decode()
+            text = file.read(_MAX_SECRET_BYTES).decode().strip("\r\n")
     except OSError as error:
         problems.append(f"{given.written} names a file that cannot be read: {error.strerror}.")
-        return None
     except ValueError:  # not UTF-8, or a path that cannot be one
         problems.append(f"{given.written} names a file that does not hold text.")
-        return None
-    return Given(text.strip("\r\n"), given.written, given.folder)
+    return Given(text, given.written, given.folder)
 
 
 class _Draft:

@@ -15,6 +15,8 @@ FROZEN = ConfigDict(frozen=True, strict=True, extra="forbid", hide_input_in_erro
 """How our settings types behave: wrong input is never shown in an error, since it may be a secret."""
 PREFIX = "CRCR_"
 FILE_SUFFIX = "_FILE"
+UNREADABLE = object()
+"""Value of a setting that was given and could not be got at; that was said, and it is not missing."""
 
 
 class Wrong(ValueError):
@@ -69,6 +71,8 @@ def rows(model: type[BaseModel]) -> dict[str, Setting]:
 
 def read(row: Setting, given: Given, problems: list[str]) -> object | None:
     """Return the value, or None after adding the problem."""
+    if given.value is UNREADABLE:
+        return None
     try:
         return row.read(given)
     except Wrong as wrong:

@@ -1,24 +1,73 @@
-"""What the relay counts, for Prometheus."""
+"""Numbers for Prometheus, in a registry of their own.
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+Other rooms count through these methods and know nothing of Prometheus. Labels come from closed sets, so that
+no caller can make series without end.
+"""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from crcr.decide.views import Vitals
+
+_EVENTS = frozenset(
+    {
+        *("pull_request", "push", "merge_group", "check_run", "check_suite", "issue_comment", "ping"),
+        *("workflow_run", "workflow_job", "installation", "installation_repositories", "repository"),
+        *("pull_request_review", "nightly", "periodic"),
+    }
+)
+_LATENCIES_S = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
 
 
 class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._deliveries = Counter(
-            "crcr_deliveries", "Webhook deliveries", ["event", "outcome"], registry=self.registry
+        self._deliveries = self._counter("deliveries", "Webhook deliveries", "event", "outcome")
+        self._callbacks = self._counter("callbacks", "Callbacks by what was answered", "outcome")
+        self._effects = self._counter("effects", "Attempts at effects", "kind", "outcome")
+        self._latency = Histogram(
+            "crcr_dispatch_latency_seconds",
+            "From a delivery's arrival to its dispatch being sent",
+            buckets=_LATENCIES_S,
+            registry=self.registry,
         )
-        self._callbacks = Counter("crcr_callbacks", "Callbacks by outcome", ["outcome"], registry=self.registry)
-        self._effects = Histogram(
-            "crcr_effect_seconds", "Attempts at effects", ["kind", "outcome"], registry=self.registry
-        )
+        self._store_up = Gauge("crcr_store_up", "Whether the store answered", registry=self.registry)
+        self._waiting = self._gauge("effects_waiting", "Effects not done yet")
+        self._parked = self._gauge("effects_parked", "Effects that were given up")
+        self._lag = self._gauge("outbox_lag_seconds", "Age of the oldest due effect")
+        self._allowlist = self._gauge("allowlist_in_force", "Whether an allowlist is in force")
 
     def delivery(self, event: str, outcome: str) -> None:
-        self._deliveries.labels(event, outcome).inc()
+        """`outcome`: accepted, repeat, ignored, or an error's code."""
+        self._deliveries.labels(event if event in _EVENTS else "other", outcome).inc()
 
     def callback(self, outcome: str) -> None:
+        """`outcome`: applied, repeat, ignored, or an error's code."""
         self._callbacks.labels(outcome).inc()
 
-    def effect(self, kind: str, outcome: str, seconds: float) -> None:
-        self._effects.labels(kind, outcome).observe(seconds)
+    def effect(self, kind: str, outcome: str) -> None:
+        """`outcome`: done, retried, parked, cancelled, postponed."""
+        self._effects.labels(kind, outcome).inc()
+
+    def dispatch_latency(self, seconds: float) -> None:
+        self._latency.observe(max(0.0, seconds))
+
+    def observe(self, vitals: list[Vitals] | None) -> None:
+        """Take the store's own figures at a scrape; None when it did not answer, and old ones are dropped."""
+        self._store_up.set(0 if vitals is None else 1)
+        for gauge in (self._waiting, self._parked, self._lag, self._allowlist):
+            gauge.clear()
+        for each in vitals or ():
+            name = each.upstream.full_name
+            self._waiting.labels(name).set(each.waiting)
+            self._parked.labels(name).set(each.parked)
+            self._lag.labels(name).set(each.lag_s or 0.0)
+            self._allowlist.labels(name).set(int(each.has_allowlist))
+
+    def text(self) -> bytes:
+        return generate_latest(self.registry)
+
+    def _counter(self, name: str, about: str, *labels: str) -> Counter:
+        return Counter(f"crcr_{name}", about, labels, registry=self.registry)
+
+    def _gauge(self, name: str, about: str) -> Gauge:
+        return Gauge(f"crcr_{name}", about, ["upstream"], registry=self.registry)

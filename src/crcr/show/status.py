@@ -61,7 +61,9 @@ def job_details(job: JobView) -> str:
         f"attempt {job.attempt}",
         f"queued {duration(job.queue_s)}" if job.queue_s is not None else "",
         f"ran {duration(job.execution_s)}" if job.execution_s is not None else "",
-        f"{job.tests_failed} of {job.tests_total} tests failed" if job.tests_failed and job.tests_total else "",
+        f"{job.tests_failed} of {job.tests_total} tests failed"
+        if job.tests_failed and job.tests_total
+        else "",
         f"disputed: {job.disputed_conclusion} was reported too" if job.disputed_conclusion else "",
         *(mark for mark in job.marks if mark != "disputed"),
     ]
@@ -85,7 +87,7 @@ def stamp(at: datetime) -> str:
 def duration(seconds: float | None) -> str:
     """A duration in its two largest units; a dash when it is not known."""
     if seconds is None:
-        return "–"
+        return "—"
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s" if seconds >= 1 or seconds == 0 else "<1 s"
@@ -105,4 +107,4 @@ _UNITS = (
 
 def percent(rate: float | None) -> str:
     """Rounded down, so that one failure in a thousand is never shown as 100 %."""
-    return "–" if rate is None else f"{int(rate * 1000) / 10:g} %"
+    return "—" if rate is None else f"{int(rate * 1000) / 10:g} %"

@@ -74,8 +74,8 @@ def upgrade() -> None:
     op.create_index("ix_deliveries_recent", "deliveries", ["upstream", "received_at"], unique=False)
     op.create_table(
         "dispatches",
-        sa.Column("upstream", sa.Text(), nullable=False),
         sa.Column("delivery", sa.Text(), nullable=False),
+        sa.Column("upstream", sa.Text(), nullable=False),
         sa.Column("downstream", sa.Text(), nullable=False),
         sa.Column("level", sa.SmallInteger(), nullable=False),
         sa.Column("state", sa.Text(), nullable=False),
@@ -91,7 +91,7 @@ def upgrade() -> None:
         sa.Column("attempted_at", sa.BigInteger(), nullable=True),
         sa.Column("sent_at", sa.BigInteger(), nullable=True),
         sa.Column("superseded_at", sa.BigInteger(), nullable=True),
-        sa.PrimaryKeyConstraint("upstream", "delivery", "downstream", name=op.f("pk_dispatches")),
+        sa.PrimaryKeyConstraint("delivery", "upstream", "downstream", name=op.f("pk_dispatches")),
         sqlite_with_rowid=False,
     )
     op.create_index(
@@ -161,8 +161,8 @@ def upgrade() -> None:
     )
     op.create_table(
         "jobs",
-        sa.Column("upstream", sa.Text(), nullable=False),
         sa.Column("delivery", sa.Text(), nullable=False),
+        sa.Column("upstream", sa.Text(), nullable=False),
         sa.Column("downstream", sa.Text(), nullable=False),
         sa.Column("workflow", sa.Text(), nullable=False),
         sa.Column("run_id", sa.Text(), nullable=False),
@@ -203,8 +203,8 @@ def upgrade() -> None:
         sa.Column("trusted", sa.Text(), nullable=False),
         sa.Column("untrusted", sa.LargeBinary(), nullable=False),
         sa.PrimaryKeyConstraint(
-            "upstream",
             "delivery",
+            "upstream",
             "downstream",
             "workflow",
             "run_id",
@@ -264,20 +264,20 @@ def upgrade() -> None:
     )
     op.create_table(
         "runs",
+        sa.Column("run_id", sa.Text(), nullable=False),
         sa.Column("upstream", sa.Text(), nullable=False),
         sa.Column("downstream", sa.Text(), nullable=False),
-        sa.Column("run_id", sa.Text(), nullable=False),
         sa.Column("delivery", sa.Text(), nullable=False),
         sa.Column("workflow", sa.Text(), nullable=False),
         sa.Column("workflow_name", sa.Text(), nullable=False),
         sa.Column("issuer", sa.Text(), nullable=False),
         sa.Column("superseded", sa.SmallInteger(), server_default=sa.text("0"), nullable=False),
         sa.Column("first_seen_at", sa.BigInteger(), nullable=False),
-        sa.PrimaryKeyConstraint("upstream", "downstream", "run_id", name=op.f("pk_runs")),
+        sa.PrimaryKeyConstraint("run_id", "upstream", "downstream", name=op.f("pk_runs")),
         sqlite_with_rowid=False,
     )
     op.create_index(
-        "ix_runs_delivery", "runs", ["upstream", "delivery", "downstream", "workflow"], unique=False
+        "ix_runs_delivery", "runs", ["delivery", "upstream", "downstream", "workflow"], unique=False
     )
     op.create_table(
         "upstreams",

@@ -1,0 +1,42 @@
+"""Places in a list as opaque text, so that callers pass them on instead of building them."""
+
+import base64
+import binascii
+import json
+
+from crcr.errors import BadRequest
+
+_MOST = 4_096
+_BIGGEST = 2**63
+
+
+def encode(key: tuple[str | int, ...] | None) -> str | None:
+    if key is None:
+        return None
+    text = json.dumps(key, separators=(",", ":"))
+    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+
+def decode(cursor: str | None) -> tuple[str | int, ...] | None:
+    """The key behind a cursor; its parts are checked by whoever knows the list."""
+    if cursor is None:
+        return None
+    try:
+        raw = base64.b64decode(cursor[:_MOST] + "==", altchars=b"-_", validate=False)
+        parts = json.loads(raw)
+    except (binascii.Error, ValueError, RecursionError) as fault:
+        raise _bad() from fault
+    if not isinstance(parts, list) or not all(map(_is_plain, parts)):
+        raise _bad()
+    return tuple(parts)
+
+
+def _is_plain(part: object) -> bool:
+    """Texts that can be stored and numbers that fit a column; `True` is no number."""
+    if isinstance(part, str):
+        return not any("\ud800" <= each <= "\udfff" for each in part)
+    return type(part) is int and -_BIGGEST <= part < _BIGGEST
+
+
+def _bad() -> BadRequest:
+    return BadRequest("the cursor is not one of ours", hint="pass on `next` of the page before, unchanged")

@@ -1,0 +1,208 @@
+"""`/api/v1/events`: what changed, as server-sent events that can be resumed.
+
+An event names what changed, never its content: the page reads anew what it shows. A reader whose place is no
+longer kept gets `reset`. Streams are counted, per address and in all, since each one holds a connection.
+"""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+
+from starlette.requests import Request
+from starlette.routing import BaseRoute, Route
+from starlette.types import Receive, Scope, Send
+
+from crcr.decide.model import RepoName
+from crcr.decide.views import Change
+from crcr.errors import BadRequest, Unavailable
+from crcr.ports import Clock
+from crcr.show.feed import Feed, Wakeups
+from crcr.show.here import pick_upstream
+from crcr.show.port import ChangeLog
+
+HEARTBEAT_S = 15.0
+_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-store"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-accel-buffering", b"no"),  # nginx would hold events back
+]
+_BIGGEST_ID = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Caps:
+    per_address: int = 10
+    in_total: int = 500
+
+
+def peer_address(request: Request) -> str:
+    return request.client.host if request.client else "unknown"
+
+
+def routes(
+    log: ChangeLog,
+    *,
+    wakeups: Wakeups,
+    upstreams: tuple[RepoName, ...],
+    clock: Clock,
+    stopping: asyncio.Event,
+    address_of: Callable[[Request], str] = peer_address,
+    caps: Caps = Caps(),  # noqa: B008  frozen
+) -> list[BaseRoute]:
+    """The stream's route. Setting `stopping` ends all streams; browsers then reconnect and resume."""
+    feed = Feed(log, wakeups, clock)
+    events = Events(
+        feed, upstreams=upstreams, clock=clock, stopping=stopping, address_of=address_of, caps=caps
+    )
+    return [Route("/api/v1/events", events, methods=["GET"], name="events")]
+
+
+class Events:
+    def __init__(
+        self,
+        feed: Feed,
+        *,
+        upstreams: tuple[RepoName, ...],
+        clock: Clock,
+        stopping: asyncio.Event,
+        address_of: Callable[[Request], str],
+        caps: Caps,
+    ) -> None:
+        self._feed = feed
+        self._upstreams = upstreams
+        self._clock = clock
+        self._stopping = stopping
+        self._address_of = address_of
+        self._caps = caps
+        self._open: Counter[str] = Counter()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        asked = request.query_params.get("upstream")
+        upstream = pick_upstream(self._upstreams, asked).key if asked else None
+        after = _place(request)
+        with self._counted(self._address_of(request)):
+            async with self._attached() as fresh:
+                stream = _Stream(send, upstream)
+                await self._begin(stream, after)
+                if request.method != "HEAD":
+                    await self._follow(stream, fresh, receive)
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    @contextmanager
+    def _counted(self, address: str) -> Iterator[None]:
+        if self._open.total() >= self._caps.in_total or self._open[address] >= self._caps.per_address:
+            raise Unavailable(
+                "too many live streams are open", hint="close other pages, or read /api/v1/summary instead"
+            )
+        self._open[address] += 1
+        try:
+            yield
+        finally:
+            self._open[address] -= 1
+            if not self._open[address]:
+                del self._open[address]
+
+    @asynccontextmanager
+    async def _attached(self) -> AsyncIterator[asyncio.Event]:
+        fresh = self._feed.attach()
+        try:
+            yield fresh
+        finally:
+            await self._feed.detach(fresh)
+
+    async def _begin(self, stream: "_Stream", after: int | None) -> None:
+        """Answer and take up the reader's place, or tell it that the place is gone."""
+        log = await self._feed.position()
+        await stream.start()
+        known = after is not None and (log.oldest - 1 <= after <= log.newest)
+        stream.upto = after if after is not None and known else log.newest
+        if after is not None and not known:
+            await stream.reset()
+
+    async def _follow(self, stream: "_Stream", fresh: asyncio.Event, receive: Receive) -> None:
+        gone = asyncio.create_task(_disconnected(receive))
+        try:
+            while not (gone.done() or self._stopping.is_set()):
+                fresh.clear()
+                try:
+                    changes, upto, more = await self._feed.after(stream.upto)
+                except Unavailable:
+                    changes, upto, more = [], stream.upto, False  # the feed wakes us when the store is back
+                await stream.tell(changes, upto)
+                if not more and not await self._waited(gone, fresh):
+                    await stream.heartbeat()
+        except OSError:
+            return  # the reader left while we wrote
+        finally:
+            gone.cancel()
+
+    async def _waited(self, gone: asyncio.Task[None], fresh: asyncio.Event) -> bool:
+        """Wait for something to happen; False when only time passed."""
+        beat = asyncio.create_task(self._clock.sleep(HEARTBEAT_S))
+        waits = [beat, asyncio.create_task(fresh.wait()), asyncio.create_task(self._stopping.wait())]
+        try:
+            done, _ = await asyncio.wait([gone, *waits], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in waits:
+                each.cancel()
+        return done != {beat}
+
+
+@dataclass(slots=True)
+class _Stream:
+    send: Send
+    upstream: str | None
+    upto: int = 0
+
+    async def start(self) -> None:
+        await self.send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+        await self._write("retry: 2000\n\n")
+
+    async def reset(self) -> None:
+        await self._write(f"id: {self.upto}\nevent: reset\ndata: {{}}\n\n")
+
+    async def heartbeat(self) -> None:
+        await self._write(": still here\n\n")
+
+    async def tell(self, changes: list[Change], upto: int) -> None:
+        """Write a batch, equal changes once: a page reads anew anyway, and a burst stays small."""
+        mine = [each for each in changes if self.upstream in (None, each.upstream)]
+        newest = {(c.kind, c.upstream, c.downstream, c.delivery, c.number): c for c in mine}
+        if newest:
+            told = sorted(newest.values(), key=lambda change: change.change_id)
+            await self._write("".join(map(_frame, told)))
+        self.upto = upto
+
+    async def _write(self, text: str) -> None:
+        await self.send({"type": "http.response.body", "body": text.encode(), "more_body": True})
+
+
+def _frame(change: Change) -> str:
+    data = {
+        "kind": change.kind,
+        "upstream": change.upstream,
+        "downstream": change.downstream,
+        "delivery": change.delivery,
+        "number": change.number,
+    }
+    return f"id: {change.change_id}\nevent: change\ndata: {json.dumps(data, separators=(',', ':'))}\n\n"
+
+
+def _place(request: Request) -> int | None:
+    """Where the reader is; a reconnecting browser's header is newer than the address it first used."""
+    told = request.headers.get("last-event-id") or request.query_params.get("after")
+    if not told:
+        return None
+    if not (told.isascii() and told.isdigit()) or len(told) > 19 or int(told) > _BIGGEST_ID:
+        raise BadRequest("the place to resume from is not a number", hint="send back an event's id unchanged")
+    return int(told)
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,164 @@
+"""A store with rows in it for the read models and pages: upstreams, allowlists, deliveries, dispatches, jobs.
+
+Rows go in through the schema's own tables; everything that reads them is the real thing.
+"""
+
+import json
+import zlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine, Table, create_engine, insert
+
+from clock import ManualClock
+from crcr.decide.model import RepoName
+from crcr.receive.allowlist_yaml import read_allowlist as check
+from crcr.record import schema
+from crcr.record.allowlists import Allowlists
+from crcr.record.signals import Signals
+from crcr.record.sqlite import SqliteDatabase
+from crcr.record.targets import Targets
+from crcr.record.times import to_us
+from crcr.record.views import SqlViews
+
+UPSTREAM = RepoName("Torch/torch")
+OTHER = RepoName("other/upstream")
+DEFAULT_LIST = """
+L1:
+  - listen/only
+L2:
+  - Good/Backend: {hardware: "NPU 910B", oncalls: [ada, grace]}
+  - flaky/backend
+  - quiet/backend
+"""
+
+
+@dataclass
+class World:
+    engine: Engine
+    database: SqliteDatabase
+    views: SqlViews
+    clock: ManualClock
+    _numbers: "count[int]" = field(default_factory=lambda: count(1))
+
+    def add(self, table: Table, *rows: dict[str, Any]) -> None:
+        with self.engine.begin() as connection:
+            _insert(connection, table, rows)
+
+    def ago(self, **by: float) -> int:
+        return to_us(self.clock.now() - timedelta(**by))
+
+    def allowlist(self, text: str = DEFAULT_LIST, upstream: RepoName = UPSTREAM, version: int = 1) -> None:
+        checked = check(text)
+        problems = [[p.line, p.severity, p.message, p.hint] for p in checked.problems]
+        good = checked.allowlist is not None
+        row = {"upstream": upstream.key, "version": version, "source": "allowlist.yml", "text": text}
+        at = self.ago(minutes=5)
+        self.add(
+            schema.allowlist_versions,
+            {**row, "good": int(good), "problems": json.dumps(problems), "read_at": at},
+        )
+
+    def delivery(
+        self, upstream: RepoName = UPSTREAM, *, hours_ago: float = 2, number: int | None = 7, **more: Any
+    ) -> str:
+        guid = more.pop("guid", None) or f"d-{next(self._numbers):04d}"
+        row: dict[str, Any] = {
+            "guid": guid,
+            "upstream": upstream.key,
+            "event": "pull_request" if number else "push",
+            "action": "synchronize" if number else None,
+            "state": "accepted",
+            "source": "webhook",
+            "number": number,
+            "head_sha": f"{next(self._numbers):040x}",
+            "received_at": self.ago(hours=hours_ago),
+            "body_bytes": 10,
+            "body": zlib.compress(b"secret body"),
+        }
+        self.add(schema.deliveries, {**row, **more})
+        return guid
+
+    def dispatch(self, delivery: str, downstream: str = "good/backend", **more: Any) -> None:
+        hours_ago = more.pop("hours_ago", 2)
+        row: dict[str, Any] = {
+            "upstream": UPSTREAM.key,
+            "delivery": delivery,
+            "downstream": downstream,
+            "level": 2,
+            "state": "sent",
+            "event": "pull_request",
+            "action": "synchronize",
+            "number": 7,
+            "head_sha": "f" * 40,
+            "lane": "pull/7",
+            "created_at": self.ago(hours=hours_ago),
+            "sent_at": self.ago(hours=hours_ago),
+        }
+        self.add(schema.dispatches, {**row, **more})
+
+    def job(self, delivery: str, conclusion: str | None = "success", **more: Any) -> None:
+        hours_ago = more.pop("hours_ago", 1.5)
+        row: dict[str, Any] = {
+            "upstream": UPSTREAM.key,
+            "delivery": delivery,
+            "downstream": "good/backend",
+            "workflow": ".github/workflows/ci.yml",
+            "run_id": "1",
+            "attempt": 1,
+            "job_name": "build",
+            "state": "completed" if conclusion else "in_progress",
+            "conclusion": conclusion,
+            "level": 2,
+            "event": "pull_request",
+            "number": 7,
+            "head_sha": "f" * 40,
+            "workflow_name": "CI",
+            "in_progress_at": self.ago(hours=hours_ago),
+            "completed_at": self.ago(hours=hours_ago - 0.1) if conclusion else None,
+            "silent_at": self.ago(hours=-6),
+            "trusted": "{}",
+            "untrusted": b"{}",
+        }
+        row |= more
+        self.add(schema.jobs, {"reported_name": row["job_name"], **row})
+
+    def effect(self, state: str = "waiting", target: str = "good/backend", **more: Any) -> None:
+        at = self.ago(minutes=3)
+        row = {"upstream": UPSTREAM.key, "kind": "send_dispatch", "target": target, "lane": "pull/7"}
+        times = {"due_at": at, "created_at": at, "finished_at": None if state == "waiting" else at}
+        self.add(schema.effects, {**row, "state": state, **times, **more})
+
+    def change(self, kind: str = "job", downstream: str | None = "good/backend", **more: Any) -> None:
+        row = {"upstream": UPSTREAM.key, "kind": kind, "downstream": downstream, "at": self.ago(seconds=0)}
+        self.add(schema.changes, {**row, **more})
+
+
+def _insert(connection: Connection, table: Table, rows: tuple[dict[str, Any], ...]) -> None:
+    for row in rows:
+        connection.execute(insert(table).values(**row))
+
+
+@asynccontextmanager
+async def open_world(
+    folder: Path, *, upstreams: tuple[RepoName, ...] = (UPSTREAM, OTHER), now: datetime | None = None
+) -> AsyncIterator[World]:
+    engine = create_engine(f"sqlite:///{folder / 'crcr.db'}")
+    schema.metadata.create_all(engine)
+    database = SqliteDatabase(folder / "crcr.db", Signals())
+    lists = Allowlists(database, Targets(database), check)
+    clock = ManualClock(now) if now else ManualClock()
+    world = World(engine, database, SqlViews(database, lists, upstreams), clock)
+    for each in upstreams:
+        row = {"upstream": each.key, "name": each.full_name, "created_at": world.ago(days=1)}
+        world.add(schema.upstreams, row)
+    try:
+        yield world
+    finally:
+        await database.close()
+        engine.dispose()

@@ -1,0 +1,123 @@
+"""The dependency rule of docs/architecture.md, kept by reading every import."""
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src" / "crcr"
+ROOMS = ("decide", "receive", "record", "github", "deliver", "show", "settings", "sim", "cli")
+EVERYWHERE = {"errors"}
+
+ALLOWED: dict[str, set[str]] = {
+    "errors": set(),
+    "clock": set(),
+    "log": set(),
+    "decide": {"decide", "errors"},
+    "ports": {"decide", "errors"},
+    "receive": {"receive", "decide", "ports", "errors"},
+    "record": {"record", "decide", "ports", "errors"},
+    "github": {"github", "decide", "ports", "errors", ""},
+    "deliver": {"deliver", "decide", "ports", "errors"},
+    "show": {"show", "decide", "ports", "errors", ""},
+    "settings": {"settings", "decide", "errors"},
+    "sim": {"sim"},
+    "docs": {"settings", "decide", "app"},
+    "app": {"decide", "errors", "receive", ""},
+    "wiring": {"*"},
+    "cli": {"*"},
+    "__main__": {"cli"},
+    "": set(),
+}
+"""For each room (or top-level module) the rooms it may import; "" is the package itself, for its version."""
+
+PURE = {"abc", "collections", "contextlib", "dataclasses", "datetime", "difflib", "enum", "functools", "heapq", "itertools", "json",
+        "math", "operator", "re", "string", "types", "typing", "unicodedata", "zlib", "bisect", "hashlib"}  # fmt: skip
+
+
+def modules() -> list[Path]:
+    return sorted(SOURCE.rglob("*.py"))
+
+
+def room_of(path: Path) -> str:
+    parts = path.relative_to(SOURCE).with_suffix("").parts
+    return "" if parts == ("__init__",) else parts[0]
+
+
+def imports(path: Path) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module} | (
+                {f"crcr.{alias.name}" for alias in node.names} if node.module == "crcr" else set()
+            )
+    return names
+
+
+def rooms_imported(path: Path) -> set[str]:
+    ours = {name for name in imports(path) if name == "crcr" or name.startswith("crcr.")}
+    rooms = {name.split(".")[1] if "." in name else "" for name in ours}
+    return {"" if room == "__version__" else room for room in rooms}
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_a_room_imports_only_what_the_rule_allows(path: Path) -> None:
+    allowed = ALLOWED[room_of(path)]
+    assert "*" in allowed or rooms_imported(path) <= allowed
+
+
+def test_only_the_command_line_and_tests_know_the_simulator() -> None:
+    users = {room_of(path) for path in modules() if "sim" in rooms_imported(path)}
+    assert users <= {"sim", "cli"}
+
+
+def test_only_wiring_the_command_line_and_the_docs_know_the_settings() -> None:
+    users = {room_of(path) for path in modules() if "settings" in rooms_imported(path)}
+    assert users <= {"settings", "wiring", "cli", "docs"}
+
+
+@pytest.mark.parametrize("path", [p for p in modules() if room_of(p) == "decide"], ids=lambda path: path.stem)
+def test_the_rules_are_pure(path: Path) -> None:
+    foreign = {name.split(".")[0] for name in imports(path)} - {"crcr"}
+    assert foreign <= PURE
+    assert foreign <= set(sys.stdlib_module_names)
+    calls = {
+        ast.unparse(node.func) for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)
+    }
+    assert not calls & {"datetime.now", "datetime.utcnow", "open", "print", "input"}
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_a_module_says_what_it_is_for_and_stays_small(path: Path) -> None:
+    text = path.read_text()
+    assert ast.get_docstring(ast.parse(text))
+    assert len(text.splitlines()) <= 350
+
+
+def test_no_room_is_called_by_a_word_that_says_nothing() -> None:
+    empty = {"utils", "util", "helpers", "misc", "common", "base", "manager"}
+    assert not {path.stem for path in modules()} & empty
+
+
+def test_everything_is_caught_only_in_the_worker_and_at_the_edge() -> None:
+    catching = set()
+    for path in modules():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ExceptHandler) and ast.unparse(node.type or ast.Name("")) in {
+                "",
+                "Exception",
+                "BaseException",
+            }:
+                catching.add(str(path.relative_to(SOURCE)))
+    assert (
+        {name for name in catching if not name.startswith("sim/")}
+        <= {
+            "app.py",
+            "deliver/worker.py",
+            "record/sqlite.py",  # one caller's failure is handed back to that caller; a failed group is rolled back
+            "github/lanes.py",  # gives its connection back and raises on
+        }
+    )

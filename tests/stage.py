@@ -16,9 +16,10 @@ import httpx
 from clock import ManualClock
 from crcr.app import Edge
 from crcr.decide.model import RepoName
+from crcr.front import build_app
 from crcr.settings import Settings, load_settings
 from crcr.sim.github import GitHub, JobSpec, Workflow
-from crcr.wiring import Seams, Services, build, build_app
+from crcr.wiring import Seams, Services, build
 
 UPSTREAM = "pytorch-like/core"
 AUDIENCE = "crcr-test"

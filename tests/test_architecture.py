@@ -26,6 +26,7 @@ ALLOWED: dict[str, set[str]] = {
     "docs": {"settings", "decide", "app"},
     "app": {"decide", "errors", "receive", ""},
     "wiring": {"*"},
+    "front": {"*"},
     "cli": {"*"},
     "__main__": {"cli"},
     "": set(),
@@ -76,7 +77,7 @@ def test_only_the_command_line_and_tests_know_the_simulator() -> None:
 
 def test_only_wiring_the_command_line_and_the_docs_know_the_settings() -> None:
     users = {room_of(path) for path in modules() if "settings" in rooms_imported(path)}
-    assert users <= {"settings", "wiring", "cli", "docs"}
+    assert users <= {"settings", "wiring", "front", "cli", "docs"}
 
 
 @pytest.mark.parametrize("path", [p for p in modules() if room_of(p) == "decide"], ids=lambda path: path.stem)

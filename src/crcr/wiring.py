@@ -15,7 +15,6 @@ from functools import partial
 import httpx
 import structlog
 
-from crcr.app import Edge, create_app
 from crcr.clock import SystemClock
 from crcr.decide.identity import IssuerKind
 from crcr.decide.model import EffectKind, RepoName
@@ -100,6 +99,8 @@ class Services:
     callback: CallbackIntake
     http: tuple[httpx.AsyncClient, ...]
     on_crash: Callable[[Exception], None]
+    stopping: asyncio.Event
+    """Set when the process begins to stop: workers finish what is under way, live streams end."""
 
     async def close(self) -> None:
         await self.keys.aclose()
@@ -201,22 +202,8 @@ def build(settings: Settings, seams: Seams | None = None) -> Services:
             tally=metrics,
         ),
         http=(api_http, other_http),
+        stopping=asyncio.Event(),
         on_crash=seams.on_crash,
-    )
-
-
-def build_app(services: Services, *, work: bool = True) -> Edge:
-    """The relay as an ASGI app; with `work` its worker and loops run beside the requests."""
-    return create_app(
-        hot={
-            "/github/webhook": services.webhook.handle,
-            "/github/callback": services.callback.handle,
-            "/github/callback/": services.callback.handle,
-        },
-        routes=[],
-        routers=[],
-        background=Company(services, work=work),
-        on_crash=services.on_crash,
     )
 
 
@@ -226,7 +213,7 @@ class Company:
     def __init__(self, services: Services, *, work: bool) -> None:
         self._services = services
         self._work = work
-        self._stopping = asyncio.Event()
+        self._stopping = services.stopping
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:

@@ -249,7 +249,7 @@ def _open(
 
 
 def _close(report: Report, job: JobFacts, *, now: datetime, late: bool) -> CloseJob:
-    took = None if job.late_start else max(0.0, (now - job.in_progress_at).total_seconds())
+    took = None if job.late_start else _elapsed_s(job.in_progress_at, now)
     return CloseJob(job.job_name, report.conclusion or Conclusion.NONE, took, late)
 
 
@@ -257,7 +257,12 @@ def _queue_s(report: Report, dispatch: DispatchFacts | None, now: datetime) -> f
     """From the dispatch to the start, for first attempts: a re-run's wait did not begin at the dispatch."""
     if report.late or report.run_attempt != 1 or dispatch is None or dispatch.attempted_at is None:
         return None
-    return max(0.0, (now - dispatch.attempted_at).total_seconds())
+    return _elapsed_s(dispatch.attempted_at, now)
+
+
+def _elapsed_s(since: datetime, now: datetime) -> float | None:
+    """Two machines' clocks may disagree: a time that ends before it began was not measured."""
+    return (now - since).total_seconds() if now >= since else None
 
 
 def _is_newer(other: str, than: str) -> bool:

@@ -31,10 +31,14 @@ def _within_one_second(event: PullRequest, known: Pull) -> Place:
     if event.action == "opened":
         return Place.STALE  # whatever else is known of this pull request came after its opening
     if event.action == "closed":
-        return Place.NEWER if event.head_sha == known.head_sha else Place.DOUBT
-    if event.before is not None and event.before == known.head_sha:
+        return Place.DOUBT  # bots close and reopen within a second
+    follows = event.before is not None and event.before == known.head_sha
+    precedes = event.head_sha == known.previous_sha
+    if follows and precedes:
+        return Place.DOUBT  # pushed back and forth
+    if follows:
         return Place.NEWER if known.is_open else Place.DOUBT
-    if event.head_sha == known.previous_sha:
+    if precedes:
         return Place.STALE
     if event.head_sha == known.head_sha and event.is_open == known.is_open:
         return Place.NEWER

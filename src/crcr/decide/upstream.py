@@ -105,7 +105,7 @@ def _plan_dispatching(event: PullRequest, facts: UpstreamFacts) -> Plan:
         return Plan(state=DeliveryState.SUPERSEDED, reason=_why_stale(event, facts.pull))
     dispatches = _dispatches(present(event, facts.pull), facts)
     if where is Place.DOUBT:
-        held = tuple(PlannedDispatch(each.entry, DispatchState.HELD, HEAD_IN_DOUBT) for each in dispatches)
+        held = tuple(_held_in_doubt(each) for each in dispatches)
         return Plan(state=DeliveryState.IN_DOUBT, reason=HEAD_IN_DOUBT, dispatches=held)
     drop = Drop.ALL_BUT_CLOSED if event.action == "closed" else Drop.OLDER_HEADS
     return Plan(pull=move_head(event, facts.pull), dispatches=dispatches, drop=drop)
@@ -129,6 +129,13 @@ def _dispatches(event: PullRequest | Push, facts: UpstreamFacts) -> tuple[Planne
 
 
 _STATE_OF = {Verdict.DISPATCH: DispatchState.WAITING, Verdict.HOLD: DispatchState.HELD}
+
+
+def _held_in_doubt(dispatch: PlannedDispatch) -> PlannedDispatch:
+    """What waits for something else goes on waiting for it: the end of the doubt must not release it."""
+    if dispatch.state is DispatchState.HELD:
+        return dispatch
+    return PlannedDispatch(dispatch.entry, DispatchState.HELD, HEAD_IN_DOUBT)
 
 
 def _suspended(choice: Choice, facts: UpstreamFacts) -> bool:

@@ -57,7 +57,7 @@ def find_job(
         return own
     if report.status is ReportStatus.IN_PROGRESS:
         return _find_for_start(report.job_name, signed_id, named, jobs)
-    return _find_for_finish(report.job_name, named, opened_others=opened_others)
+    return _find_for_finish(report, named, opened_others=opened_others)
 
 
 def _find_for_start(
@@ -72,8 +72,9 @@ def _find_for_start(
 
 
 def _find_for_finish(
-    name: str, named: tuple[JobFacts, ...], *, opened_others: bool
+    report: Report, named: tuple[JobFacts, ...], *, opened_others: bool
 ) -> JobFacts | Refused | None:
+    name = report.job_name
     if not named:
         return None
     if opened_others:
@@ -85,6 +86,8 @@ def _find_for_finish(
     open_rows = tuple(job for job in named if job.state in _OPEN)
     if len(open_rows) == 1:
         return open_rows[0]
+    if not open_rows and len({*(job.first_conclusion for job in named), report.conclusion}) == 1:
+        return named[0]  # whichever is meant, it said the same
     if len(named) == 1:
         return named[0]
     return Refused(

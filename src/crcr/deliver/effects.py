@@ -48,13 +48,17 @@ class SendDispatch:
         self._callback_url = callback_url
         self._audience = audience
 
-    async def __call__(self, effect: ClaimedEffect) -> None:
+    async def __call__(self, effect: ClaimedEffect) -> bool:
         load = await self._loads.load(effect)
         if load is None:
-            return  # dropped since it was claimed: nothing to send is done
-        body = load.payload.body_for(self._relay(effect.upstream, load))
+            return False  # dropped since it was claimed
+        await self._deliver(effect.upstream, load)
+        return True
+
+    async def _deliver(self, upstream: RepoName, load: DispatchLoad) -> None:
+        body = load.payload.body_for(self._relay(upstream, load))
         if load.installation_id is None:
-            await self._send(load, await self._find(effect.upstream, load.downstream), body)
+            await self._send(load, await self._find(upstream, load.downstream), body)
             return
         try:
             await self._send(load, load.installation_id, body)
@@ -62,7 +66,7 @@ class SendDispatch:
             if refusal.status != 404:
                 raise
             # Re-installing the App gives it a new installation id: look once more before giving up.
-            found = await self._find(effect.upstream, load.downstream)
+            found = await self._find(upstream, load.downstream)
             if found == load.installation_id:
                 raise
             await self._send(load, found, body)

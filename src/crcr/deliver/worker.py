@@ -32,12 +32,13 @@ _AHEAD = 256
 _IDLE_S = 5.0
 _STORE_PAUSE_S = 1.0
 
-Handler = Callable[[ClaimedEffect], Awaitable[None]]
+Handler = Callable[[ClaimedEffect], Awaitable[bool | None]]
+"""Does one effect; False says that it was no longer wanted, and that nothing was done."""
 
 
 class Outbox(Protocol):
     async def claim(self, most: int, now: datetime) -> list[ClaimedEffect]: ...
-    async def finish(self, effect: ClaimedEffect, *, began_at: datetime, now: datetime) -> bool: ...
+    async def finish(self, effect: ClaimedEffect, *, began_at: datetime | None, now: datetime) -> bool: ...
     async def fail(self, effect: ClaimedEffect, failure: Failure, now: datetime) -> None: ...
     async def postpone(self, effect: ClaimedEffect, until: datetime) -> None: ...
     async def release(self, effects: list[ClaimedEffect]) -> None: ...
@@ -47,7 +48,8 @@ class Outbox(Protocol):
 class Tally(Protocol):
     """Where outcomes are counted."""
 
-    def effect(self, kind: str, outcome: str, seconds: float) -> None: ...
+    def effect(self, kind: str, outcome: str) -> None: ...
+    def dispatch_latency(self, seconds: float) -> None: ...
 
 
 class Worker:
@@ -133,23 +135,34 @@ class Worker:
                 await self._outbox.postpone(effect, breaker.open_until)
                 return
             self._breakers[queue] = breaker.probing(began_at)
-            failure = await self._attempt(effect)
+            result = await self._attempt(effect)
             now = self._clock.now()
-            if failure is None:
-                self._breakers.pop(queue, None)
-                if not await self._outbox.finish(effect, began_at=began_at, now=now):
-                    log.warning("lease_lost", effect=effect.effect_id, kind=effect.kind)
+            if isinstance(result, Failure):
+                self._note_failure(queue, breaker, result, now)
+                await self._outbox.fail(effect, result, now)
             else:
-                self._note_failure(queue, breaker, failure, now)
-                await self._outbox.fail(effect, failure, now)
-            outcome = (
-                "done" if failure is None else "parked" if isinstance(failure.decision, GiveUp) else "retry"
-            )
-            self._tally.effect(effect.kind.value, outcome, (now - began_at).total_seconds())
+                await self._finish(effect, began_at=began_at if result else None, now=now)
+            self._count(effect, result, now)
         except StoreUnavailable as fault:
             log.warning("outcome_not_recorded", effect=effect.effect_id, error=str(fault))
 
-    async def _attempt(self, effect: ClaimedEffect) -> Failure | None:
+    def _count(self, effect: ClaimedEffect, result: Failure | bool, now: datetime) -> None:  # noqa: FBT001
+        if isinstance(result, Failure):
+            outcome = "parked" if isinstance(result.decision, GiveUp) else "retried"
+        else:
+            outcome = "done" if result else "pointless"
+        self._tally.effect(effect.kind.value, outcome)
+        if outcome == "done" and effect.kind is EffectKind.SEND_DISPATCH:
+            self._tally.dispatch_latency((now - effect.created_at).total_seconds())
+
+    async def _finish(self, effect: ClaimedEffect, *, began_at: datetime | None, now: datetime) -> None:
+        if began_at is not None:
+            self._breakers.pop((effect.upstream.key, effect.target), None)
+        if not await self._outbox.finish(effect, began_at=began_at, now=now):
+            log.warning("lease_lost", effect=effect.effect_id, kind=effect.kind)
+
+    async def _attempt(self, effect: ClaimedEffect) -> Failure | bool:
+        """Carry it out; False when there was nothing left to do."""
         who = {
             "effect": effect.effect_id,
             "kind": effect.kind.value,
@@ -157,7 +170,7 @@ class Worker:
             "delivery": effect.delivery,
         }
         try:
-            await self._handlers[effect.kind](effect)
+            wanted = await self._handlers[effect.kind](effect) is not False
         except Exception as error:  # the worker's guard, one of the two places that catch all
             failure = self._judge(effect, error)
             if failure is None:
@@ -173,8 +186,9 @@ class Worker:
                     **who,
                 )
             return failure
-        log.info("effect_done", attempts=effect.attempts, unsure=effect.unsure, **who)
-        return None
+        event = "effect_done" if wanted else "effect_pointless"
+        log.info(event, attempts=effect.attempts, unsure=effect.unsure, **who)
+        return wanted
 
     def _judge(self, effect: ClaimedEffect, error: Exception) -> Failure | None:
         now, text = self._clock.now(), str(error)[:500]

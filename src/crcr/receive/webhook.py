@@ -41,9 +41,8 @@ _GUID_CHARS = 100
 
 
 class Inbox(Protocol):
-    async def take(
-        self, receipt: Receipt, event: PullRequest | Push, *, refreshes: tuple[RepoName, ...] = ()
-    ) -> Taken | Seen | Ignored: ...
+    async def take(self, receipt: Receipt, event: PullRequest | Push) -> Taken | Seen | Ignored: ...
+    async def refresh(self, upstreams: tuple[RepoName, ...], now: datetime) -> None: ...
 
 
 class Installations(Protocol):
@@ -112,10 +111,12 @@ class WebhookIntake:
         return Answer(202, {"ok": True, "delivery": receipt.guid, "dispatches": 0})
 
     async def _take(self, receipt: Receipt, event: PullRequest | Push) -> Answer:
-        refreshes = self._refreshes(event)
+        # In a transaction of its own: it must stand even when no allowlist is in force to plan by.
+        if refreshes := self._refreshes(event):
+            await self._inbox.refresh(refreshes, receipt.received_at)
         if event.upstream not in self._upstreams:
             return _ignored(f"{event.upstream} is not an upstream of this relay")
-        taken = await self._inbox.take(receipt, event, refreshes=refreshes)
+        taken = await self._inbox.take(receipt, event)
         if isinstance(taken, Ignored):
             return _ignored(taken.reason)
         if isinstance(taken, Seen):

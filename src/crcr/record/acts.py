@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import text
 
-from crcr.decide.model import DeliveryState, DispatchState, RepoName
+from crcr.decide.model import DeliveryState, DispatchState, EffectKind, RepoName
 from crcr.decide.packing import pack
 from crcr.decide.upstream import PlannedDispatch
 from crcr.errors import NotFound, NotPossible
@@ -56,7 +56,7 @@ _PARKED = Statement(
         "SELECT effect_id, kind, target, delivery FROM effects WHERE upstream = :upstream AND state = 'parked'"
         " AND (:effect_id IS NULL OR effect_id = :effect_id) AND (:target IS NULL OR target = :target)"
         " AND (:since IS NULL OR finished_at >= :since) AND (:until IS NULL OR finished_at <= :until)"
-        " ORDER BY effect_id"
+        " ORDER BY effect_id LIMIT :most"
     )
 )
 _RETRY = Statement(
@@ -90,6 +90,8 @@ class ParkedFilter:
     target: RepoName | None = None
     since: datetime | None = None
     until: datetime | None = None
+    """Times of parking, both included."""
+    most: int = 1_000_000
 
 
 class Acts:
@@ -102,14 +104,21 @@ class Acts:
         rows = [{"upstream": each.key, "name": each.full_name, "created_at": to_us(now)} for each in names]
         await self._database.write(lambda tx: tx.many(_REGISTER, rows))
 
-    async def pause(self, upstream: RepoName, *, who: str, now: datetime, lift: bool = False) -> None:
+    async def pause(
+        self,
+        upstream: RepoName,
+        *,
+        who: str,
+        now: datetime,
+        lift: bool = False,
+        reason: str | None = None,
+    ) -> None:
         """Stop dispatching (or go on, with `lift`); deliveries are taken all the same and wait."""
+        act = "unpause" if lift else "pause"
 
         async def unit(tx: Tx) -> None:
             await tx.run(_PAUSE, upstream=upstream.key, at=None if lift else to_us(now))
-            await note_act(
-                tx, upstream, who=who, act="unpause" if lift else "pause", subject=str(upstream), now=now
-            )
+            await note_act(tx, upstream, who=who, act=act, subject=str(upstream), now=now, reason=reason)
             await note_change(tx, upstream, "relay", now=now)
             tx.signal(EFFECTS)
 
@@ -146,7 +155,9 @@ class Acts:
             rows = await self.parked_rows(tx, upstream, which)
             for row in rows:
                 await tx.run(_RETRY, effect_id=row["effect_id"], now=to_us(now))
-                await tx.run(_UNPARK, upstream=upstream.key, delivery=row["delivery"], target=row["target"])
+                if row["kind"] == EffectKind.SEND_DISPATCH.value:
+                    key = {"delivery": row["delivery"], "target": row["target"]}
+                    await tx.run(_UNPARK, upstream=upstream.key, **key)
             if rows:
                 await note_act(
                     tx,
@@ -187,6 +198,23 @@ class Acts:
 
         await self._database.write(unit)
 
+    async def count_parked(self, upstream: RepoName, which: ParkedFilter) -> int:
+        return len(await self._database.read(lambda tx: self.parked_rows(tx, upstream, which)))
+
+    async def note_refresh(self, upstream: RepoName, *, who: str, now: datetime, version: int | None) -> None:
+        """Record that somebody had the allowlist read; `version` is the new one, if it said anything new."""
+        await self._database.write(
+            lambda tx: note_act(
+                tx,
+                upstream,
+                who=who,
+                act="refresh_allowlist",
+                subject=str(upstream),
+                now=now,
+                version=version,
+            )
+        )
+
     async def parked_rows(self, tx: Tx, upstream: RepoName, which: ParkedFilter) -> list[Row]:
         return await tx.all(
             _PARKED,
@@ -195,6 +223,7 @@ class Acts:
             target=which.target.key if which.target else None,
             since=to_us(which.since) if which.since else None,
             until=to_us(which.until) if which.until else None,
+            most=which.most,
         )
 
     async def _listed(self, tx: Tx, upstream: RepoName, rows: list[Row]) -> list[Row]:

@@ -77,7 +77,7 @@ class Allowlists:
 
         async def unit(tx: Tx) -> AllowlistVersion | None:
             newest = await tx.one(_NEWEST, upstream=upstream.key)
-            if newest is not None and _says_the_same(newest, reading):
+            if newest is not None and _says_the_same(newest, reading, checked):
                 return None
             row = _row(upstream, reading, checked, (newest["version"] if newest else 0) + 1, now)
             await tx.run(_ADD, **row)
@@ -96,10 +96,12 @@ class Allowlists:
         return checked.allowlist
 
 
-def _says_the_same(newest: Row, reading: Reading) -> bool:
+def _says_the_same(newest: Row, reading: Reading, checked: Checked) -> bool:
     if reading.failure is not None:
         return bool(newest["problems"] == _encoded((reading.failure,)))
-    return bool(newest["text"] == reading.text)
+    # An unreadable file is kept as "", and a newer release may read what an older one could not.
+    good = checked.allowlist is not None
+    return bool(newest["text"] == reading.text) and bool(newest["good"]) is good
 
 
 def _encoded(problems: tuple[Problem, ...]) -> str:

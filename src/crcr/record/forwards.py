@@ -49,7 +49,9 @@ class Forwards:
 
 def envelope(trusted: str, report: Report, body: bytes) -> bytes:
     """The body as it came, with a check run id filled in where there is none, beside what was proved."""
-    callback = json.loads(body if len(body) < _CAP_BYTES - 1024 else report.untrusted)
-    workflow = callback["workflow"]
-    workflow["check_run_id"] = workflow.get("check_run_id") or f"{report.run_id}-{report.run_attempt}"
-    return f'{{"trusted":{trusted},"untrusted":{{"callback_payload":{json.dumps(callback)}}}}}'.encode()
+    callback = _parts(body) if len(body) < _CAP_BYTES - 1024 else _PARTS.decode(report.untrusted)
+    workflow = _PARTS.decode(callback["workflow"])
+    if bytes(workflow.get("check_run_id", _NULL)) in {b"null", b'""'}:
+        workflow["check_run_id"] = msgspec.Raw(_ENCODE(f"{report.run_id}-{report.run_attempt}"))
+    callback["workflow"] = msgspec.Raw(_ENCODE(workflow))
+    return b'{"trusted":%b,"untrusted":{"callback_payload":%b}}' % (trusted.encode(), _ENCODE(callback))

@@ -59,19 +59,18 @@ class Inbox:
         self._targets = targets
         self._ignore_refs = ignore_refs
 
-    async def take(
-        self, receipt: Receipt, event: PullRequest | Push, *, refreshes: tuple[RepoName, ...] = ()
-    ) -> Taken | Seen | Ignored:
-        return await self._database.write(lambda tx: self._take(tx, receipt, event, refreshes))
+    async def take(self, receipt: Receipt, event: PullRequest | Push) -> Taken | Seen | Ignored:
+        return await self._database.write(lambda tx: self._take(tx, receipt, event))
 
-    async def _take(
-        self, tx: Tx, receipt: Receipt, event: PullRequest | Push, refreshes: tuple[RepoName, ...]
-    ) -> Taken | Seen | Ignored:
+    async def refresh(self, upstreams: tuple[RepoName, ...], now: datetime) -> None:
+        """Have the allowlists of these upstreams read again."""
+        effects = [refresh_effect(upstream, now) for upstream in upstreams]
+        await self._database.write(lambda tx: add_effects(tx, effects))
+
+    async def _take(self, tx: Tx, receipt: Receipt, event: PullRequest | Push) -> Taken | Seen | Ignored:
         upstream = event.upstream
         if await tx.one(_SEEN, guid=receipt.guid, upstream=upstream.key):
             return Seen()
-        for refreshed in refreshes:
-            await add_effects(tx, [refresh_effect(refreshed, receipt.received_at)])
         planned = plan(event, await self._facts(tx, event))
         if isinstance(planned, Ignored):
             return planned

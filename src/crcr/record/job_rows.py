@@ -25,6 +25,7 @@ BY_KEY = and_(*(jobs.c[name] == bindparam(name) for name in _KEY_COLUMNS))
 _RESULT = (
     *(
         "conclusion",
+        "first_conclusion",
         "completed_at",
         "execution_s",
         "tests_passed",

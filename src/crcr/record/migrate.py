@@ -6,9 +6,13 @@ from alembic import command
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from alembic.util import CommandError
 from sqlalchemy import Connection, create_engine, event
 from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool
+
+from crcr.errors import StoreUnavailable
 
 _HERE = Path(__file__).parent / "migrations"
 
@@ -25,6 +29,11 @@ def migrate(path: Path) -> tuple[str | None, str]:
             command.upgrade(_config(connection), "head")
             connection.commit()
             return before, current(connection) or ""
+    except DBAPIError as fault:
+        raise StoreUnavailable(f"the database {path} cannot be opened for writing: {fault.orig}") from fault
+    except CommandError as fault:
+        hint = "a newer release may have written it: use that one, or another database"
+        raise StoreUnavailable(f"the database {path} cannot be migrated: {fault}", hint=hint) from fault
     finally:
         engine.dispose()
 

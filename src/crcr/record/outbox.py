@@ -49,7 +49,7 @@ RETURNING effect_id, upstream, kind, target, lane, delivery, payload, attempts, 
 _PAUSED = Statement(text("SELECT paused_at FROM upstreams WHERE upstream = :upstream"))
 _ATTEMPTED = Statement(
     text(
-        "UPDATE dispatches SET attempted_at = :at, unsure = :unsure"
+        "UPDATE dispatches SET attempted_at = :at, unsure = CASE WHEN :unsure = 1 THEN 1 ELSE unsure END"
         " WHERE upstream = :upstream AND delivery = :delivery AND downstream = :target"
     )
 )
@@ -74,8 +74,8 @@ _AGAIN = Statement(
 )
 _CANCEL_IF_DROPPED = Statement(
     text(
-        "UPDATE effects SET state = 'cancelled', finished_at = :at WHERE effect_id = :effect_id AND state = 'waiting'"
-        " AND EXISTS (SELECT 1 FROM dispatches d WHERE d.upstream = :upstream AND d.delivery = :delivery"
+        "UPDATE effects SET state = 'cancelled', finished_at = :at WHERE effect_id = :effect_id"
+        " AND state IN ('waiting', 'parked') AND EXISTS (SELECT 1 FROM dispatches d WHERE d.upstream = :upstream AND d.delivery = :delivery"
         " AND d.downstream = :target AND d.state = 'cancelled')"
     )
 )
@@ -123,7 +123,7 @@ SELECT min(CASE WHEN lease IS NOT NULL THEN lease ELSE due END) AS at FROM (
   SELECT (SELECT min(e.due_at) FROM effects e WHERE e.upstream = :upstream AND e.target = queues.target
           AND e.state IN ('waiting', 'claimed') AND e.due_at > :now) AS due,
          (SELECT min(c.lease_until) FROM effects c WHERE c.upstream = :upstream AND c.target = queues.target
-          AND c.state = 'claimed') AS lease
+          AND c.state = 'claimed' AND c.lease_until > :now) AS lease
   FROM queues WHERE queues.target IS NOT NULL) AS waits
 """)
 )
@@ -147,14 +147,19 @@ class Outbox:
                 claimed += await self._claim_of(tx, upstream, most - len(claimed), now)
             return claimed
 
+        # Another upstream comes first next time, so that a busy one does not take every claim for itself.
+        self._upstreams = (*self._upstreams[1:], *self._upstreams[:1])
         return await self._database.write(unit)
 
-    async def finish(self, effect: ClaimedEffect, *, began_at: datetime, now: datetime) -> bool:
-        """Record that the effect was done; False when the lease was lost meanwhile."""
+    async def finish(self, effect: ClaimedEffect, *, began_at: datetime | None, now: datetime) -> bool:
+        """Record that the effect was done; False when the lease was lost meanwhile.
+
+        Without `began_at` there was nothing left to do, and its dispatch stays what it was.
+        """
 
         async def unit(tx: Tx) -> bool:
             held = await tx.run(_DONE, effect_id=effect.effect_id, owner=self._owner, at=to_us(now))
-            if effect.kind is EffectKind.SEND_DISPATCH:
+            if began_at is not None and effect.kind is EffectKind.SEND_DISPATCH:
                 await tx.run(_SENT, began_at=to_us(began_at), **_dispatch_of(effect))
                 await self._note(tx, effect, now)
             return bool(held)
@@ -176,9 +181,9 @@ class Outbox:
                 if await tx.run(_PARK, at=to_us(now), **mine) and effect.kind is EffectKind.SEND_DISPATCH:
                     await tx.run(_PARKED_DISPATCH, error=failure.error, **_dispatch_of(effect))
                     await self._note(tx, effect, now)
-                return
-            due_at = to_us(failure.decision.due_at)
-            await tx.run(_AGAIN, due_at=due_at, uncounted=int(not failure.counts), **mine)
+            else:
+                due_at = to_us(failure.decision.due_at)
+                await tx.run(_AGAIN, due_at=due_at, uncounted=int(not failure.counts), **mine)
             if effect.kind is EffectKind.SEND_DISPATCH:
                 await tx.run(_NOT_CLEAN, error=failure.error, unsure=unsure, **_dispatch_of(effect))
                 await tx.run(
@@ -212,6 +217,8 @@ class Outbox:
         await self._database.write(unit)
 
     async def next_due(self, now: datetime) -> datetime | None:
+        """When something becomes due that is not due now; what is due now was to be claimed."""
+
         async def unit(tx: Tx) -> list[Row | None]:
             return [await tx.one(_NEXT_DUE, upstream=each.key, now=to_us(now)) for each in self._upstreams]
 

@@ -271,7 +271,7 @@ class _Context:
             run_delivery=bound["delivery"] if bound else None,
             sibling_runs=tuple(RunFacts(row["run_id"], bool(row["superseded"])) for row in siblings),
             jobs=found,
-            opened_others=await _opened_others(tx, run, identity.check_run_id, found),
+            opened_others=await _opened_others(tx, run, identity.check_run_id, report.job_name, found),
         )
         return cls(
             upstream=upstream,
@@ -317,10 +317,11 @@ def _name_and_legs(name: str) -> dict[str, str]:
 
 
 async def _opened_others(
-    tx: Tx, run: dict[str, Any], signed_id: str | None, found: tuple[JobFacts, ...]
+    tx: Tx, run: dict[str, Any], signed_id: str | None, name: str, found: tuple[JobFacts, ...]
 ) -> bool:
-    """Asked only where it matters: when none of the rows in question was opened by this id."""
-    if signed_id is None or not found or any(job.opened_by == signed_id for job in found):
+    """Asked only where it matters: when rows have the name and this id opened none of them."""
+    named = [job for job in found if job.reported_name == name]
+    if signed_id is None or not named or any(job.opened_by == signed_id for job in named):
         return False
     return await tx.one(_OPENED, **run, opened_by=signed_id) is not None
 

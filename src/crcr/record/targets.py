@@ -65,7 +65,7 @@ _CANCEL_QUEUE = Statement(
     text(
         "UPDATE effects SET state = 'cancelled', finished_at = :at, last_error = :reason"
         " WHERE upstream = :upstream AND target = :downstream"
-        " AND state IN ('waiting', 'claimed') AND state = 'waiting'"
+        " AND state IN ('waiting', 'claimed') AND state = 'waiting' AND kind = 'send_dispatch'"
     )
 )
 _CANCEL_DISPATCHES = Statement(
@@ -189,7 +189,14 @@ class Targets:
         )
 
     async def suspend(
-        self, upstream: RepoName, downstream: RepoName, *, who: str, now: datetime, lift: bool = False
+        self,
+        upstream: RepoName,
+        downstream: RepoName,
+        *,
+        who: str,
+        now: datetime,
+        lift: bool = False,
+        reason: str | None = None,
     ) -> None:
         """Stop talking to a downstream at once (or again, with `lift`); what waits for it is dropped."""
 
@@ -201,7 +208,9 @@ class Targets:
             if not lift:
                 await self._end_queue(tx, upstream, downstream.key, "suspended", now)
             act = "resume" if lift else "suspend"
-            await note_act(tx, upstream, who=who, act=act, subject=downstream.full_name, now=now)
+            await note_act(
+                tx, upstream, who=who, act=act, subject=downstream.full_name, now=now, reason=reason
+            )
             await note_change(tx, upstream, "backend", downstream=downstream.key, now=now)
 
         await self._database.write(unit)

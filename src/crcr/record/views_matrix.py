@@ -71,8 +71,9 @@ async def read_matrix(reader: BackendReader, downstream: RepoName) -> Matrix:
 async def read_failures(
     tx: Tx, upstream: RepoName, seen: Seen, rows: Iterable[MatrixRow]
 ) -> tuple[JobView, ...]:
-    """The newest failures of a matrix, each with its first failed tests."""
-    failed = [cell for row in rows for cell in row.cells if cell and cell.counted is Counted.FAILURE]
+    """The newest failures of a matrix that still matter, each with its first failed tests."""
+    counted = (row for row in rows if not (row.dispatch.superseded_at or row.dispatch.test))
+    failed = [cell for row in counted for cell in row.cells if cell and cell.counted is Counted.FAILURE]
     return tuple([await _with_tests(tx, upstream, seen, each) for each in failed[:_MOST_FAILURES]])
 
 

@@ -43,7 +43,7 @@ def _told(operation: dict[str, Any]) -> dict[str, Any]:
                 "place": each["in"],
                 "type": _type(each.get("schema", {})),
                 "required": each.get("required", False),
-                "description": each.get("description", ""),
+                "description": each.get("description", "").replace("`", ""),
             }
             for each in operation.get("parameters", [])
         ],

@@ -29,7 +29,7 @@ _COMPLETED = {
     Conclusion.NEUTRAL: Status("N", "neutral", "off"),
 }
 
-LEGEND = (SUCCESS, RUNNING, *_COMPLETED.values())
+LEGEND = (RUNNING, SILENT, *_COMPLETED.values())
 
 DISPATCHES = {
     DispatchState.HELD: Status("H", "held", "wait"),

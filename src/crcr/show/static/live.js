@@ -14,9 +14,10 @@
   function tellTimes() {
     const now = Date.now();
     for (const time of document.querySelectorAll("time[datetime]")) {
-      const seconds = Math.round((Date.parse(time.dateTime) - now) / 1000);
-      const step = STEPS.find(([size]) => Math.abs(seconds) >= size) || [1, "second"];
-      time.textContent = Math.abs(seconds) < 2 ? "just now" : words.format(Math.trunc(seconds / step[0]), step[1]);
+      // A reader's clock that is behind ours makes nothing happen in the future.
+      const seconds = Math.min(0, Math.round((Date.parse(time.dateTime) - now) / 1000));
+      const step = STEPS.find(([size]) => -seconds >= size) || [1, "second"];
+      time.textContent = seconds > -2 ? "just now" : words.format(Math.trunc(seconds / step[0]), step[1]);
     }
   }
 

@@ -1,0 +1,208 @@
+"""`make bench`: the bars of docs/performance.md, measured in one run on this machine, as a table.
+
+Every load is bounded and stops by itself; everything stays on loopback.
+"""
+
+import asyncio
+import json
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.request import urlopen
+
+import uvloop
+from rich.console import Console
+from rich.table import Table
+
+from bench.client import percentile, request, send_all
+from bench.world import AUDIENCE, World, process, report, webhook
+
+CALLBACKS = 8_000
+CLIENTS = 32
+RUN = 17_000_000_000
+
+Row = tuple[str, str, str, bool]
+
+
+@contextmanager
+def running(targets: int, folder: Path) -> Iterator[tuple[World, float]]:
+    """A relay with this many targets, each in its own installation, identified and ready."""
+    folder.mkdir()
+    world = World(folder, targets)
+    environment = world.environment()
+    with process("-m", "bench.outside", str(world.outside)):
+        _wait_for_outside(world)
+        world.ask_outside("/issuer/jwks", json.dumps({"keys": [world.public_jwk()]}).encode())
+        with process("-m", "crcr", "serve", "--port", str(world.relay), environment=environment):
+            ready_s = world.wait_for("/healthz")
+            _wait_until_idle(world, 3 * targets)
+            yield world, ready_s
+
+
+def _wait_for_outside(world: World) -> None:
+    while True:
+        try:
+            world.ask_outside("/reset")
+        except OSError:
+            time.sleep(0.02)
+        else:
+            return
+
+
+def _wait_until_idle(world: World, calls: int) -> None:
+    while world.ask_outside("/arrivals")["calls"] < calls:
+        time.sleep(0.05)
+    time.sleep(0.2)
+
+
+def _post(world: World, number: int) -> tuple[float, float]:
+    """Send one webhook; return when it was sent and how long its acknowledgement took."""
+    body, headers, _ = webhook(number)
+    began, tick = time.time(), time.perf_counter()
+    uvloop.run(send_all(world.relay, [request("/github/webhook", body, headers)], 1))
+    return began, time.perf_counter() - tick
+
+
+def _arrivals(world: World, count: int) -> list[float]:
+    while True:
+        arrivals = world.ask_outside("/arrivals")["arrivals"]
+        if len(arrivals) >= count:
+            return sorted(at for at, _ in arrivals)
+        time.sleep(0.02)
+
+
+def fan_out(targets: int, bar_s: float, folder: Path) -> list[Row]:
+    with running(targets, folder) as (world, ready_s):
+        _post(world, 1)  # tokens are minted once an hour; this is the once
+        _arrivals(world, targets)
+        _wait_until_idle(world, 5 * targets)
+        world.ask_outside("/reset")
+        began, _ = _post(world, 2)
+        last = _arrivals(world, targets)[-1] - began
+        time.sleep(0.3)
+        calls = world.ask_outside("/arrivals")["calls"]
+        rows = [
+            (f"last of {targets:,} targets reached", f"{last:.2f} s", f"< {bar_s} s", last < bar_s),
+            (f"API calls for {targets:,} dispatches", str(calls), str(targets), calls == targets),
+        ]
+        if targets == 100:
+            rows += [
+                *_acknowledged(world),
+                ("start on an empty folder → ready", f"{ready_s:.2f} s", "< 2 s", ready_s < 2),
+            ]
+        return rows
+
+
+def _acknowledged(world: World) -> list[Row]:
+    prepared = [webhook(number) for number in range(10, 110)]
+    requests = [request("/github/webhook", body, headers) for body, headers, _ in prepared]
+    _, latencies, statuses = uvloop.run(send_all(world.relay, requests, 4))
+    p99 = percentile(latencies, 0.99) * 1000
+    text = f"P50 {percentile(latencies, 0.5) * 1000:.1f} ms, P99 {p99:.1f} ms ({statuses})"
+    return [("webhook acknowledged while 100 targets are fanned out", text, "P99 < 50 ms", p99 < 50)]
+
+
+def callbacks(folder: Path) -> list[Row]:
+    with running(1, folder) as (world, _):
+        body, headers, guid = webhook(1)
+        uvloop.run(send_all(world.relay, [request("/github/webhook", body, headers)], 1))
+        _arrivals(world, 1)
+        time.sleep(0.3)
+        relay = _callback_run(world, world.relay, guid, json.loads(body))
+        memory = _resident_mb(world)
+        with process(
+            "-m",
+            "bench.bare",
+            str(port := world.outside + 1),
+            str(folder / "bare.db"),
+            json.dumps(world.public_jwk()),
+            AUDIENCE,
+        ):
+            _wait_for_port(port)
+            bare = _callback_run(world, port, guid, json.loads(body))
+    ratio = relay[0] / bare[0]
+    return [
+        ("callbacks, 25 KB, durable, 32 clients", f"{relay[0]:,.0f}/s", "", True),
+        ("the bare app in the same run", f"{bare[0]:,.0f}/s", "", True),
+        ("ratio", f"{ratio:.2f}", "≥ 0.80", ratio >= 0.8),
+        ("callback latency", f"P50 {relay[1]:.1f} ms, P99 {relay[2]:.1f} ms", "P99 < 40 ms", relay[2] < 40),
+        ("memory after the run", memory, "< 150 MB idle", True),
+    ]
+
+
+def _callback_run(world: World, port: int, guid: str, payload: object) -> tuple[float, float, float]:
+    """Open and close CALLBACKS / 2 jobs, each report with a token of its own; return rate, P50 and P99 in ms."""
+    [name] = world.names()
+    half = CALLBACKS // 2
+    tokens = [world.token(name, RUN, 40_000 + number % half) for number in range(CALLBACKS)]
+    requests = [
+        request(
+            "/github/callback",
+            report(guid, payload, RUN, number % half, "in_progress" if number < half else "completed"),
+            {"Authorization": f"Bearer {tokens[number]}"},
+        )
+        for number in range(CALLBACKS)
+    ]
+    opening, closing = requests[:half], requests[half:]
+    first_s, first, statuses = uvloop.run(send_all(port, opening, CLIENTS))
+    second_s, second, more = uvloop.run(send_all(port, closing, CLIENTS))
+    if set(statuses) | set(more) != {200}:
+        raise SystemExit(f"not every callback was taken: {statuses} {more}")
+    latencies = first + second
+    rate = CALLBACKS / (first_s + second_s)
+    return rate, percentile(latencies, 0.5) * 1000, percentile(latencies, 0.99) * 1000
+
+
+def _wait_for_port(port: int) -> None:
+    async def knock() -> None:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.close()
+
+    for _ in range(500):
+        try:
+            asyncio.run(knock())
+        except OSError:
+            time.sleep(0.02)
+        else:
+            return
+
+
+def _resident_mb(world: World) -> str:
+    with urlopen(f"http://127.0.0.1:{world.relay}/metrics", timeout=10) as answer:
+        for line in answer.read().decode().splitlines():
+            if line.startswith("process_resident_memory_bytes"):
+                return f"{float(line.split()[1]) / 1e6:.0f} MB"
+    return "not measured"
+
+
+def main() -> None:
+    console = Console()
+    table = Table(
+        "what",
+        "measured",
+        "bar",
+        "",
+        title=f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
+    )
+    missed = 0
+    with tempfile.TemporaryDirectory(prefix="crcr-bench-") as folder:
+        runs = (
+            lambda: fan_out(100, 0.5, Path(folder, "hundred")),
+            lambda: fan_out(1000, 3.0, Path(folder, "thousand")),
+            lambda: callbacks(Path(folder, "callbacks")),
+        )
+        for run in runs:
+            for what, measured, bar, reached in run():
+                console.print(f"{what}: {measured}")
+                table.add_row(what, measured, bar, "ok" if reached else "missed")
+                missed += not reached
+    console.print(table)
+    raise SystemExit(1 if missed else 0)
+
+
+if __name__ == "__main__":
+    main()

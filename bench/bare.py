@@ -1,0 +1,81 @@
+"""The yardstick: a bare ASGI app that verifies RS256, decodes the body and commits in groups. Nothing else.
+
+It has no allowlist, no limits, no lifecycle, no records but the body; what a callback costs more in the relay is
+what those are worth.
+"""
+
+import asyncio
+import json
+import sqlite3
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import jwt
+import msgspec
+import uvicorn
+
+
+class Bare:
+    def __init__(self, database: Path, public_key: str, audience: str) -> None:
+        self._key = jwt.PyJWK(json.loads(public_key)).key
+        self._audience = audience
+        self._connection = sqlite3.connect(database, isolation_level=None, check_same_thread=False)
+        self._connection.execute("PRAGMA journal_mode=WAL")
+        self._connection.execute("PRAGMA synchronous=FULL")
+        self._connection.execute("CREATE TABLE reports (id INTEGER PRIMARY KEY, job TEXT, body BLOB)")
+        self._thread = ThreadPoolExecutor(1)
+        self._waiting: list[tuple[tuple[str, bytes], asyncio.Future[None]]] = []
+        self._task: asyncio.Task[None] | None = None
+        self._decode = msgspec.json.Decoder().decode
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        headers = dict(scope["headers"])
+        parts = []
+        while True:
+            message = await receive()
+            parts.append(message.get("body", b""))
+            if not message.get("more_body"):
+                break
+        token = headers[b"authorization"].decode().removeprefix("Bearer ")
+        jwt.decode(token, self._key, algorithms=["RS256"], audience=self._audience)
+        body = b"".join(parts)
+        report = self._decode(body)
+        await self._commit(report["workflow"]["job_name"], msgspec.json.encode(report["workflow"]))
+        await send(
+            {
+                "type": "http.response.start",
+                "status": 200,
+                "headers": [(b"content-type", b"application/json")],
+            }
+        )
+        await send({"type": "http.response.body", "body": b'{"ok":true}'})
+
+    async def _commit(self, job: str, body: bytes) -> None:
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(((job, body), done))
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._groups())
+        await done
+
+    async def _groups(self) -> None:
+        while self._waiting:
+            await asyncio.sleep(0)
+            group, self._waiting = self._waiting, []
+            self._connection.execute("BEGIN IMMEDIATE")
+            self._connection.executemany(
+                "INSERT INTO reports (job, body) VALUES (?, ?)", [row for row, _ in group]
+            )
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._connection.execute, "COMMIT")
+            for _, done in group:
+                if not done.done():
+                    done.set_result(None)
+
+
+if __name__ == "__main__":
+    port, database, public_key, audience = sys.argv[1:]
+    app = Bare(Path(database), public_key, audience)
+    uvicorn.run(app, host="127.0.0.1", port=int(port), log_level="error", access_log=False, lifespan="off")

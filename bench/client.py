@@ -1,0 +1,75 @@
+"""An HTTP client that costs little: prepared bytes over kept connections, one request at a time on each."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+
+
+class Connection(asyncio.Protocol):
+    def __init__(self) -> None:
+        self._buffer = b""
+        self._answer: asyncio.Future[tuple[int, bytes]] | None = None
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        if isinstance(transport, asyncio.Transport):
+            self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        head, separator, rest = self._buffer.partition(b"\r\n\r\n")
+        if not separator or self._answer is None:
+            return
+        length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+        if len(rest) >= length:
+            self._buffer = rest[length:]
+            self._answer.set_result((int(head[9:12]), rest[:length]))
+
+    async def ask(self, request: bytes) -> tuple[int, bytes]:
+        if self._transport is None:
+            raise RuntimeError("not connected")
+        self._answer = asyncio.get_running_loop().create_future()
+        self._transport.write(request)
+        return await self._answer
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+
+def request(path: str, body: bytes, headers: dict[str, str]) -> bytes:
+    lines = [f"POST {path} HTTP/1.1", "Host: bench", f"Content-Length: {len(body)}"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+async def send_all(
+    port: int, requests: list[bytes], clients: int
+) -> tuple[float, list[float], dict[int, int]]:
+    """Send everything over `clients` connections; return the time it took, each latency, and counts by status."""
+    latencies: list[float] = []
+    statuses: dict[int, int] = {}
+    waiting = iter(requests)
+    loop = asyncio.get_running_loop()
+    connections = [(await loop.create_connection(Connection, "127.0.0.1", port))[1] for _ in range(clients)]
+    began = time.perf_counter()
+    await asyncio.gather(*(_work(each, waiting, latencies, statuses) for each in connections))
+    took = time.perf_counter() - began
+    for each in connections:
+        each.close()
+    return took, latencies, statuses
+
+
+async def _work(
+    connection: Connection, waiting: Iterator[bytes], latencies: list[float], statuses: dict[int, int]
+) -> None:
+    for data in waiting:
+        began = time.perf_counter()
+        status, _ = await connection.ask(data)
+        latencies.append(time.perf_counter() - began)
+        statuses[status] = statuses.get(status, 0) + 1
+
+
+def percentile(values: list[float], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]

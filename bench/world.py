@@ -1,0 +1,154 @@
+"""Processes, keys and requests for a run: everything is made anew, in a temporary folder, on free ports."""
+
+import hashlib
+import hmac
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jwt
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+AUDIENCE = "crcr-bench"
+UPSTREAM = "bench/upstream"
+SECRET = uuid.uuid4().hex
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass(slots=True)
+class World:
+    folder: Path
+    targets: int
+    outside: int = field(default_factory=free_port)
+    relay: int = field(default_factory=free_port)
+    known: dict[str, Any] = field(default_factory=dict)
+    key: rsa.RSAPrivateKey = field(default_factory=lambda: rsa.generate_private_key(65537, 2048))
+
+    @property
+    def issuer(self) -> str:
+        return f"http://127.0.0.1:{self.outside}/issuer"
+
+    def public_jwk(self) -> dict[str, Any]:
+        jwk = json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(self.key.public_key()))
+        return {**jwk, "kid": "bench", "use": "sig", "alg": "RS256"}
+
+    def names(self) -> list[str]:
+        return [f"owner{number}/backend{number}" for number in range(self.targets)]
+
+    def environment(self) -> dict[str, str]:
+        allowlist = self.folder / "allowlist.yml"
+        allowlist.write_text("L2:\n" + "".join(f"  - {name}\n" for name in self.names()))
+        pem = self.key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        issuer = [{"issuer": self.issuer, "kind": "github", "jwks_url": f"{self.issuer}/jwks"}]
+        return {
+            **{name: value for name, value in os.environ.items() if not name.startswith("CRCR_")},
+            "CRCR_UPSTREAM": UPSTREAM,
+            "CRCR_ALLOWLIST": str(allowlist),
+            "CRCR_GITHUB_APP_ID": "1",
+            "CRCR_GITHUB_APP_PRIVATE_KEY": pem.decode(),
+            "CRCR_GITHUB_WEBHOOK_SECRET": SECRET,
+            "CRCR_GITHUB_API_URL": f"http://127.0.0.1:{self.outside}",
+            "CRCR_PUBLIC_URL": f"http://127.0.0.1:{self.relay}",
+            "CRCR_DATABASE_URL": f"sqlite:///{self.folder / 'crcr.db'}",
+            "CRCR_OIDC_AUDIENCE": AUDIENCE,
+            "CRCR_OIDC_ISSUERS": json.dumps(issuer),
+            "CRCR_RATE_LIMIT_PER_MIN": "1000000",
+            "CRCR_LOG_LEVEL": "warning",
+        }
+
+    def token(self, repository: str, run: int, check_run: int) -> str:
+        owner = repository.partition("/")[0]
+        now = int(time.time())
+        ids = self.known.get(repository) or self.known.setdefault(repository, self.ask_outside(f"/repos/{repository}"))
+        claims = {
+            "iss": self.issuer, "aud": AUDIENCE, "sub": f"repo:{repository}", "iat": now, "nbf": now, "exp": now + 300,
+            "jti": uuid.uuid4().hex, "repository": repository, "repository_id": str(ids["id"]),
+            "repository_owner": owner, "repository_owner_id": str(ids["owner"]["id"]), "run_id": str(run),
+            "run_attempt": "1", "run_number": "1", "check_run_id": str(check_run), "event_name": "repository_dispatch",
+            "workflow": "CI", "workflow_ref": f"{repository}/.github/workflows/ci.yml@refs/heads/main",
+        }  # fmt: skip
+        return jwt.encode(claims, self.key, algorithm="RS256", headers={"kid": "bench"})
+
+    def ask_outside(self, path: str, body: bytes | None = None) -> Any:
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{self.outside}{path}", data=body, timeout=10
+        ) as answer:
+            return json.load(answer)
+
+    def wait_for(self, path: str) -> float:
+        """Wait until the relay answers; return how long that took."""
+        began = time.perf_counter()
+        while True:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{self.relay}{path}", timeout=1):
+                    return time.perf_counter() - began
+            except OSError:
+                if time.perf_counter() - began > 30:
+                    raise
+                time.sleep(0.01)
+
+
+@contextmanager
+def process(*command: str, environment: dict[str, str] | None = None) -> Iterator[subprocess.Popen[bytes]]:
+    running = subprocess.Popen([sys.executable, *command], env=environment)
+    try:
+        yield running
+    finally:
+        running.terminate()
+        running.wait(20)
+
+
+def webhook(number: int, padding: int = 20_000) -> tuple[bytes, dict[str, str], str]:
+    """A `pull_request.opened` of realistic size, signed."""
+    sha = hashlib.sha1(f"{number}".encode(), usedforsecurity=False).hexdigest()
+    repository = {
+        "id": 1, "full_name": UPSTREAM, "name": "upstream", "html_url": "https://github.com/bench/upstream", "fork": False,
+        "clone_url": "https://github.com/bench/upstream.git", "default_branch": "main", "private": False,
+        "owner": {"login": "bench", "id": 2},
+    }  # fmt: skip
+    side = {"sha": sha, "ref": "topic", "repo": repository}
+    pull = {
+        "number": number, "title": f"Change {number}", "state": "open", "draft": False, "merged": False, "labels": [],
+        "merge_commit_sha": None, "html_url": f"https://github.com/{UPSTREAM}/pull/{number}", "user": {"login": "dev"},
+        "author_association": "MEMBER", "updated_at": "2026-01-01T00:00:00Z", "body": "x" * padding,
+        "head": side, "base": {**side, "ref": "main"},
+    }  # fmt: skip
+    event = {"action": "opened", "number": number, "pull_request": pull, "repository": repository,
+             "sender": {"login": "dev", "id": 3}, "installation": {"id": 9}}  # fmt: skip
+    body = json.dumps(event).encode()
+    guid = str(uuid.uuid4())
+    signature = hmac.new(SECRET.encode(), body, hashlib.sha256).hexdigest()
+    headers = {
+        "X-GitHub-Event": "pull_request",
+        "X-GitHub-Delivery": guid,
+        "X-Hub-Signature-256": f"sha256={signature}",
+    }
+    return body, headers, guid
+
+
+def report(guid: str, payload: Any, run: int, job: int, status: str) -> bytes:
+    workflow = {
+        "status": status, "conclusion": "success", "name": "CI", "run_id": str(run), "run_attempt": "1",
+        "job_name": f"job {job}", "url": "https://example.org/run", "test_results": {"passed": 42, "failed": 0},
+    }  # fmt: skip
+    return json.dumps(
+        {"event_type": "pull_request", "delivery_id": guid, "payload": payload, "workflow": workflow}
+    ).encode()

@@ -1,0 +1,117 @@
+"""What a command needs open: the settings, and for acts by hand the relay's own stores on the relay's own file.
+
+A serving process may have the same file open; it sees what is committed here at once. Web, GitHub and workers
+are not wired for these commands, which makes them start twice as fast; `wiring` does that for the others.
+"""
+
+import asyncio
+import getpass
+import os
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TypeVar
+
+import typer
+
+from crcr.clock import SystemClock
+from crcr.decide.model import RepoName
+from crcr.errors import NotFound, StoreUnavailable
+from crcr.receive.allowlist_yaml import read_allowlist
+from crcr.record.acts import Acts
+from crcr.record.allowlists import Allowlists
+from crcr.record.operator_views import OperatorViews
+from crcr.record.signals import Signals
+from crcr.record.sqlite import SqliteDatabase
+from crcr.record.targets import Targets
+from crcr.settings import Settings, load_settings
+
+T = TypeVar("T")
+
+
+def read_settings(config: Path | None) -> Settings:
+    """Read the settings of this process, or raise `BadSettings` with all that is wrong."""
+    return load_settings(config=config, environ=os.environ, cwd=Path.cwd())
+
+
+def user_name() -> str:
+    """Return who is acting, for the audit log."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a container's user need not have a name
+        return f"uid {os.getuid()}"
+
+
+def pick_reading(upstreams: tuple[RepoName, ...], asked: RepoName | None) -> RepoName:
+    """Return the upstream to look at: the one asked for, else the first."""
+    if asked is None:
+        return upstreams[0]
+    if asked not in upstreams:
+        raise typer.BadParameter(f"{asked} is not an upstream here; there is {_choices(upstreams)}")
+    return asked
+
+
+def pick_acting(upstreams: tuple[RepoName, ...], asked: RepoName | None) -> RepoName:
+    """Return the upstream to act on; of several none is guessed."""
+    if asked is None and len(upstreams) > 1:
+        raise typer.BadParameter(f"there are several upstreams: say --upstream {_choices(upstreams)}")
+    return pick_reading(upstreams, asked)
+
+
+def _choices(upstreams: tuple[RepoName, ...]) -> str:
+    return " or ".join(map(str, upstreams))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Desk:
+    """Where an operator works: what can be seen and done without the web."""
+
+    settings: Settings
+    views: OperatorViews
+    acts: Acts
+    targets: Targets
+    who: str
+
+    def now(self) -> datetime:
+        return SystemClock().now()
+
+    def reading(self, asked: RepoName | None) -> RepoName:
+        return pick_reading(self._upstreams, asked)
+
+    def acting(self, asked: RepoName | None) -> RepoName:
+        return pick_acting(self._upstreams, asked)
+
+    @property
+    def _upstreams(self) -> tuple[RepoName, ...]:
+        return tuple(each.name for each in self.settings.upstreams)
+
+
+def at_desk(config: Path | None, act: Callable[[Desk], Awaitable[T]]) -> T:
+    """Open the relay's database, do one thing, and close it."""
+    settings = read_settings(config)
+    path = settings.database.path
+    if not path.exists():
+        raise NotFound(f"there is no database at {path}", hint="`crcr serve` or `crcr migrate` makes it")
+    return asyncio.run(_act(settings, act))
+
+
+async def _act(settings: Settings, act: Callable[[Desk], Awaitable[T]]) -> T:
+    database = SqliteDatabase(settings.database.path, Signals())
+    targets = Targets(database)
+    allowlists = Allowlists(database, targets, read_allowlist)
+    desk = Desk(
+        settings=settings,
+        views=OperatorViews(database, allowlists),
+        acts=Acts(database, targets, allowlists),
+        targets=targets,
+        who=user_name(),
+    )
+    try:
+        return await act(desk)
+    except StoreUnavailable as fault:
+        if "no such" in fault.detail:  # a table or a column
+            fault.hint = "the database may be of another release; `crcr migrate` brings it up to date"
+        raise
+    finally:
+        await database.close()

@@ -1,0 +1,70 @@
+"""Words on the command line: the options that many commands share, and how repository names, durations and
+moments are read. Kept free of heavy imports, so that `--help` comes at once."""
+
+import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from crcr.decide.model import RepoName, is_repo_name
+
+_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)\s?([smhd]?)", re.ASCII)
+_UNIT_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def repo_name(text: str) -> RepoName:
+    if not is_repo_name(text):
+        raise typer.BadParameter(f"{text!r} is not owner/repo")
+    return RepoName(text)
+
+
+def duration(text: str) -> timedelta:
+    found = _DURATION.fullmatch(text.strip())
+    length = timedelta(seconds=float(found[1]) * _UNIT_S[found[2]]) if found else timedelta()
+    if not length:
+        raise typer.BadParameter(f"{text!r} is not a duration such as 30s, 15m, 6h or 2d")
+    return length
+
+
+def moment(text: str) -> datetime:
+    """Read a time, or how long ago it was; a time without a zone is UTC."""
+    if _DURATION.fullmatch(text.strip()):
+        return datetime.now(UTC) - duration(text)
+    try:
+        at = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text!r} is not a time such as 2026-08-03T09:00, nor one ago such as 2h"
+        ) from None
+    return at if at.tzinfo else at.replace(tzinfo=UTC)
+
+
+def examples(*lines: str) -> str:
+    """An epilog; paragraphs are kept apart by typer, lines are not."""
+    return "\n\n".join(("Examples:", *(f"  {line}" for line in lines)))
+
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", "-c", metavar="FILE", help="TOML file with settings; else crcr.toml, if there is one."
+    ),
+]
+UpstreamOption = Annotated[
+    RepoName | None,
+    typer.Option(
+        "--upstream", "-u", metavar="OWNER/REPO", parser=repo_name, help="Which upstream, if there are several."
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, for scripts.")]
+LimitOption = Annotated[
+    int, typer.Option("--limit", "-n", min=1, max=10_000, help="Show at most so many, newest first.")
+]
+ReasonOption = Annotated[
+    str | None, typer.Option("--reason", help="Why, for the audit log.", show_default=False)
+]
+RepoArgument = Annotated[
+    RepoName, typer.Argument(metavar="OWNER/REPO", parser=repo_name, help="The downstream repository.")
+]

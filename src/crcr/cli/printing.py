@@ -1,0 +1,111 @@
+"""How commands print: tables and lines for people, JSON for scripts, problems on stderr.
+
+Whatever was written elsewhere is printed as text: no markup is read in it, and characters that would move a
+cursor or turn the direction of writing appear as their codes.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+_UNPAGED_WIDTH = 200
+_STYLES = {
+    **dict.fromkeys(("sent", "done", "success", "accepted", "yes"), "green"),
+    **dict.fromkeys(("waiting", "claimed", "in_progress", "held", "in_doubt", "warning"), "yellow"),
+    **dict.fromkeys(("parked", "failure", "timed_out", "suspended", "error"), "red"),
+    **dict.fromkeys(("cancelled", "superseded", "skipped", "neutral"), "dim"),
+}
+_UNITS = (("d", timedelta(days=1)), ("h", timedelta(hours=1)), ("m", timedelta(minutes=1)))
+_LONG_AGO = timedelta(days=30)
+
+Cell = str | int | float | bool | datetime | Text | None
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Return a console that takes text literally; into a pipe it does not cut lines at 80 characters."""
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() or "COLUMNS" in os.environ else _UNPAGED_WIDTH
+    return Console(stderr=stderr, width=width, markup=False, emoji=False, highlight=False)
+
+
+def say(*parts: str | Text) -> None:
+    console().print(*(each if isinstance(each, Text) else plain(each) for each in parts), soft_wrap=True)
+
+
+def warn(message: str) -> None:
+    console(stderr=True).print(Text("warning: ", "yellow") + Text(plain(message)), soft_wrap=True)
+
+
+def complain(message: str, hint: str | None = None) -> None:
+    """Print an error, each of its lines for itself."""
+    err = console(stderr=True)
+    for line in message.splitlines() or [""]:
+        err.print(Text("error: ", "bold red") + Text(plain(line)), soft_wrap=True)
+    if hint:
+        err.print(Text("hint: ", "cyan") + Text(plain(hint)), soft_wrap=True)
+
+
+def print_json(value: object) -> None:
+    import msgspec  # noqa: PLC0415  `--help` does without it
+
+    # Escaped to ASCII: what a downstream wrote cannot steer the terminal from inside JSON either.
+    print(json.dumps(msgspec.to_builtins(value), indent=2))  # noqa: T201
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[Cell]], *, title: str | None = None) -> None:
+    """Print a table; a column whose name begins with a `!` is never cut, since its words are copied."""
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for name in columns:
+        kept = name.startswith("!")
+        table.add_column(name.lstrip("!"), no_wrap=kept, overflow="fold")
+    for row in rows:
+        table.add_row(*map(cell, row))
+    console().print(table)
+
+
+def cell(value: Cell) -> Text:
+    match value:
+        case Text():
+            return value
+        case None:
+            return Text("–", "dim")
+        case bool():
+            return Text("yes" if value else "no")
+        case datetime():
+            return Text(ago(value))
+        case float():
+            return Text(f"{value:.1f}")
+    return word(str(value))
+
+
+def word(text: str) -> Text:
+    """Return a text, coloured if it is the name of a state."""
+    return Text(plain(text), _STYLES.get(text, ""))
+
+
+def plain(text: str) -> str:
+    """Replace what is not printable by its code; Python counts controls, line ends and bidi marks as such."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
+def ago(at: datetime, now: datetime | None = None) -> str:
+    """Return a time as people say it; one long past as its date."""
+    past = (now or datetime.now(UTC)) - at
+    if abs(past) >= _LONG_AGO:
+        return at.strftime("%Y-%m-%d")
+    return f"in {_length(-past)}" if past < timedelta() else f"{_length(past)} ago"
+
+
+def _length(span: timedelta) -> str:
+    for unit, size in _UNITS:
+        if span >= size:
+            return f"{span // size}{unit}"
+    return f"{int(span.total_seconds())}s"

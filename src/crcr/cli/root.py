@@ -1,0 +1,65 @@
+"""The `crcr` command itself: all commands under one roof, and one place that turns failures into exit codes.
+
+0 is success, 1 a problem that was found or a thing that was not, 2 wrong words or wrong settings.
+"""
+
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from crcr import __version__
+from crcr.cli import acts, allowlist, check_config, deliveries, demo, effects, repos, serve
+from crcr.cli.printing import complain
+from crcr.errors import BadSettings, CrcrError
+
+
+class Translated(TyperGroup):
+    """Failures that we know are told in a sentence, without a traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BadSettings as bad:
+            complain("\n".join(bad.problems), "docs/configuration.md lists all settings")
+            raise typer.Exit(2) from None
+        except CrcrError as error:
+            complain(error.detail, error.hint)
+            raise typer.Exit(1) from None
+
+
+app = typer.Typer(
+    name="crcr",
+    cls=Translated,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"crcr {__version__}")
+        raise typer.Exit
+
+
+@app.callback(
+    help="Cross-Repository CI Relay: see what a change breaks downstream before it is merged.",
+    epilog="Try it: crcr demo",
+)
+def root(
+    _: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Every command stands for itself; nothing is shared but this roof."""
+
+
+serve.register(app)
+demo.register(app)
+check_config.register(app)
+app.add_typer(allowlist.app)
+app.add_typer(deliveries.app)
+app.add_typer(effects.app)
+acts.register(app)
+repos.register(app)

@@ -1,0 +1,129 @@
+"""Words that the callback stories share: a delivery that is out, its run, and what the relay answered."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+
+from crcr.app import Edge
+from crcr.errors import StoreUnavailable
+from crcr.record.database import Database, Unit
+from crcr.record.forwards import Forwards
+from crcr.record.reports import Reports
+from crcr.sim.github import Job, JobSpec, Workflow, WorkflowRun
+from crcr.front import build_app
+from stage import RELAY_URL, UPSTREAM, WORKFLOW, Stage, stage
+
+T = TypeVar("T")
+
+BACKEND = "org/backend"
+LISTED = f"L2:\n  - {BACKEND}\n"
+CALLBACK = "/github/callback"
+
+
+@asynccontextmanager
+async def dispatched(
+    folder: Path, allowlist: str = LISTED, *, workflows: Sequence[Workflow] = (WORKFLOW,), **more: Any
+) -> AsyncIterator[tuple[Stage, WorkflowRun]]:
+    """A pull request is open and dispatched to the backend, whose first run has not reported yet."""
+    async with stage(folder, allowlist, downstreams=(BACKEND,), **more) as it:
+        it.github.repository(BACKEND).workflows = list(workflows)
+        await it.github.open_pr(UPSTREAM)
+        await it.act()
+        yield it, it.github.runs(BACKEND)[0]
+
+
+def with_jobs(*names: str) -> tuple[Workflow]:
+    return (Workflow(jobs=tuple(JobSpec(name) for name in names)),)
+
+
+def refused(answer: httpx.Response) -> tuple[int, str]:
+    return answer.status_code, str(answer.json()["error"]["code"])
+
+
+def outcome(answer: httpx.Response) -> str:
+    """`applied`, `repeat`, or the code of the refusal."""
+    if answer.status_code == 200:
+        return "repeat" if answer.json()["repeat"] else "applied"
+    return refused(answer)[1]
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+async def post(
+    it: Stage,
+    run: WorkflowRun,
+    job: Job | str,
+    status: str,
+    *,
+    http: httpx.AsyncClient | None = None,
+    **workflow: Any,
+) -> httpx.Response:
+    """Report without the simulator's own client, so that a test can choose who is asked."""
+    chosen = run.job(job) if isinstance(job, str) else job
+    body = it.github.ci.report_body(run, chosen, status, **workflow)
+    token = it.github.oidc_token(run, chosen)
+    return await (http or it.http).post(CALLBACK, json=body, headers=bearer(token))
+
+
+def client_of(app: Edge, address: str = "192.0.2.1") -> httpx.AsyncClient:
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app, client=(address, 1)), base_url=RELAY_URL)
+
+
+class Outage:
+    """The store with bad moments: it cannot be read, does not take a write, or loses the answer to one."""
+
+    def __init__(self, inner: Database) -> None:
+        self._inner = inner
+        self.reads_to_fail = 0
+        self.writes_to_fail = 0
+        self.answers_to_lose = 0
+
+    async def write(self, unit: Unit[T]) -> T:
+        if self.writes_to_fail:
+            self.writes_to_fail -= 1
+            raise StoreUnavailable("the disk is full")
+        result = await self._inner.write(unit)
+        if self.answers_to_lose:
+            self.answers_to_lose -= 1
+            raise StoreUnavailable("the connection broke after the commit")
+        return result
+
+    async def glance(self, unit: Unit[T]) -> T:
+        if self.reads_to_fail:
+            self.reads_to_fail -= 1
+            raise StoreUnavailable("the store did not answer")
+        return await self._inner.glance(unit)
+
+    async def read(self, unit: Unit[T]) -> T:
+        return await self._inner.read(unit)
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+@asynccontextmanager
+async def on_outage(it: Stage) -> AsyncIterator[tuple[Outage, httpx.AsyncClient]]:
+    """The same relay, with callbacks wired to a store that can be made to fail."""
+    services, store = it.services, Outage(it.services.database)
+    reports = Reports(
+        store,
+        allowlists=services.allowlists,
+        targets=services.targets,
+        forwards=Forwards(enabled=False),
+        upstreams=services.upstreams,
+        job_timeout=timedelta(hours=6),
+    )
+    wired = replace(services, reports=reports, callback=replace(services.callback, reports=reports))
+    async with client_of(build_app(wired, work=False)) as http:
+        yield store, http
+
+
+def marks(row: Mapping[str, Any]) -> set[str]:
+    return {name for name in ("late", "disputed", "superseded", "unsigned") if row[name]}

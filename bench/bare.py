@@ -17,6 +17,10 @@ import msgspec
 import uvicorn
 
 
+_ANSWER = b'{"ok":true}'
+_HEADERS = [(b"content-type", b"application/json"), (b"content-length", str(len(_ANSWER)).encode())]
+
+
 class Bare:
     def __init__(self, database: Path, public_key: str, audience: str) -> None:
         self._key = jwt.PyJWK(json.loads(public_key)).key
@@ -49,10 +53,10 @@ class Bare:
             {
                 "type": "http.response.start",
                 "status": 200,
-                "headers": [(b"content-type", b"application/json")],
+                "headers": _HEADERS,
             }
         )
-        await send({"type": "http.response.body", "body": b'{"ok":true}'})
+        await send({"type": "http.response.body", "body": _ANSWER})
 
     async def _commit(self, job: str, body: bytes) -> None:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Iterator
+from typing import cast
 
 
 class Connection(asyncio.Protocol):
@@ -12,8 +13,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        if isinstance(transport, asyncio.Transport):
-            self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's own class is none of asyncio's
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
@@ -24,6 +24,10 @@ class Connection(asyncio.Protocol):
         if len(rest) >= length:
             self._buffer = rest[length:]
             self._answer.set_result((int(head[9:12]), rest[:length]))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(exc or ConnectionError("the server closed the connection"))
 
     async def ask(self, request: bytes) -> tuple[int, bytes]:
         if self._transport is None:

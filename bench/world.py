@@ -77,7 +77,9 @@ class World:
     def token(self, repository: str, run: int, check_run: int) -> str:
         owner = repository.partition("/")[0]
         now = int(time.time())
-        ids = self.known.get(repository) or self.known.setdefault(repository, self.ask_outside(f"/repos/{repository}"))
+        ids = self.known.get(repository) or self.known.setdefault(
+            repository, self.ask_outside(f"/repos/{repository}")
+        )
         claims = {
             "iss": self.issuer, "aud": AUDIENCE, "sub": f"repo:{repository}", "iat": now, "nbf": now, "exp": now + 300,
             "jti": uuid.uuid4().hex, "repository": repository, "repository_id": str(ids["id"]),

@@ -16,7 +16,7 @@ from crcr.record.forwards import Forwards
 from crcr.record.reports import Reports
 from crcr.sim.github import Job, JobSpec, Workflow, WorkflowRun
 from crcr.front import build_app
-from stage import RELAY_URL, UPSTREAM, WORKFLOW, Stage, stage
+from stage import AUDIENCE, RELAY_URL, UPSTREAM, WORKFLOW, Stage, stage
 
 T = TypeVar("T")
 
@@ -68,7 +68,7 @@ async def post(
     """Report without the simulator's own client, so that a test can choose who is asked."""
     chosen = run.job(job) if isinstance(job, str) else job
     body = it.github.ci.report_body(run, chosen, status, **workflow)
-    token = it.github.oidc_token(run, chosen)
+    token = it.github.oidc_token(run, chosen, audience=AUDIENCE)
     return await (http or it.http).post(CALLBACK, json=body, headers=bearer(token))
 
 

@@ -6,12 +6,13 @@ that is due, and nothing ever sleeps. Leaving the stage fails the test on anythi
 
 import json
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
+from starlette.types import ASGIApp
 
 from clock import ManualClock
 from crcr.app import Edge
@@ -29,8 +30,11 @@ WORKFLOW = Workflow(jobs=(JobSpec("build"), JobSpec("test")))
 
 
 class Stage:
-    def __init__(self, folder: Path, github: GitHub, clock: ManualClock) -> None:
+    def __init__(
+        self, folder: Path, github: GitHub, clock: ManualClock, outside: Mapping[str, ASGIApp] | None = None
+    ) -> None:
         self.folder = folder
+        self.outside = outside or {}
         self.github = github
         self.clock = clock
         self.crashes: list[Exception] = []
@@ -70,6 +74,17 @@ class Stage:
         path.write_text(text)
         return path
 
+    def write_allowlists(self, allowlists: str | Mapping[str, str]) -> Path | None:
+        if isinstance(allowlists, str):
+            return self.write_allowlist(allowlists)
+        paths = {
+            name: self.write_allowlist(text, f"{name.replace('/', '.')}.yml")
+            for name, text in allowlists.items()
+        }
+        tables = (f'[[upstream]]\nname = "{name}"\nallowlist = "{path}"\n' for name, path in paths.items())
+        (self.folder / "crcr.toml").write_text("".join(tables))
+        return None
+
     def rows(self, sql: str, *params: object) -> list[dict[str, Any]]:
         """Look into the relay's own tables, as an operator would."""
         with sqlite3.connect(self.services.settings.database.path) as connection:
@@ -87,14 +102,15 @@ class Stage:
         return {(row["delivery"], row["downstream"]): row["state"] for row in rows}
 
     def _github_http(self, _: str) -> httpx.AsyncClient:
-        return httpx.AsyncClient(transport=httpx.ASGITransport(self.github.app))
+        others = {f"all://{host}": httpx.ASGITransport(app) for host, app in self.outside.items()}
+        return httpx.AsyncClient(transport=httpx.ASGITransport(self.github.app), mounts=others)
 
 
-def settings_for(folder: Path, github: GitHub, allowlist: Path | str, **more: str) -> Settings:
+def settings_for(folder: Path, github: GitHub, allowlist: Path | str | None, **more: str) -> Settings:
+    """Settings for `UPSTREAM`; without an allowlist, the upstreams stand in the folder's crcr.toml."""
     issuer = [{"issuer": github.issuer_url, "kind": "github", "jwks_url": github.jwks_url}]
     environ = {
-        "CRCR_UPSTREAM": UPSTREAM,
-        "CRCR_ALLOWLIST": str(allowlist),
+        **({} if allowlist is None else {"CRCR_UPSTREAM": UPSTREAM, "CRCR_ALLOWLIST": str(allowlist)}),
         "CRCR_GITHUB_APP_ID": str(github.app_id),
         "CRCR_GITHUB_APP_PRIVATE_KEY": github.private_key_pem,
         "CRCR_GITHUB_WEBHOOK_SECRET": github.webhook_secret,
@@ -110,18 +126,30 @@ def settings_for(folder: Path, github: GitHub, allowlist: Path | str, **more: st
 
 @asynccontextmanager
 async def stage(
-    folder: Path, allowlist: str, *, downstreams: tuple[str, ...] = (), **more: str
+    folder: Path,
+    allowlist: str | Mapping[str, str],
+    *,
+    downstreams: tuple[str, ...] = (),
+    prepare: Callable[[GitHub], object] = lambda _: None,
+    outside: Mapping[str, ASGIApp] | None = None,
+    **more: str,
 ) -> AsyncIterator[Stage]:
-    """A relay with this allowlist, its upstream, and a repository for each downstream that the App is on."""
+    """A relay with this allowlist, its upstream, and a repository for each downstream that the App is on.
+
+    Several upstreams are a mapping of their names to their allowlists; `prepare` sees GitHub before the relay does.
+    `outside` are further servers that the relay can reach, by host.
+    """
     clock = ManualClock()
     async with GitHub(
         clock=clock, seed=7, base_url="http://127.0.0.1:9", webhook_url=f"{RELAY_URL}/github/webhook"
     ) as github:
-        github.create_repository(UPSTREAM)
+        for name in (UPSTREAM,) if isinstance(allowlist, str) else allowlist:
+            github.create_repository(name)
         for name in downstreams:
             github.create_repository(name, workflows=[WORKFLOW])
-        it = Stage(folder, github, clock)
-        await it.open(settings_for(folder, github, it.write_allowlist(allowlist), **more))
+        prepare(github)
+        it = Stage(folder, github, clock, outside)
+        await it.open(settings_for(folder, github, it.write_allowlists(allowlist), **more))
         try:
             await it.act()
             yield it

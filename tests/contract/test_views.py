@@ -4,12 +4,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from show_world import OTHER, UPSTREAM, World, open_world
 
 from crcr.decide.model import Conclusion, JobState, Level, RepoName
 from crcr.decide.views import BackendSummary, JobQuery, Span
 from crcr.errors import BadRequest, NotFound
 from crcr.record import schema
+from show_world import OTHER, UPSTREAM, World, open_world
 
 GOOD = RepoName("good/backend")
 

@@ -1,5 +1,6 @@
 """Words on the command line: the options that many commands share, and how repository names, durations and
-moments are read. Kept free of heavy imports, so that `--help` comes at once."""
+moments are read. Kept free of heavy imports, so that `--help` comes at once.
+"""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -9,6 +10,10 @@ from typing import Annotated
 import typer
 
 from crcr.decide.model import RepoName, is_repo_name
+
+RUN_IT = "Run it"
+LOOK_AND_ACT = "Look and act"
+"""The two shelves of `crcr --help`."""
 
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)\s?([smhd]?)", re.ASCII)
 _UNIT_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -42,8 +47,8 @@ def moment(text: str) -> datetime:
 
 
 def examples(*lines: str) -> str:
-    """An epilog; paragraphs are kept apart by typer, lines are not."""
-    return "\n\n".join(("Examples:", *(f"  {line}" for line in lines)))
+    """Return an epilog for a command's help."""
+    return "\n".join(("Examples:", *(f"  {line}" for line in lines)))
 
 
 ConfigOption = Annotated[
@@ -55,7 +60,11 @@ ConfigOption = Annotated[
 UpstreamOption = Annotated[
     RepoName | None,
     typer.Option(
-        "--upstream", "-u", metavar="OWNER/REPO", parser=repo_name, help="Which upstream, if there are several."
+        "--upstream",
+        "-u",
+        metavar="OWNER/REPO",
+        parser=repo_name,
+        help="Which upstream, if there are several.",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, for scripts.")]

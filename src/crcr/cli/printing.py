@@ -52,7 +52,7 @@ def complain(message: str, hint: str | None = None) -> None:
 
 
 def print_json(value: object) -> None:
-    import msgspec  # noqa: PLC0415  `--help` does without it
+    import msgspec
 
     # Escaped to ASCII: what a downstream wrote cannot steer the terminal from inside JSON either.
     print(json.dumps(msgspec.to_builtins(value), indent=2))  # noqa: T201
@@ -74,7 +74,7 @@ def cell(value: Cell) -> Text:
         case Text():
             return value
         case None:
-            return Text("–", "dim")
+            return Text("-", "dim")
         case bool():
             return Text("yes" if value else "no")
         case datetime():

@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 
 from crcr import __version__
 from crcr.cli import acts, allowlist, check_config, deliveries, demo, effects, repos, serve
+from crcr.cli.options import LOOK_AND_ACT
 from crcr.cli.printing import complain
 from crcr.errors import BadSettings, CrcrError
 
@@ -55,11 +56,7 @@ def root(
     """Every command stands for itself; nothing is shared but this roof."""
 
 
-serve.register(app)
-demo.register(app)
-check_config.register(app)
-app.add_typer(allowlist.app)
-app.add_typer(deliveries.app)
-app.add_typer(effects.app)
-acts.register(app)
-repos.register(app)
+for each in (serve, demo, check_config, acts):
+    each.register(app)
+for group in (allowlist.app, deliveries.app, effects.app, repos.repos, repos.audit):
+    app.add_typer(group, rich_help_panel=LOOK_AND_ACT)

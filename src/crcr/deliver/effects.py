@@ -8,7 +8,7 @@ from crcr.decide.effects import ClaimedEffect, DispatchLoad
 from crcr.decide.model import RepoName
 from crcr.decide.outside import PullFacts, RepositoryFacts, Target
 from crcr.decide.payload import Relay
-from crcr.errors import OutsideRefused
+from crcr.errors import OutsideRefused, OutsideUnsure
 from crcr.ports import Clock, GitHub
 
 
@@ -33,7 +33,7 @@ class Targets(Protocol):
 
 class Doubts(Protocol):
     async def in_doubt(self, upstream: RepoName, delivery: str) -> tuple[int, int | None] | None: ...
-    async def settle(self, upstream: RepoName, delivery: str, facts: PullFacts, now: datetime) -> None: ...
+    async def settle(self, upstream: RepoName, delivery: str, facts: PullFacts, now: datetime) -> bool: ...
 
 
 class SendDispatch:
@@ -123,7 +123,8 @@ class ConfirmHead:
         if installation_id is None:
             installation_id = await self._github.find_installation(effect.upstream)
         facts = await self._github.read_pull(effect.upstream, number, installation_id)
-        await self._doubts.settle(effect.upstream, delivery, facts, self._clock.now())
+        if not await self._doubts.settle(effect.upstream, delivery, facts, self._clock.now()):
+            raise OutsideUnsure("GitHub's answer is older than what its webhooks have told")
 
 
 class Refresher(Protocol):

@@ -46,7 +46,7 @@ class Reports(Protocol):
     ) -> Outcome: ...
     async def raise_alarm(
         self, standing: Standing, identity: Identity, reason: str, now: datetime
-    ) -> None: ...
+    ) -> bool: ...
 
 
 class Tally(Protocol):
@@ -91,13 +91,7 @@ class CallbackIntake:
         )
         if isinstance(verdict, Rejected):
             if verdict.code == "identity_changed":
-                log.error(
-                    "identity_changed",
-                    alarm=True,
-                    repository=str(identity.repository),
-                    token_id=identity.repository_id,
-                )
-                await self.reports.raise_alarm(standing, identity, verdict.detail, self.clock.now())
+                await self._alarm(standing, identity, verdict.detail)
             return verdict
         if isinstance(verdict, IgnoredReport):
             return Answer(
@@ -106,6 +100,11 @@ class CallbackIntake:
         await self.limits.take(CALLBACK, identity.repository.key)
         outcome = await self.reports.take(report, identity, standing, body, self.clock.now())
         return outcome if isinstance(outcome, Rejected) else _success(report, outcome)
+
+    async def _alarm(self, standing: Standing, identity: Identity, reason: str) -> None:
+        if await self.reports.raise_alarm(standing, identity, reason, self.clock.now()):
+            who = {"repository": str(identity.repository), "repository_id": identity.repository_id}
+            log.error("identity_changed", alarm=True, upstream=str(standing.upstream), **who)
 
     def _note(self, answer: Answer | Rejected, report: Report, identity: Identity) -> None:
         if isinstance(answer, Answer):

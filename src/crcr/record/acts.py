@@ -54,9 +54,9 @@ _CLOSE_PARKED = Statement(
 _PARKED = Statement(
     text(
         "SELECT effect_id, kind, target, delivery FROM effects WHERE upstream = :upstream AND state = 'parked'"
-        " AND (:effect_id IS NULL OR effect_id = :effect_id) AND (:target IS NULL OR target = :target)"
+        " AND effect_id BETWEEN :first_id AND :last_id AND (:target IS NULL OR target = :target)"
         " AND (:since IS NULL OR finished_at >= :since) AND (:until IS NULL OR finished_at <= :until)"
-        " ORDER BY effect_id LIMIT :most"
+        " ORDER BY effect_id"
     )
 )
 _RETRY = Statement(
@@ -87,11 +87,12 @@ TEST_EVENT = "crcr_test"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParkedFilter:
     effect_id: int | None = None
+    between: tuple[int, int] = (0, 2**62)
+    """Effects by id, the first and the last included."""
     target: RepoName | None = None
     since: datetime | None = None
     until: datetime | None = None
     """Times of parking, both included."""
-    most: int = 1_000_000
 
 
 class Acts:
@@ -135,9 +136,9 @@ class Acts:
                 raise NotFound(f"there is no delivery {guid} of {upstream}")
             if not delivery["kept"]:
                 raise NotPossible(f"the body of delivery {guid} is no longer kept")
-            rows = await self._listed(
-                tx, upstream, await tx.all(_UNSENT, upstream=upstream.key, delivery=guid, all=int(everyone))
-            )
+            unsent = await tx.all(_UNSENT, upstream=upstream.key, delivery=guid, all=int(everyone))
+            reached = await self._reached(tx, upstream)
+            rows = [row for row in unsent if row["downstream"] in reached]
             for row in rows:
                 key = {"upstream": upstream.key, "delivery": guid, "downstream": row["downstream"]}
                 await tx.run(_REOPEN, **key)
@@ -149,10 +150,13 @@ class Acts:
         return await self._database.write(unit)
 
     async def retry_parked(self, upstream: RepoName, which: ParkedFilter, *, who: str, now: datetime) -> int:
-        """Give parked effects another 24 hours; return how many there were."""
+        """Give parked effects another 24 hours; return how many there were.
+
+        Dispatches to who left the allowlist or is suspended stay parked.
+        """
 
         async def unit(tx: Tx) -> int:
-            rows = await self.parked_rows(tx, upstream, which)
+            rows = await self._retriable(tx, upstream, which)
             for row in rows:
                 await tx.run(_RETRY, effect_id=row["effect_id"], now=to_us(now))
                 if row["kind"] == EffectKind.SEND_DISPATCH.value:
@@ -182,6 +186,8 @@ class Acts:
             entry = (await self._allowlists.in_force(tx, upstream)).find(downstream)
             if entry is None:
                 raise NotFound(f"{downstream} is not on the allowlist of {upstream}")
+            if downstream.key in await self._targets.suspended(tx, upstream):
+                raise NotPossible(f"{downstream} is suspended", hint="`crcr suspend --lift` takes it back")
             body = json.dumps(
                 {"action": "test", "repository": {"full_name": str(upstream)}, "sender": {"login": who}}
             ).encode()
@@ -198,8 +204,10 @@ class Acts:
 
         await self._database.write(unit)
 
-    async def count_parked(self, upstream: RepoName, which: ParkedFilter) -> int:
-        return len(await self._database.read(lambda tx: self.parked_rows(tx, upstream, which)))
+    async def parked_ids(self, upstream: RepoName, which: ParkedFilter) -> list[int]:
+        """Return the effects that `retry_parked` would take, oldest first."""
+        rows = await self._database.read(lambda tx: self._retriable(tx, upstream, which))
+        return [row["effect_id"] for row in rows]
 
     async def note_refresh(self, upstream: RepoName, *, who: str, now: datetime, version: int | None) -> None:
         """Record that somebody had the allowlist read; `version` is the new one, if it said anything new."""
@@ -215,25 +223,27 @@ class Acts:
             )
         )
 
-    async def parked_rows(self, tx: Tx, upstream: RepoName, which: ParkedFilter) -> list[Row]:
-        return await tx.all(
+    async def _retriable(self, tx: Tx, upstream: RepoName, which: ParkedFilter) -> list[Row]:
+        first_id, last_id = which.between if which.effect_id is None else (which.effect_id, which.effect_id)
+        rows = await tx.all(
             _PARKED,
             upstream=upstream.key,
-            effect_id=which.effect_id,
+            first_id=first_id,
+            last_id=last_id,
             target=which.target.key if which.target else None,
             since=to_us(which.since) if which.since else None,
             until=to_us(which.until) if which.until else None,
-            most=which.most,
         )
-
-    async def _listed(self, tx: Tx, upstream: RepoName, rows: list[Row]) -> list[Row]:
-        allowlist = await self._allowlists.in_force(tx, upstream)
-        suspended = await self._targets.suspended(tx, upstream)
+        reached = await self._reached(tx, upstream)
         return [
-            row
-            for row in rows
-            if allowlist.find(RepoName(row["downstream"])) and row["downstream"] not in suspended
+            row for row in rows if row["kind"] != EffectKind.SEND_DISPATCH.value or row["target"] in reached
         ]
+
+    async def _reached(self, tx: Tx, upstream: RepoName) -> frozenset[str]:
+        """Return who may be sent dispatches now: listed and not suspended."""
+        allowlist = await self._allowlists.in_force(tx, upstream)
+        listed = frozenset(entry.name.key for entry in allowlist.entries)
+        return listed - await self._targets.suspended(tx, upstream)
 
 
 def _test_delivery(upstream: RepoName, guid: str, body: bytes, now: datetime) -> dict[str, Any]:

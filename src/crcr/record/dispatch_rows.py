@@ -11,7 +11,7 @@ from sqlalchemy import text
 
 from crcr.decide.allowlist import Allowlist
 from crcr.decide.events import PullRequest, Push
-from crcr.decide.model import DispatchState, EffectKind, RepoName
+from crcr.decide.model import DispatchState, EffectKind, Pull, RepoName
 from crcr.decide.upstream import Drop, PlannedDispatch
 from crcr.record.database import Row, Tx
 from crcr.record.effect_rows import add_effects, effect_row
@@ -33,7 +33,7 @@ _DROP = Statement(
         " AND action <> 'closed' AND (:any_head = 1 OR head_sha <> :head_sha)"
     )
 )
-SUPERSEDE = Statement(
+_SUPERSEDE = Statement(
     text(
         "UPDATE dispatches SET superseded_at = :at WHERE upstream = :upstream AND number = :number"
         " AND superseded_at IS NULL AND head_sha <> :head_sha"
@@ -49,8 +49,10 @@ _DROP_EFFECTS = Statement(
 )
 _HELD = Statement(
     text(
-        "SELECT delivery, downstream, lane FROM dispatches WHERE upstream = :upstream AND number = :number"
-        " AND state = 'held' AND reason = :reason AND (:delivery IS NULL OR delivery = :delivery)"
+        "SELECT d.delivery, d.downstream, d.lane FROM dispatches d WHERE d.upstream = :upstream AND d.number = :number"
+        " AND d.state = 'held' AND (:reason IS NULL OR d.reason = :reason)"
+        " AND (:delivery IS NULL OR d.delivery = :delivery) AND NOT EXISTS (SELECT 1 FROM deliveries v"
+        " WHERE v.guid = d.delivery AND v.upstream = d.upstream AND v.state = 'in_doubt')"
     )
 )
 _RELEASE = Statement(
@@ -61,7 +63,7 @@ _RELEASE = Statement(
 )
 _DROP_ONE = Statement(
     text(
-        "UPDATE dispatches SET state = 'cancelled', reason = 'superseded', superseded_at = :at"
+        "UPDATE dispatches SET state = 'cancelled', reason = :reason, superseded_at = :superseded_at"
         " WHERE upstream = :upstream AND delivery = :delivery AND downstream = :downstream AND state = 'held'"
     )
 )
@@ -110,31 +112,40 @@ async def send(tx: Tx, upstream: str, rows: list[Any], now: datetime) -> None:
         )
 
 
-async def drop_unsent(tx: Tx, event: PullRequest, drop: Drop, now: datetime) -> None:
-    """Cancel what an event made pointless before it was sent, and mark what was sent for an older head."""
+async def drop_unsent(tx: Tx, upstream: RepoName, pull: Pull, drop: Drop, now: datetime) -> None:
+    """Cancel what is pointless now before it is sent, and mark what was sent for an older head."""
     closed = drop is Drop.ALL_BUT_CLOSED
-    where = {"upstream": event.upstream.key, "number": event.number, "at": to_us(now)}
-    reason = "the pull request was closed" if closed else f"superseded by {event.head_sha[:12]}"
-    await tx.run(_DROP, any_head=int(closed), head_sha=event.head_sha, reason=reason, **where)
+    where = {"upstream": upstream.key, "number": pull.number, "at": to_us(now)}
+    reason = "the pull request was closed" if closed else f"superseded by {pull.head_sha[:12]}"
+    await tx.run(_DROP, any_head=int(closed), head_sha=pull.head_sha, reason=reason, **where)
     await tx.run(_DROP_EFFECTS, reason=reason, **where)
-    await tx.run(SUPERSEDE, head_sha=event.head_sha, **where)
+    await tx.run(_SUPERSEDE, head_sha=pull.head_sha, **where)
 
 
 async def held_dispatches(
-    tx: Tx, upstream: RepoName, number: int, reason: str, *, delivery: str | None = None
+    tx: Tx, upstream: RepoName, number: int, *, reason: str | None = None, delivery: str | None = None
 ) -> list[Row]:
+    """What is held, for this reason or any, save what a doubt holds besides."""
     return await tx.all(_HELD, upstream=upstream.key, number=number, reason=reason, delivery=delivery)
 
 
 async def release(tx: Tx, upstream: RepoName, held: list[Row], allowlist: Allowlist, now: datetime) -> None:
     """Send what was held, to those who are still listed."""
-    listed = [row for row in held if allowlist.find(RepoName(row["downstream"]))]
-    for row in listed:
-        await tx.run(_RELEASE, upstream=upstream.key, delivery=row["delivery"], downstream=row["downstream"])
+    listed: list[Row] = []
+    for row in held:
+        key = _key_of(upstream, row)
+        if allowlist.find(RepoName(row["downstream"])):
+            await tx.run(_RELEASE, **key)
+            listed.append(row)
+        else:
+            await tx.run(_DROP_ONE, reason="left the allowlist", superseded_at=None, **key)
     await send(tx, upstream.key, listed, now)
 
 
 async def drop_held(tx: Tx, upstream: RepoName, held: list[Row], now: datetime) -> None:
     for row in held:
-        key = {"upstream": upstream.key, "delivery": row["delivery"], "downstream": row["downstream"]}
-        await tx.run(_DROP_ONE, at=to_us(now), **key)
+        await tx.run(_DROP_ONE, reason="superseded", superseded_at=to_us(now), **_key_of(upstream, row))
+
+
+def _key_of(upstream: RepoName, row: Row) -> dict[str, str]:
+    return {"upstream": upstream.key, "delivery": row["delivery"], "downstream": row["downstream"]}

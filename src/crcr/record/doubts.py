@@ -4,17 +4,16 @@ from datetime import datetime
 
 from sqlalchemy import text
 
-from crcr.decide.model import DeliveryState, RepoName
+from crcr.decide.model import DeliveryState, Pull, RepoName
 from crcr.decide.ordering import believe, is_head
 from crcr.decide.outside import PullFacts
-from crcr.decide.upstream import HEAD_IN_DOUBT
+from crcr.decide.upstream import DRAFT, HEAD_IN_DOUBT, Drop
 from crcr.record.allowlists import Allowlists
 from crcr.record.database import Database, Tx
-from crcr.record.dispatch_rows import SUPERSEDE, drop_held, held_dispatches, release
+from crcr.record.dispatch_rows import drop_held, drop_unsent, held_dispatches, release
 from crcr.record.log_rows import note_change
 from crcr.record.pull_rows import load_pull, save_pull
 from crcr.record.statement import Statement
-from crcr.record.times import to_us
 
 _SETTLE = Statement(
     text(
@@ -40,37 +39,40 @@ class Doubts:
         row = await self._database.glance(lambda tx: tx.one(_IN_DOUBT, guid=delivery, upstream=upstream.key))
         return (row["number"], row["installation_id"]) if row else None
 
-    async def settle(self, upstream: RepoName, delivery: str, facts: PullFacts, now: datetime) -> None:
-        """Dispatch the delivery if its head is the head, else let it go."""
-        await self._database.write(lambda tx: self._settle(tx, upstream, delivery, facts, now))
+    async def settle(self, upstream: RepoName, delivery: str, facts: PullFacts, now: datetime) -> bool:
+        """Dispatch the delivery if its head is the head, else let it go; False when the answer is too old to tell."""
+        return await self._database.write(lambda tx: self._settle(tx, upstream, delivery, facts, now))
 
     async def _settle(
         self, tx: Tx, upstream: RepoName, delivery: str, facts: PullFacts, now: datetime
-    ) -> None:
+    ) -> bool:
         row = await tx.one(_IN_DOUBT, guid=delivery, upstream=upstream.key)
-        if row is None:
-            return
-        number = row["number"]
-        held = await held_dispatches(tx, upstream, number, HEAD_IN_DOUBT, delivery=delivery)
+        known = await load_pull(tx, upstream, row["number"]) if row else None
+        if row is None or known is None:
+            return True
+        # GitHub answers from copies that may lag behind the webhooks it has sent.
+        if known.head_at is not None and facts.updated_at < known.head_at:
+            return False
         if is_head(row["head_sha"], row["action"], facts):
-            await self._end(tx, upstream, delivery, DeliveryState.ACCEPTED, None)
-            await self._believe(tx, upstream, number, facts, now)
-            await release(tx, upstream, held, await self._allowlists.in_force(tx, upstream), now)
+            await self._accept(tx, upstream, delivery, believe(known, facts), now)
         else:
             reason = f"GitHub says that the head is {facts.head_sha[:12]}"
             await self._end(tx, upstream, delivery, DeliveryState.SUPERSEDED, reason)
+            held = await held_dispatches(tx, upstream, known.number, delivery=delivery)
             await drop_held(tx, upstream, held, now)
-        await note_change(tx, upstream, "delivery", delivery=delivery, number=number, now=now)
+        await note_change(tx, upstream, "delivery", delivery=delivery, number=known.number, now=now)
+        return True
+
+    async def _accept(self, tx: Tx, upstream: RepoName, delivery: str, pull: Pull, now: datetime) -> None:
+        await self._end(tx, upstream, delivery, DeliveryState.ACCEPTED, None)
+        await save_pull(tx, upstream, pull)
+        await drop_unsent(tx, upstream, pull, Drop.OLDER_HEADS if pull.is_open else Drop.ALL_BUT_CLOSED, now)
+        allowlist = await self._allowlists.in_force(tx, upstream)
+        for reason in (HEAD_IN_DOUBT,) if pull.draft else (HEAD_IN_DOUBT, DRAFT):
+            held = await held_dispatches(tx, upstream, pull.number, reason=reason, delivery=delivery)
+            await release(tx, upstream, held, allowlist, now)
 
     async def _end(
         self, tx: Tx, upstream: RepoName, delivery: str, state: DeliveryState, reason: str | None
     ) -> None:
         await tx.run(_SETTLE, guid=delivery, upstream=upstream.key, state=state.value, reason=reason)
-
-    async def _believe(
-        self, tx: Tx, upstream: RepoName, number: int, facts: PullFacts, now: datetime
-    ) -> None:
-        known = await load_pull(tx, upstream, number)
-        if known is not None:
-            await save_pull(tx, upstream, believe(known, facts))
-        await tx.run(SUPERSEDE, upstream=upstream.key, number=number, head_sha=facts.head_sha, at=to_us(now))

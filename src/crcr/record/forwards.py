@@ -4,10 +4,10 @@ The envelope keeps what the relay proved apart from what the caller wrote; the f
 believes. Results of one delivery stay in order; sixteen queues keep one delivery from holding up the others.
 """
 
-import json
 from datetime import datetime
 from zlib import crc32
 
+import msgspec
 from sqlalchemy import select
 
 from crcr.decide.model import EffectKind, RepoName
@@ -21,6 +21,9 @@ from crcr.record.statement import Statement
 _QUEUES = 16
 _CAP_BYTES = 2 * 1024 * 1024
 _TRUSTED = Statement(select(jobs.c.trusted).where(BY_KEY))
+_PARTS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_ENCODE = msgspec.json.Encoder().encode
+_NULL = msgspec.Raw(b"null")
 
 
 class Forwards:
@@ -48,10 +51,25 @@ class Forwards:
 
 
 def envelope(trusted: str, report: Report, body: bytes) -> bytes:
-    """The body as it came, with a check run id filled in where there is none, beside what was proved."""
-    callback = _parts(body) if len(body) < _CAP_BYTES - 1024 else _PARTS.decode(report.untrusted)
+    """The report with a check run id filled in where there is none, and what it echoed, beside what was proved.
+
+    The echoed payload is copied and never read: it may hold what JSON allows and Python refuses.
+    """
+    callback = _PARTS.decode(report.untrusted)
     workflow = _PARTS.decode(callback["workflow"])
     if bytes(workflow.get("check_run_id", _NULL)) in {b"null", b'""'}:
         workflow["check_run_id"] = msgspec.Raw(_ENCODE(f"{report.run_id}-{report.run_attempt}"))
     callback["workflow"] = msgspec.Raw(_ENCODE(workflow))
+    echoed = _echoed(body)
+    if echoed is not None and len(report.untrusted) + len(bytes(echoed)) < _CAP_BYTES - 1024:
+        callback["payload"] = echoed
     return b'{"trusted":%b,"untrusted":{"callback_payload":%b}}' % (trusted.encode(), _ENCODE(callback))
+
+
+def _echoed(body: bytes) -> msgspec.Raw | None:
+    try:
+        return _PARTS.decode(body).get("payload")
+    except (msgspec.DecodeError, RecursionError):
+        return (
+            None  # half of a surrogate pair, or a depth at the limit: the far side could not read it either
+        )

@@ -100,8 +100,8 @@ class Inbox:
         number = event.number if isinstance(event, PullRequest) else None
         if planned.pull is not None:
             await save_pull(tx, event.upstream, planned.pull)
-        if isinstance(event, PullRequest) and planned.drop is not Drop.NONE:
-            await drop_unsent(tx, event, planned.drop, now)
+            if planned.drop is not Drop.NONE:
+                await drop_unsent(tx, event.upstream, planned.pull, planned.drop, now)
         await write_dispatches(tx, _dispatch_columns(receipt, event), planned.dispatches, now)
         if planned.releases_drafts and number is not None:
             await self._release_drafts(tx, event.upstream, number, now)
@@ -110,7 +110,7 @@ class Inbox:
         await note_change(tx, event.upstream, "delivery", delivery=receipt.guid, number=number, now=now)
 
     async def _release_drafts(self, tx: Tx, upstream: RepoName, number: int, now: datetime) -> None:
-        held = await held_dispatches(tx, upstream, number, DRAFT)
+        held = await held_dispatches(tx, upstream, number, reason=DRAFT)
         if held:
             await release(tx, upstream, held, await self._allowlists.in_force(tx, upstream), now)
 

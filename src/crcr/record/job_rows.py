@@ -78,7 +78,14 @@ _CLOSE = Statement(
 _QUEUE = Statement(select(jobs.c.queue_s).where(BY_KEY))
 _DISPUTE = Statement(
     update(jobs)
-    .where(BY_KEY)
+    .where(
+        BY_KEY,
+        or_(
+            jobs.c.disputed == 0,
+            jobs.c.conclusion != bindparam("counts"),
+            jobs.c.disputed_conclusion != bindparam("claimed"),
+        ),
+    )
     .values(disputed=1, conclusion=bindparam("counts"), disputed_conclusion=bindparam("claimed"))
 )
 
@@ -158,8 +165,10 @@ async def close_job(tx: Tx, row: JobRow, report: Report, outcome: CloseJob, now:
     return row
 
 
-async def dispute_job(tx: Tx, row: JobRow, dispute: DisputeJob) -> None:
-    await tx.run(_DISPUTE, **row.key, counts=dispute.counts.value, claimed=dispute.claimed.value)
+async def dispute_job(tx: Tx, row: JobRow, dispute: DisputeJob) -> bool:
+    """Record the dispute; False when just this claim is on record."""
+    changed = await tx.run(_DISPUTE, **row.key, counts=dispute.counts.value, claimed=dispute.claimed.value)
+    return bool(changed)
 
 
 def _failed_tests(report: Report) -> str | None:

@@ -9,7 +9,6 @@ from typing import Any
 from sqlalchemy import bindparam, select, text
 
 from crcr.decide.allowlist import Allowlist
-from crcr.decide.model import Level, RepoName
 from crcr.decide.lines import (
     AuditLine,
     DeliveryDetail,
@@ -19,6 +18,7 @@ from crcr.decide.lines import (
     JobLine,
     RepositoryLine,
 )
+from crcr.decide.model import Level, RepoName
 from crcr.decide.packing import unpack
 from crcr.decide.views import AllowlistState
 from crcr.errors import NoAllowlist, NotFound

@@ -75,8 +75,8 @@ _AGAIN = Statement(
 _CANCEL_IF_DROPPED = Statement(
     text(
         "UPDATE effects SET state = 'cancelled', finished_at = :at WHERE effect_id = :effect_id"
-        " AND state IN ('waiting', 'parked') AND EXISTS (SELECT 1 FROM dispatches d WHERE d.upstream = :upstream AND d.delivery = :delivery"
-        " AND d.downstream = :target AND d.state = 'cancelled')"
+        " AND state IN ('waiting', 'parked') AND EXISTS (SELECT 1 FROM dispatches d WHERE d.upstream = :upstream"
+        " AND d.delivery = :delivery AND d.downstream = :target AND d.state = 'cancelled')"
     )
 )
 _NOT_CLEAN = Statement(

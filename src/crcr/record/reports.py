@@ -46,11 +46,8 @@ _DISPATCH = Statement(
         dispatches.c.downstream == bindparam("downstream"),
     )
 )
-_RUN = Statement(
-    text(
-        "SELECT delivery FROM runs WHERE upstream = :upstream AND downstream = :downstream AND run_id = :run_id"
-    )
-)
+# Of any upstream: a run that answers one upstream's delivery may not answer another's.
+_RUN = Statement(text("SELECT delivery FROM runs WHERE run_id = :run_id AND downstream = :downstream"))
 _SIBLINGS = Statement(
     text(
         "SELECT run_id, superseded FROM runs WHERE upstream = :upstream AND delivery = :delivery"
@@ -81,6 +78,9 @@ _OPENED = Statement(
         "SELECT 1 FROM jobs WHERE upstream = :upstream AND delivery = :delivery AND downstream = :downstream"
         " AND workflow = :workflow AND run_id = :run_id AND attempt = :attempt AND opened_by = :opened_by LIMIT 1"
     )
+)
+_RAISED = Statement(
+    text("SELECT alarm FROM repositories WHERE upstream = :upstream AND downstream = :downstream")
 )
 _BIND_RUN = Statement(
     inserting(
@@ -170,10 +170,18 @@ class Reports:
 
         return await self._database.write(unit)
 
-    async def raise_alarm(self, standing: Standing, identity: Identity, reason: str, now: datetime) -> None:
-        await self._database.write(
-            lambda tx: self._targets.alarm(tx, standing.upstream, identity.repository, reason, now)
-        )
+    async def raise_alarm(self, standing: Standing, identity: Identity, reason: str, now: datetime) -> bool:
+        """Raise it once: a stranger who goes on calling must not fill the audit log."""
+        upstream, caller = standing.upstream, identity.repository
+
+        async def unit(tx: Tx) -> bool:
+            known = await tx.one(_RAISED, upstream=upstream.key, downstream=caller.key)
+            if known is not None and known["alarm"] == reason:
+                return False
+            await self._targets.alarm(tx, upstream, caller, reason, now)
+            return True
+
+        return await self._database.write(unit)
 
     def _timeout(self, entry: Entry) -> timedelta:
         return timedelta(seconds=entry.job_timeout_s) if entry.job_timeout_s else self._job_timeout
@@ -190,7 +198,8 @@ class Reports:
         elif isinstance(outcome, CloseJob):
             row = await close_job(tx, context.job(outcome.job_name), context.report, outcome, now)
         elif isinstance(outcome, Rejected) and isinstance(outcome.dispute, DisputeJob):
-            await dispute_job(tx, context.job(outcome.dispute.job_name), outcome.dispute)
+            if not await dispute_job(tx, context.job(outcome.dispute.job_name), outcome.dispute):
+                return
             row = None
         else:
             return
@@ -260,7 +269,7 @@ class _Context:
         }
         workflow = workflow_key(identity, report)
         dispatch = await tx.one(_DISPATCH, **key)
-        bound = await tx.one(_RUN, upstream=upstream.key, downstream=key["downstream"], run_id=report.run_id)
+        bound = await tx.one(_RUN, run_id=report.run_id, downstream=key["downstream"])
         siblings = await tx.all(_SIBLINGS, **key, workflow=workflow, run_id=report.run_id)
         run = {**key, "workflow": workflow, "run_id": report.run_id, "attempt": report.run_attempt}
         found = tuple(

@@ -27,7 +27,7 @@ UpstreamParam = Annotated[
 ]
 RangeParam = Annotated[Span, Query(alias="range", description="how far back the numbers go")]
 LimitParam = Annotated[int, Query(ge=1, le=200)]
-CursorParam = Annotated[str | None, Query(description="`next` of the page before", max_length=4096)]
+CursorParam = Annotated[str | None, Query(description="`next` of the page before", max_length=16_384)]
 NumberParam = Annotated[int | None, Query(ge=1, le=2**31 - 1, description="pull request")]
 GuidPath = Annotated[str, Path(max_length=200)]
 NamePath = Annotated[str, Path(max_length=110)]

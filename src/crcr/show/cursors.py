@@ -6,14 +6,14 @@ import json
 
 from crcr.errors import BadRequest
 
-_MOST = 4_096
+_MOST = 16_384
 _BIGGEST = 2**63
 
 
 def encode(key: tuple[str | int, ...] | None) -> str | None:
     if key is None:
         return None
-    text = json.dumps(key, separators=(",", ":"))
+    text = json.dumps(key, separators=(",", ":"), ensure_ascii=False)
     return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
 

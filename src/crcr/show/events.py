@@ -142,7 +142,7 @@ class Events:
             gone.cancel()
 
     async def _waited(self, gone: asyncio.Task[None], fresh: asyncio.Event) -> bool:
-        """Wait for something to happen; False when only time passed."""
+        """Wait for something to happen; False when the time for a heartbeat has come."""
         beat = asyncio.create_task(self._clock.sleep(HEARTBEAT_S))
         waits = [beat, asyncio.create_task(fresh.wait()), asyncio.create_task(self._stopping.wait())]
         try:
@@ -150,7 +150,7 @@ class Events:
         finally:
             for each in waits:
                 each.cancel()
-        return done != {beat}
+        return beat not in done
 
 
 @dataclass(slots=True)

@@ -45,6 +45,7 @@ class Renderer:
             job_status=status.job_status,
             job_details=status.job_details,
             dispatch_details=status.dispatch_details,
+            short_ref=_short_ref,
             when=_when,
         )
         self._environment.globals.update(
@@ -70,6 +71,10 @@ class Renderer:
 def _printed(value: object) -> object:
     """Markup is the templates' own (macros, `when`); any other text may be a stranger's."""
     return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _short_ref(ref: str) -> str:
+    return ref.removeprefix("refs/heads/").removeprefix("refs/tags/")
 
 
 def _when(at: datetime | None, missing: str = "never") -> Markup:

@@ -1,0 +1,45 @@
+"""`crcr demo`: the whole relay with a simulated GitHub, in one process and without the network."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from crcr.cli.options import RUN_IT, duration, examples
+
+
+def register(app: typer.Typer) -> None:
+    app.command(
+        rich_help_panel=RUN_IT,
+        epilog=examples("crcr demo", "crcr demo --speed 5 --port 9000", "crcr demo --for 30s --seed 7"),
+    )(demo)
+
+
+def demo(
+    seed: Annotated[int, typer.Option(min=0, help="Another number, another story.")] = 1,
+    speed: Annotated[float, typer.Option(min=0.1, max=50, help="How many times faster life goes.")] = 1.0,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port of the relay; 0 takes a free one.")
+    ] = 8000,
+    length: Annotated[
+        timedelta | None,
+        typer.Option("--for", parser=duration, metavar="DURATION", help="Stop after so long, such as 30s."),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Keep the data in this folder; else a temporary one is used."),
+    ] = None,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Log everything, not only warnings.")
+    ] = False,
+) -> None:
+    """Run the relay against a simulated GitHub with a handful of lively backends, to look around.
+
+    Pull requests open, change and close; backends queue, pass, fail and fall silent. Never needs the network.
+    """
+    from crcr.cli import demonstration, serving
+
+    show = demonstration.Show(seed=seed, speed=speed, length=length, data=data, verbose=verbose)
+    serving.run(demonstration.perform(show, serving.listen(host, port)))

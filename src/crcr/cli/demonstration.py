@@ -1,0 +1,144 @@
+"""The demo's stage: simulator, relay and traffic in one event loop, speaking real HTTP over loopback.
+
+Settings are made in memory with the simulator's own keys. The end comes in order: traffic, then the relay with
+what it has under way, then GitHub; a temporary folder goes last.
+"""
+
+import asyncio
+import json
+import random
+import socket
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import httpx
+import structlog
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from crcr import log as logs
+from crcr.cli.printing import console, say
+from crcr.cli.serving import address_of, answering, stop_signal
+from crcr.errors import NotPossible
+from crcr.front import build_app
+from crcr.github.lanes import Lanes
+from crcr.settings import Settings, load_settings
+from crcr.sim.demo_world import BACKENDS
+from crcr.sim.github import GitHub
+from crcr.sim.server import serve as serve_github
+from crcr.sim.traffic import UPSTREAM, demo_world, run_traffic
+from crcr.wiring import Seams, Services, build
+
+log = structlog.get_logger(__name__)
+
+_GRACE_S = 2
+_ALLOWLIST = "blob/main/.github/crcr-allowlist.yml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Show:
+    seed: int
+    speed: float
+    length: timedelta | None
+    data: Path | None
+    verbose: bool
+
+
+async def perform(show: Show, listener: socket.socket) -> None:
+    logs.configure("auto", "info" if show.verbose else "warning", sys.stderr)
+    stop, url = stop_signal(), address_of(listener)
+    with _folder(show.data) as folder:
+        async with _github(show, url) as github:
+            services = _relay(show, folder, github, url)
+            async with answering(build_app(services), services, listener, grace_s=_GRACE_S):
+                _tell(show, url, github, folder)
+                await _play(show, github, stop)
+                await github.aclose()  # nobody reports to a relay that is about to leave
+            for surprise in github.unexpected:
+                log.error("simulator_surprised", what=surprise)
+    say("the demo has ended" + ("" if show.data else "; its data is deleted"))
+
+
+async def _play(show: Show, github: GitHub, stop: asyncio.Event) -> None:
+    """Let life go on upstream until the time is over or somebody stops it."""
+    over = asyncio.Event()
+    traffic = asyncio.create_task(run_traffic(github, UPSTREAM, seed=show.seed, speed=show.speed, stop=over))
+    asked = asyncio.create_task(stop.wait())
+    seconds = show.length.total_seconds() if show.length else None
+    await asyncio.wait([traffic, asked], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    over.set()
+    asked.cancel()
+    await traffic
+
+
+@contextmanager
+def _folder(data: Path | None) -> Iterator[Path]:
+    if data is None:
+        with TemporaryDirectory(prefix="crcr-demo-") as folder:
+            yield Path(folder)
+        return
+    data.mkdir(parents=True, exist_ok=True)
+    if (data / "crcr.db").exists():
+        # The simulated GitHub begins anew each time, with other repositories of the same names.
+        raise NotPossible(f"{data} holds the data of an earlier demo", hint="use another folder, or empty it")
+    yield data.resolve()
+
+
+@asynccontextmanager
+async def _github(show: Show, url: str) -> AsyncIterator[GitHub]:
+    # A transport of its own, because the default one would go through a proxy that the environment names.
+    direct = httpx.AsyncHTTPTransport()
+    async with (
+        GitHub(seed=show.seed, webhook_url=f"{url}/github/webhook", transport=direct) as github,
+        serve_github(github),
+    ):
+        demo_world(github)
+        yield github
+
+
+def _relay(show: Show, folder: Path, github: GitHub, url: str) -> Services:
+    settings = demo_settings(folder, github, url)
+    logs.redact_literals(settings.secrets())
+    chance = random.Random(show.seed).random
+    return build(settings, Seams(chance=chance, http=lambda _: httpx.AsyncClient(transport=Lanes())))
+
+
+def demo_settings(folder: Path, github: GitHub, url: str) -> Settings:
+    issuer = {"issuer": github.issuer_url, "kind": "github", "jwks_url": github.jwks_url}
+    environ = {
+        "CRCR_UPSTREAM": UPSTREAM,
+        "CRCR_ALLOWLIST": f"{github.base_url}/{UPSTREAM}/{_ALLOWLIST}",
+        "CRCR_GITHUB_APP_ID": str(github.app_id),
+        "CRCR_GITHUB_APP_PRIVATE_KEY": github.private_key_pem,
+        "CRCR_GITHUB_WEBHOOK_SECRET": github.webhook_secret,
+        "CRCR_GITHUB_API_URL": github.base_url,
+        "CRCR_PUBLIC_URL": url,
+        "CRCR_DATABASE_URL": f"sqlite:///{folder / 'crcr.db'}",
+        "CRCR_OIDC_AUDIENCE": "crcr-demo",
+        "CRCR_OIDC_ISSUERS": json.dumps([issuer]),
+        "CRCR_RATE_LIMIT_PER_MIN": "10000",  # life may be fifty times as fast as it is
+    }
+    return load_settings(config=None, environ=environ, cwd=folder)
+
+
+def _tell(show: Show, url: str, github: GitHub, folder: Path) -> None:
+    backend = next(iter(BACKENDS))
+    lines = {
+        "dashboard": f"{url}/crcr",
+        "a backend": f"{url}/crcr/{backend}",
+        "JSON API": f"{url}/api/v1/summary (all of it: {url}/api/docs)",
+        "metrics": f"{url}/metrics",
+        "simulated GitHub": f"{github.base_url} (upstream {UPSTREAM}, {len(BACKENDS)} backends)",
+        "data": str(folder) if show.data else f"{folder} (deleted at the end)",
+        "to stop": f"Ctrl-C, or wait {show.length.total_seconds():g} s" if show.length else "Ctrl-C",
+    }
+    grid = Table.grid(padding=(0, 2))
+    for name, text in lines.items():
+        grid.add_row(Text(name, "bold"), Text(text, overflow="fold"))
+    console().print(Panel(grid, title="crcr demo", title_align="left", border_style="cyan", expand=False))

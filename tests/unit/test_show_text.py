@@ -1,0 +1,86 @@
+"""Text and figures as they are shown."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crcr.decide.model import Conclusion, JobState, Level
+from crcr.decide.numbers import Counted, Tally, count_as, is_silent
+from crcr.show.status import duration, percent
+from crcr.show.text import safe_link, visible
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain", "plain"),
+        ("a\x00b\x1b", "a␀b␛"),
+        ("x\u202ey", "x[U+202E]y"),
+        ("two\nlines\tand a tab", "two\nlines\tand a tab"),
+        ("👨‍👩‍👧", "👨‍👩‍👧"),
+        ("lone \ud800", "lone [U+D800]"),
+        ("xyz" * 1000, "xyz" * 666 + "xy…"),
+    ],
+)
+def test_acting_characters_become_visible(text: str, shown: str) -> None:
+    assert visible(text) == shown
+
+
+@given(st.text())
+def test_what_is_shown_can_always_be_encoded(text: str) -> None:
+    assert len(visible(text).encode()) >= len(text)
+
+
+@pytest.mark.parametrize(
+    "link", ["https://a.example/b?c=d#e", "http://127.0.0.1:8000/x", "HTTPS://A.example"]
+)
+def test_ordinary_addresses_are_links(link: str) -> None:
+    assert safe_link(link) == link
+
+
+@pytest.mark.parametrize(
+    "link",
+    [
+        *("javascript:alert(1)", " https://a.example", "java\nscript:x", "//a.example", "data:text/html,x"),
+        *("https://", "https://[", "https://a.example/\u202e", "https://a.example/ b", "/local", "", None),
+        "https://a.example/" + "x" * 3000,
+    ],
+)
+def test_anything_else_is_no_link(link: str | None) -> None:
+    assert safe_link(link) is None
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        *((None, "—"), (0.0, "0 s"), (0.3, "<1 s"), (59.4, "59 s"), (59.6, "1 min"), (61.0, "1 min 01 s")),
+        *((3600.0, "1 h"), (3725.0, "1 h 02 min"), (90_000.0, "1 d 01 h")),
+    ],
+)
+def test_durations_are_short(seconds: float | None, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_a_rate_is_never_rounded_up_to_perfect() -> None:
+    assert percent(Tally(success=9_999, failure=1).pass_rate) == "99.9 %"
+    assert percent(Tally(success=3).pass_rate) == "100 %"
+    assert percent(Tally(other=3, running=2).pass_rate) == "—"
+
+
+def test_fault_43_cancelled_counts_as_neither() -> None:
+    assert count_as(JobState.COMPLETED, Conclusion.CANCELLED) is Counted.OTHER
+    assert count_as(JobState.TIMED_OUT, None) is Counted.FAILURE
+    assert count_as(JobState.IN_PROGRESS, None) is Counted.RUNNING
+
+
+@pytest.mark.parametrize("state", [JobState.COMPLETED, JobState.TIMED_OUT, JobState.IN_PROGRESS])
+@pytest.mark.parametrize("conclusion", [None, *Conclusion])
+def test_every_job_counts_as_something(state: JobState, conclusion: Conclusion | None) -> None:
+    assert count_as(state, conclusion) in Counted
+
+
+def test_fault_42_silence_is_marked_from_l2_on() -> None:
+    assert is_silent(Level.L2, ever_reported=False, unanswered=1)
+    assert not is_silent(Level.L2, ever_reported=True, unanswered=2)
+    assert is_silent(Level.L4, ever_reported=True, unanswered=3)
+    assert not is_silent(Level.L1, ever_reported=False, unanswered=9)

@@ -11,11 +11,11 @@ import httpx
 
 from crcr.app import Edge
 from crcr.errors import StoreUnavailable
+from crcr.front import build_app
 from crcr.record.database import Database, Unit
 from crcr.record.forwards import Forwards
 from crcr.record.reports import Reports
 from crcr.sim.github import Job, JobSpec, Workflow, WorkflowRun
-from crcr.front import build_app
 from stage import AUDIENCE, RELAY_URL, UPSTREAM, WORKFLOW, Stage, stage
 
 T = TypeVar("T")
@@ -109,9 +109,9 @@ class Outage:
 
 
 @asynccontextmanager
-async def on_outage(it: Stage) -> AsyncIterator[tuple[Outage, httpx.AsyncClient]]:
-    """The same relay, with callbacks wired to a store that can be made to fail."""
-    services, store = it.services, Outage(it.services.database)
+async def on_store(it: Stage, store: Database) -> AsyncIterator[httpx.AsyncClient]:
+    """The same relay, with callbacks wired to another store."""
+    services = it.services
     reports = Reports(
         store,
         allowlists=services.allowlists,
@@ -122,6 +122,14 @@ async def on_outage(it: Stage) -> AsyncIterator[tuple[Outage, httpx.AsyncClient]
     )
     wired = replace(services, reports=reports, callback=replace(services.callback, reports=reports))
     async with client_of(build_app(wired, work=False)) as http:
+        yield http
+
+
+@asynccontextmanager
+async def on_outage(it: Stage) -> AsyncIterator[tuple[Outage, httpx.AsyncClient]]:
+    """The same relay, with callbacks wired to a store that can be made to fail."""
+    store = Outage(it.services.database)
+    async with on_store(it, store) as http:
         yield store, http
 
 

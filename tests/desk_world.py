@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from click.testing import Result
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from crcr.cli.root import app
 from crcr.sim.github import GitHub
@@ -52,6 +51,14 @@ class World:
         found = [dict(row) for row in connection.execute(sql, params)]
         connection.close()
         return found
+
+    def copy_effect(self, effect_id: int, *, times: int) -> None:
+        columns = "upstream, kind, target, lane, delivery, state, due_at, created_at, finished_at"
+        copy = f"INSERT INTO effects ({columns}) SELECT {columns} FROM effects WHERE effect_id = ?"  # noqa: S608
+        connection = sqlite3.connect(self.folder / "crcr.db")
+        with connection:
+            connection.executemany(copy, [(effect_id,)] * times)
+        connection.close()
 
 
 def environ_for(folder: Path, **more: str) -> dict[str, str]:

@@ -153,9 +153,7 @@ async def test_fault_21_the_301st_report_in_a_minute_is_told_when_to_come_back_a
 
 async def test_one_repositorys_limit_is_not_anothers(tmp_path: Path) -> None:
     listed = f"L2:\n  - {BACKEND}\n  - org/other\n"
-    async with stage(
-        tmp_path, listed, downstreams=(BACKEND, "org/other"), CRCR_RATE_LIMIT_PER_MIN="1"
-    ) as it:
+    async with stage(tmp_path, listed, downstreams=(BACKEND, "org/other"), CRCR_RATE_LIMIT_PER_MIN="1") as it:
         await it.github.open_pr(UPSTREAM)
         await it.act()
         runs = [it.github.runs(name)[0] for name in (BACKEND, BACKEND, "org/other")]

@@ -1,5 +1,6 @@
 """Runs and deliveries: who may answer which, and which of two answers counts."""
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -74,13 +75,11 @@ async def test_fault_28_a_run_may_not_report_for_a_second_delivery(tmp_path: Pat
         assert len(it.jobs()) == 1
 
 
-@pytest.mark.parametrize("claim", [{"run_id": "1"}, {"run_attempt": "2"}, {"run_attempt": 3}])
-async def test_fault_28_a_run_may_not_report_for_another_run_or_attempt(
-    tmp_path: Path, claim: dict[str, Any]
-) -> None:
+async def test_fault_28_a_run_may_not_report_for_another_run_or_attempt(tmp_path: Path) -> None:
+    claims: list[dict[str, Any]] = [{"run_id": "1"}, {"run_attempt": "2"}, {"run_attempt": 3}]
     async with dispatched(tmp_path) as (it, run):
         await it.github.start_job(run, "build")
-        for status in ("in_progress", "completed"):
+        for claim, status in product(claims, ("in_progress", "completed")):
             answer = await post(it, run, "build", status, conclusion="success", **claim)
             assert refused(answer) == (403, "claim_mismatch")
 
@@ -134,14 +133,13 @@ async def test_a_held_draft_is_unknown_until_it_is_released(tmp_path: Path) -> N
         assert outcome(await it.github.start_job(it.github.runs(BACKEND)[-1], "build")) == "applied"
 
 
-@pytest.mark.parametrize("event", ["push", "pull_request_target", "workflow_dispatch", "schedule"])
-async def test_a_run_that_no_dispatch_started_may_not_report(tmp_path: Path, event: str) -> None:
+async def test_a_run_that_no_dispatch_started_may_not_report(tmp_path: Path) -> None:
     async with dispatched(tmp_path) as (it, run):
-        token = it.github.oidc_token(run, "build", event_name=event)
-        answer = await it.github.report(run, "build", token=token)
-
-        assert refused(answer) == (403, "wrong_event")
-        assert "allow_events" in answer.json()["error"]["hint"]
+        for event in ("push", "pull_request_target", "workflow_dispatch", "schedule"):
+            token = it.github.oidc_token(run, "build", event_name=event)
+            answer = await it.github.report(run, "build", token=token)
+            assert (event, *refused(answer)) == (event, 403, "wrong_event")
+            assert "allow_events" in answer.json()["error"]["hint"]
 
 
 async def test_an_entry_may_allow_the_event_of_its_second_step(tmp_path: Path) -> None:

@@ -27,9 +27,8 @@ async def knock(http: httpx.AsyncClient, token: str, **headers: str) -> httpx.Re
 async def test_fault_25_every_hostile_token_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
     async with dispatched(tmp_path) as (it, run):
         for kind in Hostile:
-            answer = await it.github.report(
-                run, "build", token=it.github.hostile_token(kind, run, "build"), url=f"{it.http.base_url}{CALLBACK}"
-            )
+            token = it.github.hostile_token(kind, run, "build")
+            answer = await it.github.report(run, "build", token=token)
             assert (kind, *refused(answer)) == (kind, 401, "not_authentic")
             assert answer.json()["error"]["hint"]
 
@@ -172,9 +171,7 @@ async def test_fault_26_an_operator_may_accept_the_new_repository(tmp_path: Path
         theirs = strangers_run(it, run)
         assert refused(await it.github.report(theirs, "build")) == (403, "identity_changed")
         new_id = it.github.repository(BACKEND).id
-        await it.services.targets.rebind(
-            repo(UPSTREAM), repo(BACKEND), new_id, who="ops", now=it.clock.now()
-        )
+        await it.services.targets.rebind(repo(UPSTREAM), repo(BACKEND), new_id, who="ops", now=it.clock.now())
 
         assert outcome(await it.github.report(theirs, "build")) == "applied"
         [act] = it.rows("SELECT who, detail FROM audit WHERE act = 'rebind'")

@@ -158,9 +158,7 @@ def test_an_event_that_the_entry_allows_may_report() -> None:
     assert isinstance(
         _judge(STARTED, identity=replace(IDENTITY, event_name="workflow_run"), entry=entry), OpenJob
     )
-    assert (
-        _code(_judge(STARTED, identity=replace(IDENTITY, event_name="push"), entry=entry)) == "wrong_event"
-    )
+    assert _code(_judge(STARTED, identity=replace(IDENTITY, event_name="push"), entry=entry)) == "wrong_event"
 
 
 def test_a_start_opens_the_job_with_its_queue_time() -> None:
@@ -222,9 +220,7 @@ def test_a_finish_after_the_sweep_is_taken_and_late() -> None:
     assert closed == CloseJob("build", Conclusion.SUCCESS, 60.0, late=True)
 
 
-@pytest.mark.parametrize(
-    ("report", "job"), [(STARTED, RUNNING), (STARTED, COMPLETED), (FINISHED, COMPLETED)]
-)
+@pytest.mark.parametrize(("report", "job"), [(STARTED, RUNNING), (STARTED, COMPLETED), (FINISHED, COMPLETED)])
 def test_what_was_applied_is_a_repeat_the_next_time(report: Report, job: JobFacts) -> None:
     assert _judge(report, replace(FACTS, jobs=(job,))) == RepeatedReport("build")
 

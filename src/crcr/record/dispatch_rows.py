@@ -31,6 +31,9 @@ _DROP = Statement(
         "UPDATE dispatches SET state = 'cancelled', reason = :reason, superseded_at = :at"
         " WHERE upstream = :upstream AND number = :number AND state IN ('held', 'waiting')"
         " AND action <> 'closed' AND (:any_head = 1 OR head_sha <> :head_sha)"
+        # What is in doubt may be newer still: GitHub's answer decides about it.
+        " AND NOT EXISTS (SELECT 1 FROM deliveries v WHERE v.guid = dispatches.delivery"
+        " AND v.upstream = dispatches.upstream AND v.state = 'in_doubt')"
     )
 )
 _SUPERSEDE = Statement(

@@ -67,7 +67,11 @@ _EFFECT_COLUMNS = (
 _EFFECT = select(*(effects.c[name] for name in _EFFECT_COLUMNS)).where(
     effects.c.upstream == bindparam("upstream")
 )
-_EFFECTS_OF = Statement(_EFFECT.where(effects.c.delivery == bindparam("guid")).order_by(effects.c.effect_id))
+_OF = _EFFECT.where(effects.c.delivery == bindparam("guid"))
+# One statement for each partial index that finds such effects; finished ones are looked for from the delivery's time on.
+_OPEN_OF = Statement(_OF.where(text("state IN ('waiting', 'claimed')")))
+_PARKED_OF = Statement(_OF.where(text("state = 'parked'")))
+_OVER_OF = Statement(_OF.where(text("state IN ('done', 'cancelled') AND finished_at >= :since")))
 _EFFECTS = Statement(
     _EFFECT.where(
         text(
@@ -160,7 +164,7 @@ class OperatorViews:
 async def _detail(tx: Tx, row: Row) -> DeliveryDetail:
     key = {"upstream": row["upstream"], "guid": row["guid"]}
     jobs = await tx.all(_JOBS, **key)
-    queued = await tx.all(_EFFECTS_OF, **key)
+    queued = await _effects_of(tx, row)
     sent = await tx.all(_DISPATCHES, **key)
     targets = {each["downstream"] for each in sent}
     return DeliveryDetail(
@@ -168,6 +172,16 @@ async def _detail(tx: Tx, row: Row) -> DeliveryDetail:
         dispatches=tuple(_dispatch(each, queued, jobs) for each in sent),
         effects=tuple(_effect(each) for each in queued if each["target"] not in targets),
     )
+
+
+async def _effects_of(tx: Tx, delivery: Row) -> list[Row]:
+    key = {"upstream": delivery["upstream"], "guid": delivery["guid"]}
+    rows = [
+        *await tx.all(_OPEN_OF, **key),
+        *await tx.all(_PARKED_OF, **key),
+        *await tx.all(_OVER_OF, since=delivery["received_at"], **key),
+    ]
+    return sorted(rows, key=lambda row: row["effect_id"])
 
 
 async def _delivery(tx: Tx, row: Row) -> DeliveryLine:

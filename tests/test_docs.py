@@ -1,0 +1,353 @@
+"""The docs against the code: what both know, both must say alike."""
+
+import ast
+import importlib
+import json
+import re
+import tomllib
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import click
+import pytest
+import typer.main
+import yaml
+
+from crcr.app import STATUS
+from crcr.cli.root import app as cli
+from crcr.decide.allowlist_options import _OPTIONS
+from crcr.decide.identity import IssuerKind
+from crcr.decide.model import DispatchState, EffectKind, Level, Mark
+from crcr.decide.payload_trim import STEPS
+from crcr.receive.allowlist_yaml import read_allowlist
+from crcr.settings import LATER, Settings, UpstreamSetting, rows
+from crcr.show.metrics import Metrics
+from stage import stage
+from test_architecture import ALLOWED
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "crcr"
+DOCS = ROOT / "docs"
+PAGES = sorted((*ROOT.glob("*.md"), *DOCS.rglob("*.md")))
+ADRS = sorted((DOCS / "adr").glob("*.md"))
+ABOUT_CODE = [DOCS / "architecture.md", DOCS / "patterns.md", DOCS / "security.md", *ADRS]
+
+_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_SPAN = re.compile(r"`([^`\n]+)`")
+_LEVELS = {"debug", "info", "warning", "error", "critical", "exception"}
+
+every_page = pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+
+
+def text_of(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return [body for name, body in _BLOCK.findall(text_of(page)) if name == language]
+
+
+def prose(page: Path) -> str:
+    return _BLOCK.sub("", text_of(page))
+
+
+def code(page: Path) -> list[str]:
+    """Every code span, and every line of a code block."""
+    lines = [line for _, body in _BLOCK.findall(text_of(page)) for line in body.splitlines()]
+    return [*_SPAN.findall(prose(page)), *lines]
+
+
+def section(page: Path, title: str) -> str:
+    """The text under a heading, up to the next one of the same rank."""
+    found = re.search(
+        rf"^(#+) {re.escape(title)}\n(.*?)(?=^#{{1,2}} |\Z)", text_of(page), re.DOTALL | re.MULTILINE
+    )
+    assert found, f"{page.name} has no section {title}"
+    return found[2]
+
+
+def table(text: str) -> list[list[str]]:
+    """The rows of the first table, without its head."""
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    first = next(number for number, line in enumerate(lines) if line.startswith("| ---"))
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[first + 1 :]]
+    return [row for row in cells if not row[0].startswith("---")]
+
+
+def names(cell: str) -> list[str]:
+    return _SPAN.findall(cell)
+
+
+def test_the_error_codes_are_those_of_the_app() -> None:
+    written = {
+        names(code)[0]: int(status) for code, status, _ in table(section(DOCS / "protocol.md", "Errors"))
+    }
+    assert written == STATUS
+
+
+def test_the_dependency_table_is_the_one_that_is_tested() -> None:
+    rule = {room: allowed for room, allowed in table(section(DOCS / "architecture.md", "Dependency rule"))}
+    written = {_room(room): _rooms(allowed) for room, allowed in rule.items()}
+    assert written == ALLOWED
+
+
+def _room(cell: str) -> str:
+    return "" if cell == "the package" else names(cell)[0]
+
+
+def _rooms(cell: str) -> set[str]:
+    if cell == "everything":
+        return {"*"}
+    return {*names(cell), *([""] if "the package" in cell else [])}
+
+
+@every_page
+def test_a_setting_that_is_named_exists(page: Path) -> None:
+    known = {row.variable: row for row in (*rows(Settings).values(), *LATER)}
+    known |= {row.variable: row for row in rows(UpstreamSetting).values() if row.env}
+    files = {f"{name}_FILE" for name, row in known.items() if row.secret}
+    assert set(re.findall(r"\bCRCR_[A-Z_]*[A-Z]", text_of(page))) <= {*known, *files}
+
+
+@every_page
+def test_a_make_target_that_is_named_exists(page: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = {
+        found for part in code(page) for found in re.findall(r"^make (?:[A-Z]+=\S+ )*([a-z][a-z-]*)", part)
+    }
+    assert named <= targets
+
+
+@every_page
+def test_a_link_leads_somewhere(page: Path) -> None:
+    broken = [
+        link for link in re.findall(r"\]\(([^)\s]+)\)", prose(page)) if not _leads_somewhere(page, link)
+    ]
+    assert broken == []
+
+
+def _leads_somewhere(page: Path, link: str) -> bool:
+    if "://" in link:
+        return True
+    place, _, anchor = link.partition("#")
+    target = (page.parent / place).resolve() if place else page
+    return target.exists() and (not anchor or anchor in _anchors(target))
+
+
+def _anchors(page: Path) -> set[str]:
+    titles = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@every_page
+def test_a_file_that_is_named_exists(page: Path) -> None:
+    form = re.compile(r"(?:src|tests|bench|docs|requirements|tools|\.ci)(?:/[\w.*-]+)+/?")
+    named = {part for part in _SPAN.findall(prose(page)) if form.fullmatch(part)}
+    assert [path for path in sorted(named) if not list(ROOT.glob(path.rstrip("/")))] == []
+
+
+@pytest.mark.parametrize("page", ABOUT_CODE, ids=lambda path: path.name)
+def test_a_module_or_name_in_one_that_is_named_exists(page: Path) -> None:
+    rooms = "|".join(sorted(room for room in ALLOWED if room.isidentifier() and room != "__main__"))
+    form = re.compile(rf"(?:crcr\.)?((?:{rooms})(?:\.\w+)+)|crcr\.({rooms})")
+    named = {found[1] or found[2] for part in _SPAN.findall(prose(page)) if (found := form.fullmatch(part))}
+    assert [name for name in sorted(named) if not _is_ours(name)] == []
+
+
+def _is_ours(name: str) -> bool:
+    """Whether a dotted name is a module, or something that a module defines, as `record.reports.take` is."""
+    parts = name.split(".")
+    for length in range(len(parts), 0, -1):
+        place = SOURCE.joinpath(*parts[:length])
+        module = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+        if module.exists():
+            tree = ast.parse(module.read_text(encoding="utf-8"))
+            return set(parts[length:]) <= set(_defined(tree))
+    return False
+
+
+def _defined(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                yield name
+            case ast.Name(id=name, ctx=ast.Store()):
+                yield name
+
+
+def test_the_log_events_are_those_of_the_code() -> None:
+    listed = [names(row[0])[0] for row in table(section(DOCS / "operations.md", "Logs"))]
+    assert len(listed) == len(set(listed))
+    paths = [path for path in SOURCE.rglob("*.py") if path.relative_to(SOURCE).parts[0] != "sim"]
+    assert set(listed) == {event for path in paths for event in _logged(ast.parse(path.read_text("utf-8")))}
+
+
+def _logged(tree: ast.AST) -> Iterator[str]:
+    """Events of `log.info("event")`, also where the event is chosen first: `event = "a" if … else "b"`."""
+    chosen = {
+        target.id: node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _LEVELS:
+            logger = ast.unparse(node.func.value)
+            if logger == "log" or logger.startswith("structlog.get_logger("):
+                yield from _events(node.args[0], chosen)
+
+
+def _events(value: ast.expr, chosen: dict[str, ast.expr]) -> Iterator[str]:
+    match value:
+        case ast.Constant(value=str(event)):
+            yield event
+        case ast.IfExp(body=body, orelse=orelse):
+            yield from _events(body, chosen)
+            yield from _events(orelse, chosen)
+        case ast.Name(id=name):
+            yield from _events(chosen[name], {})
+        case _:
+            raise AssertionError(f"not a constant event: {ast.unparse(value)}")
+
+
+def test_the_metrics_are_those_that_are_registered() -> None:
+    listed = {names(row[0])[0]: row[1] for row in table(section(DOCS / "operations.md", "Metrics"))}
+    registered = {
+        f"{family.name}_total" if family.type == "counter" else family.name
+        for family in Metrics().registry.collect()
+    }
+    assert set(listed) == registered
+    elsewhere = {
+        found
+        for page in PAGES
+        for found in re.findall(r"\bcrcr_[a-z_]+", text_of(page))
+        if found != "crcr_test"
+    }
+    assert elsewhere <= registered
+
+
+def commands() -> dict[str, click.Command]:
+    """Every command by its words, groups too."""
+    root = typer.main.get_command(cli)
+    assert isinstance(root, click.Group)
+    found: dict[str, click.Command] = {}
+    for name, command in root.commands.items():
+        found[name] = command
+        if isinstance(command, click.Group):
+            found |= {f"{name} {sub}": each for sub, each in command.commands.items()}
+    return found
+
+
+@every_page
+def test_a_command_that_is_named_exists_with_its_options(page: Path) -> None:
+    known = commands()
+    wrong = []
+    for part in code(page):
+        for words, rest in re.findall(r"^(?:\.venv/bin/)?crcr((?: [a-z][a-z-]*)+)(.*)", part):
+            one, *more = words.split()
+            full = f"{one} {more[0]}" if more and isinstance(known.get(one), click.Group) else one
+            command = known.get(full)
+            options = {opt for each in command.params for opt in each.opts} if command else set()
+            if command is None or not set(re.findall(r"--[a-z-]+", rest.split("#")[0])) <= {
+                *options,
+                "--help",
+            }:
+                wrong.append(part)
+    assert wrong == []
+
+
+def test_every_command_is_named_in_the_operators_page() -> None:
+    page = "\n".join(code(DOCS / "operations.md"))
+    leaves = [words for words, command in commands().items() if not isinstance(command, click.Group)]
+    assert [words for words in leaves if not re.search(rf"\bcrcr {words}\b", page)] == []
+
+
+async def test_the_routes_are_those_of_the_app(tmp_path: Path) -> None:
+    written = {
+        route for row in table(section(DOCS / "protocol.md", "HTTP surface")) for route in names(row[0])
+    }
+    async with stage(tmp_path, "L1:\n  - org/repo\n", downstreams=("org/repo",)) as it:
+        served = {f"POST {path}" for path in it.app._hot}
+        for route in it.app.inner.routes:
+            methods = getattr(route, "methods", None) or {"GET"}
+            served |= {f"{method} {getattr(route, 'path', '')}" for method in methods - {"HEAD"}}
+        for path, item in it.app.inner.openapi()["paths"].items():
+            served |= {f"{method.upper()} {path}" for method in item}
+    assert written == {route for route in served if not route.endswith(" ")}
+
+
+def test_the_allowlist_options_are_those_that_are_read() -> None:
+    page = DOCS / "protocol.md"
+    assert {names(row[0])[0] for row in table(section(page, "Allowlist"))} == set(_OPTIONS)
+    [example] = blocks(page, "yaml")
+    assert [each for each in read_allowlist(example).problems if each.severity == "error"] == []
+
+
+def test_the_trimming_steps_are_those_that_are_taken() -> None:
+    written = [name for row in table(section(DOCS / "protocol.md", "Trimming")) for name in names(row[1])]
+    assert list(dict.fromkeys(written)) == list(dict.fromkeys(name for name, _ in STEPS))
+
+
+def test_the_kinds_of_issuers_and_effects_are_all_named() -> None:
+    issuers = {names(row[0])[0] for row in table(section(DOCS / "protocol.md", "Issuers"))}
+    assert issuers == {kind.value for kind in IssuerKind}
+    assert {kind.value for kind in EffectKind} <= set(
+        _SPAN.findall(section(DOCS / "architecture.md", "Outbox"))
+    )
+
+
+def test_the_glossary_has_each_word_once_and_in_order() -> None:
+    words = [row[0] for row in table(text_of(DOCS / "glossary.md"))]
+    assert [one for one, other in pairwise(words) if one.lower() >= other.lower()] == []
+    ours = {"upstream", "downstream", "delivery", "dispatch", "run", "attempt", "job", "report", "effect"}
+    assert {*ours, *Mark, DispatchState.HELD, DispatchState.PARKED} <= set(words)
+
+
+def test_decisions_are_numbered_without_gaps_and_have_their_parts() -> None:
+    assert [path.name[:4] for path in ADRS] == [f"{number:04}" for number in range(1, len(ADRS) + 1)]
+    parts = ["Context", "Decision", "Consequences", "What would change our mind"]
+    for number, path in enumerate(ADRS, start=1):
+        assert re.findall(r"^## (.+)$", prose(path), re.MULTILINE) == parts, path.name
+        assert text_of(path).startswith(f"# {number}. "), path.name
+
+
+def test_the_readme_has_the_two_commands_and_every_level() -> None:
+    readme = text_of(ROOT / "README.md")
+    assert "make demo" in readme
+    assert "make test" in readme
+    assert [level.name for level in Level if f"| {level.name} " not in readme] == []
+
+
+def test_every_page_can_be_found_from_the_readme() -> None:
+    seen, waiting = set[Path](), [ROOT / "README.md"]
+    while waiting:
+        page = waiting.pop()
+        if page in seen or page.suffix != ".md":
+            continue
+        seen.add(page)
+        links = re.findall(r"\]\(([^)#\s]+)", prose(page))
+        places = [(page.parent / link).resolve() for link in links if "://" not in link]
+        waiting += [each for place in places for each in ([place] if place.is_file() else place.glob("*.md"))]
+    assert [page.name for page in PAGES if page not in seen] == []
+
+
+@every_page
+def test_a_block_of_data_can_be_read(page: Path) -> None:
+    for body in blocks(page, "json"):
+        json.loads(body)
+    for body in blocks(page, "toml"):
+        tomllib.loads(body)
+    for body in blocks(page, "yaml"):
+        yaml.safe_load(body)
+
+
+@every_page
+def test_a_page_stands_for_itself(page: Path) -> None:
+    assert re.findall(r"\.\./shared|/work/|/home/\w+|/root/", text_of(page)) == []
+
+
+def test_the_generated_pages_are_up_to_date() -> None:
+    docs = importlib.import_module("crcr.docs")
+    assert [path.name for path in docs.outdated(DOCS)] == []

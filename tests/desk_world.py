@@ -6,11 +6,15 @@ itself and one of which GitHub refuses, so its dispatch is parked.
 
 import asyncio
 import json
+import logging
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import structlog
 from typer.testing import CliRunner, Result
 
 from crcr.cli.root import app
@@ -35,7 +39,8 @@ class World:
 
     def crcr(self, *words: str, given: str | None = None) -> Result:
         """Run a command in this process; its exit code, output and errors are kept apart."""
-        return CliRunner().invoke(app, words, env=self.environ, input=given)
+        with log_left_as_it_was():
+            return CliRunner().invoke(app, words, env=self.environ, input=given)
 
     def ok(self, *words: str) -> str:
         result = self.crcr(*words)
@@ -59,6 +64,19 @@ class World:
         with connection:
             connection.executemany(copy, [(effect_id,)] * times)
         connection.close()
+
+
+@contextmanager
+def log_left_as_it_was() -> Iterator[None]:
+    """The log is one per process, and a command sends it to a stream that ends with the command."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    try:
+        yield
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)
+        structlog.reset_defaults()
 
 
 def environ_for(folder: Path, **more: str) -> dict[str, str]:

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
-import click
 import pytest
 import typer.main
 import yaml
+from typer.core import TyperGroup
 
 from crcr.app import STATUS
 from crcr.cli.root import app as cli
@@ -87,8 +87,8 @@ def test_the_error_codes_are_those_of_the_app() -> None:
 
 
 def test_the_dependency_table_is_the_one_that_is_tested() -> None:
-    rule = {room: allowed for room, allowed in table(section(DOCS / "architecture.md", "Dependency rule"))}
-    written = {_room(room): _rooms(allowed) for room, allowed in rule.items()}
+    rule = table(section(DOCS / "architecture.md", "Dependency rule"))
+    written = {_room(room): _rooms(allowed) for room, allowed in rule}
     assert written == ALLOWED
 
 
@@ -127,8 +127,14 @@ def test_a_link_leads_somewhere(page: Path) -> None:
     assert broken == []
 
 
+def test_the_pictures_are_there() -> None:
+    """`make screenshot` takes them."""
+    pictures = {link for page in PAGES for link in re.findall(r"!\[[^\]]*\]\(([^)\s]+)\)", prose(page))}
+    assert [link for link in sorted(pictures) if not (ROOT / link).is_file()] == []
+
+
 def _leads_somewhere(page: Path, link: str) -> bool:
-    if "://" in link:
+    if "://" in link or link.startswith("docs/images/"):
         return True
     place, _, anchor = link.partition("#")
     target = (page.parent / place).resolve() if place else page
@@ -228,40 +234,41 @@ def test_the_metrics_are_those_that_are_registered() -> None:
     assert elsewhere <= registered
 
 
-def commands() -> dict[str, click.Command]:
-    """Every command by its words, groups too."""
+def commands() -> dict[str, set[str]]:
+    """The options of every command, by the command's words."""
     root = typer.main.get_command(cli)
-    assert isinstance(root, click.Group)
-    found: dict[str, click.Command] = {}
+    assert isinstance(root, TyperGroup)
+    found = {}
     for name, command in root.commands.items():
-        found[name] = command
-        if isinstance(command, click.Group):
-            found |= {f"{name} {sub}": each for sub, each in command.commands.items()}
+        inside = (
+            {f"{name} {sub}": each for sub, each in command.commands.items()}
+            if isinstance(command, TyperGroup)
+            else {}
+        )
+        for words, each in (inside or {name: command}).items():
+            found[words] = {option for param in each.params for option in param.opts}
     return found
 
 
 @every_page
 def test_a_command_that_is_named_exists_with_its_options(page: Path) -> None:
     known = commands()
+    groups = {words.split()[0] for words in known if " " in words}
     wrong = []
     for part in code(page):
-        for words, rest in re.findall(r"^(?:\.venv/bin/)?crcr((?: [a-z][a-z-]*)+)(.*)", part):
+        for words, rest in re.findall(r"^(?:\.venv/bin/)?crcr((?: [a-z][a-z-]*)+)([^#]*)", part):
             one, *more = words.split()
-            full = f"{one} {more[0]}" if more and isinstance(known.get(one), click.Group) else one
-            command = known.get(full)
-            options = {opt for each in command.params for opt in each.opts} if command else set()
-            if command is None or not set(re.findall(r"--[a-z-]+", rest.split("#")[0])) <= {
-                *options,
-                "--help",
-            }:
+            if one in groups and not more:
+                continue
+            options = known.get(f"{one} {more[0]}" if one in groups else one)
+            if options is None or not set(re.findall(r"--[a-z-]+", rest)) <= {*options, "--help"}:
                 wrong.append(part)
     assert wrong == []
 
 
 def test_every_command_is_named_in_the_operators_page() -> None:
     page = "\n".join(code(DOCS / "operations.md"))
-    leaves = [words for words, command in commands().items() if not isinstance(command, click.Group)]
-    assert [words for words in leaves if not re.search(rf"\bcrcr {words}\b", page)] == []
+    assert [words for words in commands() if not re.search(rf"\bcrcr {words}\b", page)] == []
 
 
 async def test_the_routes_are_those_of_the_app(tmp_path: Path) -> None:

@@ -86,28 +86,28 @@ class Edge:
         if scope["type"] != "http":
             await self.inner(scope, receive, send)
             return
-        request_id = uuid4().hex
         intake = self._hot.get(scope["path"])
         if intake is None:
+            request_id = uuid4().hex
             scope.setdefault("state", {})["request_id"] = request_id
             await self._guarded(self.inner, request_id, scope, receive, send)
             return
-        response = await self._answer(intake, Request(scope, receive), request_id)
+        response = await self._answer(intake, Request(scope, receive))
         await response(scope, receive, send)
 
-    async def _answer(self, intake: Intake, request: Request, request_id: str) -> Response:
+    async def _answer(self, intake: Intake, request: Request) -> Response:
         if request.method != "POST":
-            return refusal("method_not_allowed", "this endpoint takes POST", request_id=request_id)
+            return refusal("method_not_allowed", "this endpoint takes POST", request_id=uuid4().hex)
         try:
             answer = await intake(request)
         except CrcrError as error:
-            return error_response(error, request_id)
+            return error_response(error, uuid4().hex)
         except ClientDisconnect:
             return Response(status_code=400)
         except Exception as error:  # noqa: BLE001  one of the two places that catch all
-            return self._crashed(error, request_id)
+            return self._crashed(error, uuid4().hex)
         if isinstance(answer, Rejected):
-            return refusal(answer.code, answer.detail, hint=answer.hint, request_id=request_id)
+            return refusal(answer.code, answer.detail, hint=answer.hint, request_id=uuid4().hex)
         return Response(_ENCODE(answer.body), answer.status, media_type="application/json")
 
     async def _guarded(

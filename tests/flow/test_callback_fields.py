@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -128,9 +129,9 @@ async def test_fault_20_a_repository_is_the_same_in_any_case(tmp_path: Path, lis
 
 async def test_what_describes_a_job_is_kept_and_what_is_odd_in_it_loses_no_result(tmp_path: Path) -> None:
     async with dispatched(tmp_path) as (it, run):
-        described = {"url": "https://ci.example/1", "environment": {"device": "npu"}}
+        described: dict[str, Any] = {"url": "https://ci.example/1", "environment": {"device": "npu"}}
         await post(it, run, "build", "in_progress", **described)
-        result = {
+        result: dict[str, Any] = {
             "conclusion": "failure",
             "test_results": {"passed": 42, "failed": "1", "skipped": -3, "total": 43},
             "failed_tests": [{"name": "t", "file": "a.py", "message": "m" * 1200}] * 1500,

@@ -165,6 +165,11 @@ class Broken(Outage):
         raise RuntimeError(f"cannot store: {' '.join(self._secrets)}")
 
 
+async def open_one_more(it: Stage) -> None:
+    await it.github.open_pr(UPSTREAM)
+    await it.pass_time(3000)
+
+
 async def go_wrong_everywhere(it: Stage) -> list[str]:
     """Every kind of failure that sees a secret; returns what callers were told."""
     github = it.github
@@ -174,16 +179,13 @@ async def go_wrong_everywhere(it: Stage) -> list[str]:
     ]
     told.append(await post(it, run, "build", "completed", conclusion="success"))
     told.append(await github.report(run, "build", body=b"{", token=github.oidc_token(run, "build")))
-    for fault in (
-        lambda: github.faults.answer(401, times=2),
-        lambda: github.faults.answer(500, times=2),
-        lambda: github.faults.malformed(times=2),
-        lambda: github.faults.lose_answer(times=2),
-        lambda: github.faults.answer(403, times=1, message="Resource not accessible by integration"),
-    ):
-        fault()
-        await github.open_pr(UPSTREAM)
-        await it.pass_time(3000)
+    for status, message in ((401, "Bad credentials"), (500, "Oops"), (403, "Resource not accessible")):
+        github.faults.answer(status, times=2, message=message)
+        await open_one_more(it)
+    github.faults.malformed(times=2)
+    await open_one_more(it)
+    github.faults.lose_answer(times=2)
+    await open_one_more(it)
     github.faults.clear()
     wrong = {"x-hub-signature-256": f"sha256={'0' * 64}", "x-github-event": "push", "x-github-delivery": "g"}
     told.append(await it.http.post("/github/webhook", content=b"{}", headers=wrong))

@@ -67,6 +67,8 @@ class OpenJob:
 class CloseJob:
     job_name: str
     conclusion: Conclusion
+    queue_s: float | None
+    """As measured when it began."""
     execution_s: float | None
     late: bool
 
@@ -109,6 +111,8 @@ class ReportFacts:
     """Other runs of the same workflow for this delivery."""
     jobs: tuple[JobFacts, ...]
     """The jobs of this run attempt that have the reported name, or could be a leg of it."""
+    run_superseded: bool = False
+    """Whether this run was bound before and has stopped counting."""
     opened_others: bool
     """Whether the signed check run id opened jobs of other names in this run attempt."""
 
@@ -241,7 +245,7 @@ def _open(
         queue_s=_queue_s(report, facts.dispatch, now),
         late=report.late,
         unsigned=identity.run_id is None,
-        superseded=bool(newer),
+        superseded=bool(newer) or facts.run_superseded,
         supersedes=older,
         silent_at=silent_at,
         warning=leg.warning if leg else None,
@@ -250,7 +254,7 @@ def _open(
 
 def _close(report: Report, job: JobFacts, *, now: datetime, late: bool) -> CloseJob:
     took = None if job.late_start else _elapsed_s(job.in_progress_at, now)
-    return CloseJob(job.job_name, report.conclusion or Conclusion.NONE, took, late)
+    return CloseJob(job.job_name, report.conclusion or Conclusion.NONE, job.queue_s, took, late)
 
 
 def _queue_s(report: Report, dispatch: DispatchFacts | None, now: datetime) -> float | None:

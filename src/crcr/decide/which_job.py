@@ -26,6 +26,7 @@ class JobFacts:
     opened_by: str | None
     in_progress_at: datetime
     late_start: bool
+    queue_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

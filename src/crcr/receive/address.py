@@ -6,6 +6,7 @@ is a trusted proxy; everything to the left of the first stranger is the stranger
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 
 UNKNOWN = "unknown"
@@ -36,6 +37,7 @@ def client_address(
     return str(address)
 
 
+@lru_cache(maxsize=4096)  # runners call again and again
 def limit_subject(address: str) -> str:
     """Return what is limited: the address, or its /64, since one IPv6 subscriber owns at least that much."""
     parsed = _parse(address)
@@ -48,6 +50,7 @@ def _is_trusted(address: _Address, trusted: tuple[IPv4Network | IPv6Network, ...
     return any(address in network for network in trusted)
 
 
+@lru_cache(maxsize=4096)
 def _parse(text: str) -> _Address | None:
     text = text.strip()
     if match := _WITH_PORT.fullmatch(text):

@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from hashlib import sha256
 from typing import Any, Protocol
 
@@ -177,11 +178,17 @@ class OidcVerifier:
         )
 
 
+@lru_cache(maxsize=64)
+def _signatures(algorithms: tuple[str, ...]) -> _Signatures:
+    return _Signatures(algorithms=list(algorithms), strict_check_header=False)
+
+
 def _verified_claims(unverified: bytes, issuer: Issuer, key: RSAPublicKey) -> dict[str, Any]:
     """The claims of a token whose signature is by `key`, with one of the issuer's own algorithms."""
-    signatures = _Signatures(algorithms=list(issuer.algorithms), strict_check_header=False)
     try:
-        signed = jws.deserialize_compact(unverified, RSAKey(key, key), registry=signatures)
+        signed = jws.deserialize_compact(
+            unverified, RSAKey(key, key), registry=_signatures(issuer.algorithms)
+        )
         return _signed_claims.decode(signed.payload)
     except BadSignatureError:
         raise NotAuthentic(

@@ -34,6 +34,12 @@ _MOVED = Statement(
         "UPDATE repositories SET alarm = :alarm WHERE repository_id = :repository_id AND downstream <> :new_name"
     )
 )
+_MOVED_BACK = Statement(
+    text(
+        "UPDATE repositories SET alarm = NULL WHERE repository_id = :repository_id AND downstream = :new_name"
+        " AND alarm LIKE 'moved to %'"
+    )
+)
 _UNCONFIRMED = Statement(
     text(
         "SELECT upstream FROM repositories WHERE downstream = :downstream AND confirmed = 0 AND NOT EXISTS ("
@@ -61,8 +67,10 @@ class Installations:
         self, tx: Tx, event: Installation | InstallationRepositories | RepositoryMoved, now: datetime
     ) -> None:
         if isinstance(event, RepositoryMoved):
-            alarm = f"moved to {event.new_name}"
-            await tx.run(_MOVED, repository_id=event.repository_id, new_name=event.new_name.key, alarm=alarm)
+            where = {"repository_id": event.repository_id, "new_name": event.new_name.key}
+            await tx.run(_MOVED, alarm=f"moved to {event.new_name}", **where)
+            await tx.run(_MOVED_BACK, **where)
+            await self._identify(tx, event.new_name, now)
         elif isinstance(event, InstallationRepositories):
             await self._installed(tx, event.installation_id, event.added, now)
             for gone in event.removed:
@@ -81,5 +89,9 @@ class Installations:
             ids = {"installation_id": installation_id, "repository_id": repository.repository_id}
             await tx.run(_INSTALLED, downstream=repository.name.key, **ids)
             await tx.run(_UPSTREAM_INSTALLED, name=repository.name.key, **ids)
-            for row in await tx.all(_UNCONFIRMED, downstream=repository.name.key):
-                await add_effects(tx, [identify(RepoName(row["upstream"]), repository.name.key, now)])
+            await self._identify(tx, repository.name, now)
+
+    async def _identify(self, tx: Tx, name: RepoName, now: datetime) -> None:
+        """Find out who bears a listed name that nobody could be asked about before."""
+        for row in await tx.all(_UNCONFIRMED, downstream=name.key):
+            await add_effects(tx, [identify(RepoName(row["upstream"]), name.key, now)])

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import and_, bindparam, case, func, or_, select, update
+import msgspec
+from sqlalchemy import and_, bindparam, case, func, or_, update
 
 from crcr.decide.downstream import CloseJob, DisputeJob, OpenJob
 from crcr.decide.identity import Identity
@@ -20,6 +21,7 @@ from crcr.record.schema import jobs
 from crcr.record.statement import Statement, inserting
 from crcr.record.times import to_us
 
+_ENCODE = msgspec.json.Encoder().encode
 _KEY_COLUMNS = ("upstream", "delivery", "downstream", "workflow", "run_id", "attempt", "job_name")
 BY_KEY = and_(*(jobs.c[name] == bindparam(name) for name in _KEY_COLUMNS))
 _RESULT = (
@@ -75,7 +77,6 @@ _CLOSE = Statement(
         **{name: func.coalesce(bindparam(f"new_{name}"), jobs.c[name]) for name in _KEPT},
     )
 )
-_QUEUE = Statement(select(jobs.c.queue_s).where(BY_KEY))
 _DISPUTE = Statement(
     update(jobs)
     .where(
@@ -99,14 +100,12 @@ class JobRow:
     identity: Identity
 
     def trusted(self, queue_s: float | None, execution_s: float | None) -> str:
-        return json.dumps(
-            {
-                "verified_repo": self.identity.repository.full_name,
-                "downstream_repo_level": Level(self.dispatch["level"]).name,
-                "ci_metrics": {"queue_time": queue_s, "execution_time": execution_s},
-            },
-            separators=(",", ":"),
-        )
+        facts = {
+            "verified_repo": self.identity.repository.full_name,
+            "downstream_repo_level": Level(self.dispatch["level"]).name,
+            "ci_metrics": {"queue_time": queue_s, "execution_time": execution_s},
+        }
+        return _ENCODE(facts).decode()
 
 
 async def open_job(tx: Tx, row: JobRow, report: Report, outcome: OpenJob, now: datetime) -> JobRow:
@@ -139,7 +138,6 @@ async def open_job(tx: Tx, row: JobRow, report: Report, outcome: OpenJob, now: d
 
 
 async def close_job(tx: Tx, row: JobRow, report: Report, outcome: CloseJob, now: datetime) -> JobRow:
-    known = await tx.one(_QUEUE, **row.key)
     tests = report.tests
     await tx.run(
         _CLOSE,
@@ -159,7 +157,7 @@ async def close_job(tx: Tx, row: JobRow, report: Report, outcome: CloseJob, now:
         new_tests_total=tests.total if tests else None,
         new_failed_tests=_failed_tests(report),
         new_failed_tests_cut=report.failed_tests_cut,
-        new_trusted=row.trusted(known["queue_s"] if known else None, outcome.execution_s),
+        new_trusted=row.trusted(outcome.queue_s, outcome.execution_s),
         new_untrusted=report.untrusted,
     )
     return row

@@ -4,7 +4,7 @@ The result, the run's binding, the live change and the forward stand in one comm
 finds them and is a repeat. Of any number of simultaneous reports exactly one is applied.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -21,6 +21,7 @@ from crcr.decide.downstream import (
     ReportFacts,
     RunFacts,
     Standing,
+    admit,
     judge,
     workflow_key,
 )
@@ -47,7 +48,9 @@ _DISPATCH = Statement(
     )
 )
 # Of any upstream: a run that answers one upstream's delivery may not answer another's.
-_RUN = Statement(text("SELECT delivery FROM runs WHERE run_id = :run_id AND downstream = :downstream"))
+_RUN = Statement(
+    text("SELECT delivery, superseded FROM runs WHERE run_id = :run_id AND downstream = :downstream")
+)
 _SIBLINGS = Statement(
     text(
         "SELECT run_id, superseded FROM runs WHERE upstream = :upstream AND delivery = :delivery"
@@ -56,7 +59,7 @@ _SIBLINGS = Statement(
 )
 _JOB_FACTS = (
     *("job_name", "reported_name", "state", "first_conclusion", "conclusion"),
-    *("opened_by", "in_progress_at", "late_start"),
+    *("opened_by", "in_progress_at", "late_start", "queue_s"),
 )
 # By the key's own order: the name, and everything that begins with "name (", as a leg of a matrix does.
 _RUN_JOBS = select(*(jobs.c[name] for name in _JOB_FACTS)).where(
@@ -163,7 +166,9 @@ class Reports:
             raise ValueError("a report is taken from listed repositories only")
 
         async def unit(tx: Tx) -> Outcome:
-            context = await _Context.load(tx, report, identity, standing.upstream, self._timeout(entry))
+            if standing.binding is None and (refusal := await self._refuse_stranger(tx, identity, standing)):
+                return refusal
+            context = await _Context.load(tx, report, identity, standing, self._timeout(entry))
             outcome = judge(report, identity, entry, context.facts, now=now, job_timeout=context.job_timeout)
             await self._write(tx, context, outcome, body, now)
             return outcome
@@ -182,6 +187,12 @@ class Reports:
             return True
 
         return await self._database.write(unit)
+
+    async def _refuse_stranger(self, tx: Tx, identity: Identity, standing: Standing) -> Rejected | None:
+        """Of two repositories that show up under one unbound name at once, the first is bound and the other refused."""
+        known = await self._targets.known(tx, standing.upstream, identity.repository)
+        verdict = admit(identity, replace(standing, binding=known.binding if known else None))
+        return verdict if isinstance(verdict, Rejected) else None
 
     def _timeout(self, entry: Entry) -> timedelta:
         return timedelta(seconds=entry.job_timeout_s) if entry.job_timeout_s else self._job_timeout
@@ -218,23 +229,20 @@ class Reports:
 
     async def _open(self, tx: Tx, context: "_Context", outcome: OpenJob, now: datetime) -> JobRow:
         identity, upstream, key = context.identity, context.upstream, context.key
-        await self._targets.bind(
-            tx,
-            upstream,
-            identity.repository,
-            Binding(identity.repository_id, identity.owner_id, confirmed=False),
-            now,
-        )
-        await tx.run(
-            _BIND_RUN,
-            **key,
-            run_id=context.report.run_id,
-            workflow=context.workflow,
-            workflow_name=context.report.workflow_name,
-            issuer=identity.kind.value,
-            superseded=int(outcome.superseded),
-            first_seen_at=to_us(now),
-        )
+        if context.standing.binding is None:
+            binding = Binding(identity.repository_id, identity.owner_id, confirmed=False)
+            await self._targets.bind(tx, upstream, identity.repository, binding, now)
+        if context.facts.run_delivery is None:
+            await tx.run(
+                _BIND_RUN,
+                **key,
+                run_id=context.report.run_id,
+                workflow=context.workflow,
+                workflow_name=context.report.workflow_name,
+                issuer=identity.kind.value,
+                superseded=int(outcome.superseded),
+                first_seen_at=to_us(now),
+            )
         for older in outcome.supersedes:
             await tx.run(_SUPERSEDE_RUN, upstream=key["upstream"], downstream=key["downstream"], run_id=older)
             await tx.run(_SUPERSEDE_JOBS, **key, workflow=context.workflow, run_id=older)
@@ -249,7 +257,7 @@ class Reports:
 class _Context:
     """One report with the rows that it concerns."""
 
-    upstream: RepoName
+    standing: Standing
     report: Report
     identity: Identity
     workflow: str
@@ -260,17 +268,18 @@ class _Context:
 
     @classmethod
     async def load(
-        cls, tx: Tx, report: Report, identity: Identity, upstream: RepoName, job_timeout: timedelta
+        cls, tx: Tx, report: Report, identity: Identity, standing: Standing, job_timeout: timedelta
     ) -> "_Context":
         key = {
-            "upstream": upstream.key,
+            "upstream": standing.upstream.key,
             "delivery": report.delivery_id,
             "downstream": identity.repository.key,
         }
         workflow = workflow_key(identity, report)
         dispatch = await tx.one(_DISPATCH, **key)
         bound = await tx.one(_RUN, run_id=report.run_id, downstream=key["downstream"])
-        siblings = await tx.all(_SIBLINGS, **key, workflow=workflow, run_id=report.run_id)
+        # A run meets its siblings once, when it is bound; from then on its own row says whether it counts.
+        siblings = [] if bound else await tx.all(_SIBLINGS, **key, workflow=workflow, run_id=report.run_id)
         run = {**key, "workflow": workflow, "run_id": report.run_id, "attempt": report.run_attempt}
         found = tuple(
             _job_facts(row) for row in await tx.all(_JOBS, **run, **_name_and_legs(report.job_name))
@@ -278,12 +287,13 @@ class _Context:
         facts = ReportFacts(
             dispatch=_dispatch_facts(dispatch),
             run_delivery=bound["delivery"] if bound else None,
+            run_superseded=bool(bound and bound["superseded"]),
             sibling_runs=tuple(RunFacts(row["run_id"], bool(row["superseded"])) for row in siblings),
             jobs=found,
             opened_others=await _opened_others(tx, run, identity.check_run_id, report.job_name, found),
         )
         return cls(
-            upstream=upstream,
+            standing=standing,
             report=report,
             identity=identity,
             workflow=workflow,
@@ -292,6 +302,10 @@ class _Context:
             facts=facts,
             job_timeout=job_timeout,
         )
+
+    @property
+    def upstream(self) -> RepoName:
+        return self.standing.upstream
 
     @property
     def arrived(self) -> bool:
@@ -354,4 +368,5 @@ def _job_facts(row: Row) -> JobFacts:
         opened_by=row["opened_by"],
         in_progress_at=from_us(row["in_progress_at"]),
         late_start=bool(row["late_start"]),
+        queue_s=row["queue_s"],
     )

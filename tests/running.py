@@ -1,0 +1,72 @@
+"""`crcr` as a real process: started, read line by line, asked to stop, never left behind."""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+STARTS_WITHIN_S = 30.0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def environment(extra: Mapping[str, str]) -> dict[str, str]:
+    """This process's environment without any setting of the relay but these."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("CRCR_")}
+    return {**clean, "PYTHONUNBUFFERED": "1", **extra}
+
+
+class Running:
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.lines: list[str] = []
+
+    async def says(self, words: str) -> str:
+        """Wait for a line on stdout that holds these words."""
+        assert self.process.stdout is not None
+        async with asyncio.timeout(STARTS_WITHIN_S):
+            while line := (await self.process.stdout.readline()).decode():
+                self.lines.append(line)
+                if words in line:
+                    return line
+        raise AssertionError(f"ended without saying {words!r}: {self.lines} {await self.errors()}")
+
+    async def errors(self) -> str:
+        """Wait for its end and return what it wrote to stderr."""
+        assert self.process.stderr is not None
+        return (await self.process.stderr.read()).decode()
+
+    async def stopped(self, by: signal.Signals = signal.SIGTERM) -> int:
+        self.process.send_signal(by)
+        return await self.ended()
+
+    async def ended(self) -> int:
+        async with asyncio.timeout(STARTS_WITHIN_S):
+            return await self.process.wait()
+
+
+@asynccontextmanager
+async def crcr(*words: str, folder: Path, environ: Mapping[str, str]) -> AsyncIterator[Running]:
+    """Run a command in `folder`; what still runs at the end is killed."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "crcr", *words),
+        cwd=folder,
+        env=environment(environ),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        yield Running(process)
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()

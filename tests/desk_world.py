@@ -40,7 +40,7 @@ class World:
     def crcr(self, *words: str, given: str | None = None) -> Result:
         """Run a command in this process; its exit code, output and errors are kept apart."""
         with log_left_as_it_was():
-            return CliRunner().invoke(app, words, env=self.environ, input=given)
+            return CliRunner().invoke(app, words, env={**self.environ, "COLUMNS": None}, input=given)
 
     def ok(self, *words: str) -> str:
         result = self.crcr(*words)

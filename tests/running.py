@@ -20,8 +20,8 @@ def free_port() -> int:
 
 
 def environment(extra: Mapping[str, str]) -> dict[str, str]:
-    """This process's environment without any setting of the relay but these."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("CRCR_")}
+    """Return our own environment without any setting of the relay but these."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("CRCR_", "COLUMNS"))}
     return {**clean, "PYTHONUNBUFFERED": "1", **extra}
 
 

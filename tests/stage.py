@@ -108,8 +108,13 @@ class Stage:
 
 def settings_for(folder: Path, github: GitHub, allowlist: Path | str | None, **more: str) -> Settings:
     """Settings for `UPSTREAM`; without an allowlist, the upstreams stand in the folder's crcr.toml."""
+    environ = {**environment(folder, github, allowlist), **more}
+    return load_settings(config=None, environ=environ, cwd=folder)
+
+
+def environment(folder: Path, github: GitHub, allowlist: Path | str | None) -> dict[str, str]:
     issuer = [{"issuer": github.issuer_url, "kind": "github", "jwks_url": github.jwks_url}]
-    environ = {
+    return {
         **({} if allowlist is None else {"CRCR_UPSTREAM": UPSTREAM, "CRCR_ALLOWLIST": str(allowlist)}),
         "CRCR_GITHUB_APP_ID": str(github.app_id),
         "CRCR_GITHUB_APP_PRIVATE_KEY": github.private_key_pem,
@@ -119,9 +124,7 @@ def settings_for(folder: Path, github: GitHub, allowlist: Path | str | None, **m
         "CRCR_DATABASE_URL": f"sqlite:///{folder / 'crcr.db'}",
         "CRCR_OIDC_AUDIENCE": AUDIENCE,
         "CRCR_OIDC_ISSUERS": json.dumps(issuer),
-        **more,
     }
-    return load_settings(config=None, environ=environ, cwd=folder)
 
 
 @asynccontextmanager

@@ -6,7 +6,7 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from pathlib import Path
 
 import pytest
@@ -69,10 +69,10 @@ def section(page: Path, title: str) -> str:
 
 def table(text: str) -> list[list[str]]:
     """The rows of the first table, without its head."""
-    lines = [line for line in text.splitlines() if line.startswith("|")]
-    first = next(number for number, line in enumerate(lines) if line.startswith("| ---"))
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[first + 1 :]]
-    return [row for row in cells if not row[0].startswith("---")]
+    lines = iter(text.splitlines())
+    next(line for line in lines if line.startswith("| ---"))
+    rows_ = takewhile(lambda line: line.startswith("|"), lines)
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in rows_]
 
 
 def names(cell: str) -> list[str]:
@@ -318,6 +318,13 @@ def test_decisions_are_numbered_without_gaps_and_have_their_parts() -> None:
     for number, path in enumerate(ADRS, start=1):
         assert re.findall(r"^## (.+)$", prose(path), re.MULTILINE) == parts, path.name
         assert text_of(path).startswith(f"# {number}. "), path.name
+
+
+def test_every_library_has_its_reason() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    wanted = {re.split(r"[\[>=]", each)[0] for each in project["project"]["dependencies"]}
+    reasons = text_of(DOCS / "adr" / "0002-libraries.md").lower()
+    assert [name for name in sorted(wanted) if name not in reasons] == []
 
 
 def test_the_readme_has_the_two_commands_and_every_level() -> None:

@@ -4,9 +4,7 @@ Tests and the demo override seams here (`Seams`), never inside a module.
 """
 
 import asyncio
-import os
 import random
-import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -46,6 +44,7 @@ from crcr.record.doubts import Doubts
 from crcr.record.forwards import Forwards
 from crcr.record.inbox import Inbox
 from crcr.record.installations import Installations
+from crcr.record.leases import free_leases, new_owner
 from crcr.record.memory_limits import MemoryLimits, Rule
 from crcr.record.migrate import migrate
 from crcr.record.outbox import Outbox
@@ -143,7 +142,7 @@ def build(settings: Settings, seams: Seams | None = None) -> Services:
     }
     bodies = Bodies(_BODIES_AT_ONCE)
     worker = Worker(
-        Outbox(database, upstreams, owner=_owner(), lease=_LEASE),
+        Outbox(database, upstreams, owner=new_owner(), lease=_LEASE),
         _handlers(
             settings,
             database=database,
@@ -222,6 +221,11 @@ class Company:
         self._tasks.append(asyncio.create_task(services.database.watch_other_processes()))
         if not self._work:
             return
+        freed = await free_leases(
+            services.database, tuple(u.key for u in services.upstreams), services.clock.now()
+        )
+        if freed:
+            log.warning("leases_freed", effects=freed)
         for refresher in services.refreshers.values():
             await refresher.refresh_or_complain()
         wake = services.signals.subscribe(EFFECTS)
@@ -301,8 +305,3 @@ def _handlers(
         token = settings.hud_forward_token.get_secret_value()
         handlers[EffectKind.FORWARD_RESULT] = ForwardResult(http, settings.hud_forward_url, token)
     return handlers
-
-
-def _owner() -> str:
-    """A name for this process's leases that no other process has."""
-    return f"{socket.gethostname()}:{os.getpid()}:{random.getrandbits(32):08x}"

@@ -63,11 +63,22 @@ def test_foreign_text_cannot_move_the_cursor_or_turn_the_writing() -> None:
 
 
 def test_a_table_takes_foreign_text_literally(capsys: pytest.CaptureFixture[str]) -> None:
-    print_table(["!name", "why"], [["[bold]x[/bold]", ":smile: [link=http://evil]\x1b[2J"], [None, True]])
+    print_table(["name", "~why"], [["[bold]x[/bold]", ":smile: [link=http://evil]\x1b[2J"], [None, True]])
     out = capsys.readouterr().out
     assert "[bold]x[/bold]" in out
     assert r":smile: [link=http://evil]\x1b[2J" in out
     assert "\x1b" not in out
+
+
+def test_a_narrow_terminal_gets_whole_words(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    print_table(
+        ["guid", "~why"], [["72d3162e-cc78-11e3-81ab-4c9367dc0958", "The App is not installed there."]]
+    )
+    out = capsys.readouterr().out
+    assert "72d3162e-cc78-11e3-81ab-4c9367dc0958  The App is not installed" in out
 
 
 def test_a_line_into_a_pipe_is_not_broken(capsys: pytest.CaptureFixture[str]) -> None:

@@ -108,7 +108,7 @@ def show(config: ConfigOption = None, upstream: UpstreamOption = None, as_json: 
         return
     if state.version is not None and state.read_at is not None:
         say(f"version {state.version} from {state.source}, read {ago(state.read_at)}; {_sizes(allowlist)}")
-        columns = ["level", "!repository", "device", "on-calls", "events", "hardware", "visibility"]
+        columns = ["level", "repository", "device", "on-calls", "events", "~hardware", "visibility"]
         entries = [_entry(each) for each in allowlist.entries]
         print_table(columns, ([_in_cell(value) for value in entry.values()] for entry in entries))
     _print_bad(state)

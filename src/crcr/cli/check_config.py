@@ -49,7 +49,7 @@ def check_config(config: ConfigOption = None, as_json: JsonOption = False) -> No
         print_json({"ok": True, "settings": lines, "warnings": settings.warnings()})
         return
     print_table(
-        ["!setting", "value", "from"], ([line["name"], line["value"], line["from"]] for line in lines)
+        ["setting", "~value", "from"], ([line["name"], line["value"], line["from"]] for line in lines)
     )
     for warning in settings.warnings():
         warn(warning)

@@ -42,7 +42,7 @@ def list_(
     if as_json:
         print_json(lines)
         return
-    columns = ["received", "!guid", "event", "about", "state", "dispatches", "reason"]
+    columns = ["received", "guid", "event", "about", "state", "dispatches", "~reason"]
     print_table(columns, ([*_line(each), each.reason] for each in lines))
     if not lines:
         say("no deliveries")
@@ -132,12 +132,12 @@ def _print_detail(detail: "DeliveryDetail") -> None:
     kept = "kept" if delivery.body_kept else "no longer kept"
     say(f"  head     {delivery.head_sha or '-'}, body of {delivery.body_bytes:,} bytes, {kept}")
     say("")
-    columns = ["!downstream", "level", "dispatch", "sent", "attempts", "why"]
+    columns = ["downstream", "level", "dispatch", "sent", "attempts", "~why"]
     print_table(columns, map(_dispatch, detail.dispatches))
     jobs = [[each.downstream, *_job(job)] for each in detail.dispatches for job in each.jobs]
     if jobs:
         say("")
-        print_table(["!downstream", "job", "run", "state", "conclusion", "queue s", "run s", "marks"], jobs)
+        print_table(["downstream", "job", "run", "state", "conclusion", "queue s", "run s", "~marks"], jobs)
     for effect in detail.effects:
         say(f"also {effect.kind} for {effect.target}: {effect.state} {effect.last_error or ''}")
 

@@ -42,4 +42,5 @@ def demo(
     from crcr.cli import demonstration, serving
 
     show = demonstration.Show(seed=seed, speed=speed, length=length, data=data, verbose=verbose)
-    serving.run(demonstration.perform(show, serving.listen(host, port)))
+    with serving.listen(host, port) as listener:
+        serving.run(demonstration.perform(show, listener))

@@ -51,7 +51,6 @@ class Show:
 
 
 async def perform(show: Show, listener: socket.socket) -> None:
-    logs.configure("auto", "info" if show.verbose else "warning", sys.stderr)
     stop, url = stop_signal(), address_of(listener)
     with _folder(show.data) as folder:
         async with _github(show, url) as github:
@@ -104,6 +103,8 @@ async def _github(show: Show, url: str) -> AsyncIterator[GitHub]:
 
 def _relay(show: Show, folder: Path, github: GitHub, url: str) -> Services:
     settings = demo_settings(folder, github, url)
+    # After the simulator's server, which leaves its own mark on uvicorn's loggers.
+    logs.configure("auto", "info" if show.verbose else "warning", sys.stderr)
     logs.redact_literals(settings.secrets())
     chance = random.Random(show.seed).random
     return build(settings, Seams(chance=chance, http=lambda _: httpx.AsyncClient(transport=Lanes())))

@@ -65,7 +65,7 @@ def list_(
     if as_json:
         print_json(lines)
         return
-    columns = ["!id", "kind", "!target", "state", "attempts", "since", "next", "!delivery", "last error"]
+    columns = ["id", "kind", "target", "state", "attempts", "since", "next", "delivery", "~last error"]
     print_table(columns, map(_line, lines))
     if not lines:
         say("nothing is parked" if parked else "nothing is waiting")

@@ -11,10 +11,13 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 _UNPAGED_WIDTH = 200
+_FREE_TEXT_WIDTH = 24
+_WIDEST = 10_000
 _STYLES = {
     **dict.fromkeys(("sent", "done", "success", "accepted", "yes"), "green"),
     **dict.fromkeys(("waiting", "claimed", "in_progress", "held", "in_doubt", "warning"), "yellow"),
@@ -27,10 +30,11 @@ _LONG_AGO = timedelta(days=30)
 Cell = str | int | float | bool | datetime | Text | None
 
 
-def console(*, stderr: bool = False) -> Console:
+def console(*, stderr: bool = False, width: int | None = None) -> Console:
     """Return a console that takes text literally; into a pipe it does not cut lines at 80 characters."""
     stream = sys.stderr if stderr else sys.stdout
-    width = None if stream.isatty() or "COLUMNS" in os.environ else _UNPAGED_WIDTH
+    if width is None and not stream.isatty() and "COLUMNS" not in os.environ:
+        width = _UNPAGED_WIDTH
     return Console(stderr=stderr, width=width, markup=False, emoji=False, highlight=False)
 
 
@@ -58,15 +62,20 @@ def print_json(value: object) -> None:
     print(json.dumps(msgspec.to_builtins(value), indent=2))  # noqa: T201
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[Cell]], *, title: str | None = None) -> None:
-    """Print a table; a column whose name begins with a `!` is never cut, since its words are copied."""
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
+    """Print a table. Only columns named with a `~` are broken into lines: the words of the others get copied."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
     for name in columns:
-        kept = name.startswith("!")
-        table.add_column(name.lstrip("!"), no_wrap=kept, overflow="fold")
+        if name.startswith("~"):
+            table.add_column(name[1:], overflow="fold", min_width=_FREE_TEXT_WIDTH)
+        else:
+            table.add_column(name, no_wrap=True, overflow="ignore")
     for row in rows:
         table.add_row(*map(cell, row))
-    console().print(table)
+    out = console()
+    # A narrow terminal breaks the lines itself, which reads better than columns of three letters.
+    needed = Measurement.get(out, out.options.update(max_width=_WIDEST), table).minimum
+    (out if needed <= out.width else console(width=needed)).print(table)
 
 
 def cell(value: Cell) -> Text:

@@ -34,7 +34,7 @@ def list_repos(
     if as_json:
         print_json(lines)
         return
-    columns = ["!repository", "level", "!id", "bound", "confirmed", "installation", "trouble"]
+    columns = ["repository", "level", "id", "bound", "confirmed", "installation", "~trouble"]
     print_table(columns, map(_repository, lines))
     if not lines:
         say("no repositories are known; `crcr allowlist refresh` reads the allowlist")
@@ -86,7 +86,7 @@ def list_audit(
     if as_json:
         print_json(lines)
         return
-    print_table(["when", "who", "act", "subject", "detail"], map(_audited, lines))
+    print_table(["when", "who", "act", "subject", "~detail"], map(_audited, lines))
 
 
 def _repository(each: "RepositoryLine") -> list[str | int | bool | None]:

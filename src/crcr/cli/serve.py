@@ -51,10 +51,9 @@ def serve(
 
     settings = read_settings(config)
     serving.start_log(settings)
-    listener = serving.listen(
-        settings.host if host is None else host, settings.port if port is None else port
-    )
-    serving.run(serving.serve(settings, listener, work=not no_worker))
+    host, port = settings.host if host is None else host, settings.port if port is None else port
+    with serving.listen(host, port) as listener:
+        serving.run(serving.serve(settings, listener, work=not no_worker))
 
 
 def worker(config: ConfigOption = None) -> None:

@@ -102,6 +102,7 @@ def stop_signal() -> asyncio.Event:
     def asked() -> None:
         for each in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(each)
+            signal.signal(each, signal.SIG_DFL)
         if sys.stderr.isatty():
             console(stderr=True).print("stopping: finishing what is under way (again: at once)")
         stop.set()

@@ -34,7 +34,10 @@ def _check(answer: httpx.Response) -> None:
     text = f"the HUD answered {answer.status_code}"
     if answer.status_code in {429, 503}:
         raise OutsideLimited(text, retry_after_s=_wait_s(answer.headers.get("retry-after")))
-    if answer.status_code in {400, 401, 403, 404, 405, 410, 413, 422}:
+    if answer.status_code == 401:
+        # To the worker a 401 is a token of GitHub's that will be renewed; this one is a setting.
+        raise OutsideRefused(text, status=403)
+    if answer.status_code in {400, 403, 404, 405, 410, 413, 422}:
         raise OutsideRefused(text, status=answer.status_code)
     raise OutsideUnsure(text)
 

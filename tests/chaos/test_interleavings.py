@@ -1,0 +1,297 @@
+"""Random interleavings of reports, repeats, sweeps, re-runs and clock moves, against a model of its own.
+
+The real relay, its real store and real tokens on one side; on the other a few lines that say what the protocol
+says. After every step the stored rows are the model's rows, and each transition was told to the pages once.
+"""
+
+import asyncio
+import tempfile
+from collections import Counter
+from contextlib import AsyncExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import structlog
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from callbacks import BACKEND, LISTED, outcome
+from crcr.sim.github import Job, JobSpec, Workflow, WorkflowRun
+from stage import UPSTREAM, Stage, stage
+
+NAMES = ("build", "build", "build (2)", "report")
+WORKFLOWS = [
+    Workflow(name="CI", path=f".github/workflows/{name}.yml", jobs=tuple(map(JobSpec, NAMES)))
+    for name in ("ci", "more")
+]
+TIMEOUT_S = 6 * 3600.0
+FROM_BEST_TO_WORST = ("success", "cancelled", "failure")
+FIELDS = (
+    *("state", "first_conclusion", "conclusion", "disputed_conclusion", "disputed", "late", "superseded"),
+    *("queue_s", "execution_s"),
+)
+
+RowKey = tuple[str, str, int, str]
+"""Delivery, run, attempt, name of the row."""
+
+
+@dataclass
+class Row:
+    workflow: str
+    reported_name: str
+    opened_by: int
+    started_at: float
+    late_start: bool
+    queue_s: float | None
+    state: str = "in_progress"
+    first_conclusion: str | None = None
+    conclusion: str | None = None
+    disputed_conclusion: str | None = None
+    disputed: int = 0
+    late: int = 0
+    superseded: int = 0
+    execution_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Said:
+    """One report, as its sender means it."""
+
+    delivery: str
+    run: WorkflowRun
+    attempt: int
+    signer: Job
+    name: str
+    status: str
+    conclusion: str | None
+    late: bool
+
+
+class Model:
+    """What the protocol says, in its own order and without the relay's code."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.rows: dict[RowKey, Row] = {}
+        self.bound: dict[int, str] = {}
+        self.transitions = 0
+
+    def hear(self, said: Said) -> str:
+        if self.bound.get(said.run.id, said.delivery) != said.delivery:
+            return "run_bound_elsewhere"
+        attempt = {k[3]: r for k, r in self.rows.items() if k[:3] == self._attempt(said)}
+        named = {k: r for k, r in attempt.items() if r.reported_name == said.name}
+        mine = [row for row in named.values() if row.opened_by == said.signer.id]
+        if said.status == "in_progress":
+            return "repeat" if mine else self._open(said, attempt, named)
+        if mine:
+            return self._finish(mine[0], said)
+        if not named:
+            return "no_in_progress"
+        if any(row.opened_by == said.signer.id for row in attempt.values()):
+            return "claim_mismatch"
+        return self._finish_for_another(list(named.values()), said)
+
+    def _open(self, said: Said, attempt: dict[str, Row], named: dict[str, Row]) -> str:
+        name, number = said.name, 2
+        while name in attempt or (named and name == said.name):
+            name, number = f"{said.name} ({number})", number + 1
+        measured = said.attempt == 1 and not said.late
+        self.rows[(*self._attempt(said), name)] = Row(
+            workflow=said.run.workflow.path,
+            reported_name=said.name,
+            opened_by=said.signer.id,
+            started_at=self.now,
+            late_start=said.late,
+            queue_s=self.now if measured else None,
+            late=int(said.late),
+        )
+        self.bound[said.run.id] = said.delivery
+        self._newest_run_counts(said)
+        return self._applied()
+
+    def _newest_run_counts(self, said: Said) -> None:
+        mates = {
+            key: row
+            for key, row in self.rows.items()
+            if key[0] == said.delivery and row.workflow == said.run.workflow.path
+        }
+        newest = max(int(key[1]) for key in mates)
+        for key, row in mates.items():
+            row.superseded = int(int(key[1]) < newest)
+
+    def _finish_for_another(self, named: list[Row], said: Said) -> str:
+        unfinished = [row for row in named if row.state != "completed"]
+        if len(unfinished) == 1:
+            return self._finish(unfinished[0], said)
+        if not unfinished and (
+            len(named) == 1 or {row.first_conclusion for row in named} == {said.conclusion}
+        ):
+            return self._finish(named[0], said)
+        return "ambiguous_job"
+
+    def _finish(self, row: Row, said: Said) -> str:
+        assert said.conclusion is not None
+        if row.state == "completed":
+            return (
+                "repeat" if said.conclusion == row.first_conclusion else self._dispute(row, said.conclusion)
+            )
+        row.late |= int(row.state == "timed_out")
+        row.state, row.first_conclusion, row.conclusion = "completed", said.conclusion, said.conclusion
+        row.execution_s = None if row.late_start else self.now - row.started_at
+        return self._applied()
+
+    def _dispute(self, row: Row, claimed: str) -> str:
+        before = asdict(row)
+        row.disputed, row.disputed_conclusion = 1, claimed
+        row.conclusion = max(row.conclusion or "", claimed, key=FROM_BEST_TO_WORST.index)
+        self.transitions += asdict(row) != before
+        return "conflicting_result"
+
+    def sweep(self) -> None:
+        for row in self.rows.values():
+            if row.state == "in_progress" and row.started_at + TIMEOUT_S <= self.now:
+                row.state = "timed_out"
+                self.transitions += 1
+
+    def _applied(self) -> str:
+        self.transitions += 1
+        return "applied"
+
+    @staticmethod
+    def _attempt(said: Said) -> tuple[str, str, int]:
+        return said.delivery, str(said.run.id), said.attempt
+
+
+class Interleavings(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
+        self.loop = asyncio.new_event_loop()
+        self.stack = AsyncExitStack()
+        self.folder = self.stack.enter_context(tempfile.TemporaryDirectory())
+        self.model = Model()
+        self.it: Stage
+        self.runs: list[WorkflowRun]
+
+    @initialize()
+    def dispatch(self) -> None:
+        self.loop.run_until_complete(self._dispatch())
+
+    async def _dispatch(self) -> None:
+        staged = stage(Path(self.folder), LISTED, downstreams=(BACKEND,), CRCR_RATE_LIMIT_PER_MIN="1000000")
+        self.it = await self.stack.enter_async_context(staged)
+        self.it.github.repository(BACKEND).workflows = WORKFLOWS
+        for _ in range(2):
+            await self.it.github.open_pr(UPSTREAM)
+        await self.it.act()
+        self.runs = self.it.github.runs(BACKEND)
+
+    @rule(
+        which=st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(0, len(NAMES) - 1)),
+        name=st.sampled_from([None, None, None, "build", "report", "new"]),
+        conclusion=st.sampled_from([None, None, *FROM_BEST_TO_WORST]),
+        late=st.sampled_from([False, False, False, True]),
+        astray=st.sampled_from([False] * 9 + [True]),
+        copies=st.integers(1, 3),
+    )
+    def report(
+        self,
+        which: tuple[int, int, int],
+        name: str | None,
+        conclusion: str | None,
+        *,
+        late: bool,
+        astray: bool,
+        copies: int,
+    ) -> None:
+        """Some job of some attempt of some run says something, a few times at once."""
+        run = self.runs[which[0] % len(self.runs)]
+        attempt = 1 + which[1] % run.attempt
+        signer = run.attempts[attempt][which[2]]
+        own = str(run.delivery_id)
+        other = next(str(each.delivery_id) for each in self.runs if each.delivery_id != own)
+        said = Said(
+            delivery=other if astray else own,
+            run=run,
+            attempt=attempt,
+            signer=signer,
+            name=name or signer.name,
+            status="completed" if conclusion else "in_progress",
+            conclusion=conclusion,
+            late=late and conclusion is None,
+        )
+        expected = Counter(self.model.hear(said) for _ in range(copies))
+        assert Counter(self.loop.run_until_complete(self._send(said, copies))) == expected
+
+    async def _send(self, said: Said, copies: int) -> list[str]:
+        github = self.it.github
+        body = github.ci.report_body(
+            said.run,
+            said.signer,
+            said.status,
+            run_attempt=said.attempt,
+            job_name=said.name,
+            conclusion=said.conclusion,
+            late=said.late,
+        )
+        body["delivery_id"] = said.delivery
+        token = github.oidc_token(said.run, said.signer, run_attempt=str(said.attempt))
+        sent = [github.report(said.run, said.signer, body=body, token=token) for _ in range(copies)]
+        return [outcome(answer) for answer in await asyncio.gather(*sent)]
+
+    @rule(seconds=st.sampled_from([1.0, 60.0, 3600.0, TIMEOUT_S]))
+    def pass_time(self, seconds: float) -> None:
+        self.it.clock.advance(seconds)
+        self.model.now += seconds
+
+    @rule()
+    def sweep(self) -> None:
+        self.loop.run_until_complete(self.it.services.sweeper.sweep())
+        self.model.sweep()
+
+    @precondition(lambda self: max(run.attempt for run in self.runs) < 3)
+    @rule(which=st.integers(0, 9))
+    def rerun(self, which: int) -> None:
+        self.loop.run_until_complete(self.it.github.rerun(self.runs[which % len(self.runs)]))
+
+    @precondition(lambda self: len(self.runs) < 7)
+    @rule(which=st.integers(0, 9))
+    def dispatch_arrives_twice(self, which: int) -> None:
+        run = self.runs[which % len(self.runs)]
+        repository = self.it.github.repository(BACKEND)
+        repository.workflows = [run.workflow]
+        again: dict[str, Any] = {"event_type": run.event_type, "client_payload": run.client_payload}
+        self.runs.append(self.it.github.start_run(BACKEND, event="repository_dispatch", **again))
+
+    @invariant()
+    def the_record_is_the_models(self) -> None:
+        if not hasattr(self, "it"):
+            return
+        stored = {
+            (row["delivery"], row["run_id"], row["attempt"], row["job_name"]): {
+                name: row[name] for name in FIELDS
+            }
+            for row in self.it.jobs()
+        }
+        told = self.it.rows("SELECT count(*) AS n FROM changes WHERE kind = 'job'")[0]["n"]
+        assert stored == {
+            key: {name: getattr(row, name) for name in FIELDS} for key, row in self.model.rows.items()
+        }
+        assert told == self.model.transitions
+
+    def teardown(self) -> None:
+        self.loop.run_until_complete(self.stack.aclose())
+        self.loop.close()
+        structlog.reset_defaults()
+
+
+TestInterleavings = Interleavings.TestCase
+TestInterleavings.settings = settings(
+    max_examples=40,
+    stateful_step_count=30,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)

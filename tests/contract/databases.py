@@ -1,0 +1,106 @@
+"""The databases that the stores run on. Every contract test runs over all of them, with as many handles on the
+same data as it asks for: a second handle stands for a second process.
+"""
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from crcr.decide.allowlist import Reading
+from crcr.decide.model import RepoName
+from crcr.receive.allowlist_yaml import read_allowlist
+from crcr.record.acts import Acts
+from crcr.record.allowlists import Allowlists
+from crcr.record.database import Database, Tx
+from crcr.record.inbox import Inbox
+from crcr.record.migrate import migrate
+from crcr.record.outbox import Outbox
+from crcr.record.signals import Signals
+from crcr.record.sqlite import SqliteDatabase
+from crcr.record.statement import Statement
+from crcr.record.targets import Targets
+
+CORE, OTHER = RepoName("pytorch-like/core"), RepoName("other-up/stream")
+UPSTREAMS = (CORE, OTHER)
+LEASE = timedelta(seconds=120)
+
+OpenDatabase = Callable[[], Database]
+
+
+def _sqlite(folder: Path) -> OpenDatabase:
+    path = folder / "contract.db"
+    migrate(path)
+    return lambda: SqliteDatabase(path, Signals())
+
+
+DATABASES: dict[str, Callable[[Path], OpenDatabase]] = {"sqlite": _sqlite}
+"""How each kind is made empty; what comes back opens one more handle on it."""
+
+
+@dataclass(frozen=True)
+class Stores:
+    """One process's stores over one handle."""
+
+    database: Database
+    allowlists: Allowlists
+    targets: Targets
+    inbox: Inbox
+    acts: Acts
+
+    @classmethod
+    def over(cls, database: Database) -> "Stores":
+        targets = Targets(database)
+        allowlists = Allowlists(database, targets, read_allowlist)
+        ignored: dict[str, tuple[str, ...]] = {each.key: ("refs/heads/gh/**",) for each in UPSTREAMS}
+        inbox = Inbox(database, allowlists, targets, ignored)
+        return cls(database, allowlists, targets, inbox, Acts(database, targets, allowlists))
+
+    def outbox(self, owner: str) -> Outbox:
+        return Outbox(self.database, UPSTREAMS, owner=owner, lease=LEASE)
+
+    async def prepare(self, listed: dict[RepoName, str], now: datetime) -> None:
+        """Register the upstreams with their allowlists; nobody waits to be identified."""
+        await self.acts.register_upstreams(UPSTREAMS, now)
+        for upstream, allowlist in listed.items():
+            await self.allowlists.take_reading(upstream, Reading("test", allowlist), now)
+        await self.database.write(lambda tx: tx.run(_NO_EFFECTS))
+
+    async def rows(self, sql: str) -> list[dict[str, Any]]:
+        statement = Statement(text(sql))
+
+        async def unit(tx: Tx) -> list[dict[str, Any]]:
+            return [dict(row) for row in await tx.all(statement)]
+
+        return await self.database.read(unit)
+
+
+_NO_EFFECTS = Statement(text("DELETE FROM effects"))
+
+
+@pytest.fixture(params=DATABASES)
+async def open_database(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[OpenDatabase]:
+    opened: list[Database] = []
+    make = DATABASES[request.param](tmp_path)
+
+    def open_one() -> Database:
+        opened.append(make())
+        return opened[-1]
+
+    yield open_one
+    for each in opened:
+        await each.close()
+
+
+@pytest.fixture
+async def database(open_database: OpenDatabase) -> Database:
+    return open_database()
+
+
+@pytest.fixture
+async def stores(database: Database) -> Stores:
+    return Stores.over(database)

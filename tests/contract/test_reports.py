@@ -1,0 +1,272 @@
+"""The contract of `Reports`, over every store: judged and recorded in one commit, whoever else is writing."""
+
+import asyncio
+import json
+import sqlite3
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+from sqlalchemy import text
+
+from crcr.decide.allowlist import Reading
+from crcr.decide.downstream import OpenJob, Outcome, Rejected, RepeatedReport
+from crcr.decide.identity import Identity, IssuerKind
+from crcr.decide.model import RepoName
+from crcr.errors import NoAllowlist, StoreUnavailable
+from crcr.receive.allowlist_yaml import read_allowlist
+from crcr.receive.report import parse_report
+from crcr.record.allowlists import Allowlists
+from crcr.record.database import Database
+from crcr.record.forwards import Forwards
+from crcr.record.migrate import migrate
+from crcr.record.reports import Reports
+from crcr.record.schema import deliveries, dispatches
+from crcr.record.signals import Signals
+from crcr.record.sqlite import SqliteDatabase
+from crcr.record.statement import Statement, inserting
+from crcr.record.targets import Targets
+from crcr.record.times import to_us
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+UPSTREAM, SECOND, BACKEND = RepoName("up/stream"), RepoName("other/stream"), RepoName("org/backend")
+LISTED = Reading(source="test", text=f"L2:\n  - {BACKEND}\n")
+WHO = Identity(
+    issuer="https://issuer.example",
+    kind=IssuerKind.GITHUB,
+    repository=BACKEND,
+    repository_id=5,
+    owner_id=6,
+    run_id="10",
+    run_attempt=1,
+    check_run_id="100",
+    workflow_path=".github/workflows/ci.yml",
+    event_name="repository_dispatch",
+    expires_at=NOW,
+)
+_DELIVERED = Statement(
+    inserting(deliveries, "guid", "upstream", "event", "state", "source", "received_at", "body_bytes")
+)
+_DISPATCHED = Statement(
+    inserting(
+        dispatches,
+        *("upstream", "delivery", "downstream", "level", "state", "event", "lane"),
+        *("created_at", "attempted_at"),
+    )
+)
+_JOBS = Statement(text("SELECT delivery, run_id, job_name, state, conclusion FROM jobs ORDER BY delivery"))
+
+
+class Failing(Forwards):
+    """The last step of a transaction dies."""
+
+    async def add(self, *_: object) -> NoReturn:
+        raise ConnectionResetError("the process was killed")
+
+
+class Relay:
+    """One process's view of a store that others write to as well."""
+
+    def __init__(self, database: Database, forwards: Forwards) -> None:
+        self.database = database
+        self.targets = Targets(database)
+        self.allowlists = Allowlists(database, self.targets, read_allowlist)
+        self.reports = Reports(
+            database,
+            allowlists=self.allowlists,
+            targets=self.targets,
+            forwards=forwards,
+            upstreams=(UPSTREAM, SECOND),
+            job_timeout=timedelta(hours=6),
+        )
+
+    async def dispatch(self, upstream: RepoName, guid: str) -> None:
+        at = to_us(NOW)
+
+        async def unit(tx: Any) -> None:
+            shared = {"upstream": upstream.key, "event": "push"}
+            await tx.run(
+                _DELIVERED, **shared, guid=guid, state="accepted", source="x", received_at=at, body_bytes=0
+            )
+            await tx.run(
+                _DISPATCHED,
+                **shared,
+                delivery=guid,
+                downstream=BACKEND.key,
+                level=2,
+                state="sent",
+                lane="x",
+                created_at=at,
+                attempted_at=at,
+            )
+
+        await self.database.write(unit)
+
+    async def report(
+        self, status: str = "in_progress", *, guid: str = "guid", who: Identity = WHO, **workflow: str
+    ) -> Outcome:
+        said = {"status": status, "name": "CI", "run_id": who.run_id, "job_name": "build", **workflow}
+        body = json.dumps({"delivery_id": guid, "workflow": said}).encode()
+        standing = (await self.reports.standings(who.repository, guid))[0]
+        return await self.reports.take(parse_report(body), who, standing, body, NOW)
+
+    async def jobs(self) -> list[dict[str, Any]]:
+        rows = await self.database.glance(lambda tx: tx.all(_JOBS))
+        return [{name: row[name] for name in row.keys()} for row in rows]  # noqa: SIM118  a driver's row
+
+
+class Store:
+    """A store that several processes can open. PostgreSQL becomes a second kind."""
+
+    def __init__(self, kind: str, folder: Path, stack: AsyncExitStack) -> None:
+        self._kind = kind
+        self.path = folder / f"{kind}.db"
+        self._stack = stack
+        migrate(self.path)
+
+    async def open(self, *, forwards: Forwards | None = None) -> Relay:
+        database = SqliteDatabase(self.path, Signals())
+        self._stack.push_async_callback(database.close)
+        return Relay(database, forwards or Forwards(enabled=False))
+
+
+@pytest.fixture(params=["sqlite"])
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
+    async with AsyncExitStack() as stack:
+        made = Store(request.param, tmp_path, stack)
+        relay = await made.open()
+        for upstream in (UPSTREAM, SECOND):
+            await relay.allowlists.take_reading(upstream, LISTED, NOW)
+        await relay.dispatch(UPSTREAM, "guid")
+        yield made
+
+
+def kinds(outcomes: list[Outcome]) -> Counter[str]:
+    return Counter(each.code if isinstance(each, Rejected) else type(each).__name__ for each in outcomes)
+
+
+async def test_what_was_answered_is_committed(store: Store) -> None:
+    one, other = await store.open(), await store.open()
+    assert isinstance(await one.report(), OpenJob)
+    assert [job["state"] for job in await other.jobs()] == ["in_progress"]
+    assert isinstance(await other.report(), RepeatedReport)
+
+
+async def test_of_two_processes_writing_the_same_at_once_one_applies_it(store: Store) -> None:
+    one, other = await store.open(), await store.open()
+    outcomes = await asyncio.gather(*(each.report() for each in (one, other) * 50))
+    assert kinds(outcomes) == {"OpenJob": 1, "RepeatedReport": 99}
+
+
+async def test_of_two_processes_with_conflicting_results_one_is_applied(store: Store) -> None:
+    one, other = await store.open(), await store.open()
+    await one.report()
+    outcomes = await asyncio.gather(
+        *(one.report("completed", conclusion="success") for _ in range(25)),
+        *(other.report("completed", conclusion="failure") for _ in range(25)),
+    )
+    assert kinds(outcomes) == {"CloseJob": 1, "RepeatedReport": 24, "conflicting_result": 25}
+    assert [job["conclusion"] for job in await one.jobs()] == ["failure"]
+
+
+async def test_a_crash_before_the_commit_leaves_nothing_and_the_retry_is_applied(store: Store) -> None:
+    dying, healthy = await store.open(forwards=Failing(enabled=True)), await store.open()
+    with pytest.raises(ConnectionResetError):
+        await dying.report()
+    assert await healthy.jobs() == []
+    assert isinstance(await healthy.report(), OpenJob)
+
+
+async def test_one_callers_failure_is_not_its_neighbours(store: Store) -> None:
+    relay = await store.open()
+    unlisted = replace(WHO, repository=RepoName("org/unlisted"))
+    outcomes = await asyncio.gather(relay.report(), relay.report(who=unlisted), return_exceptions=True)
+    assert isinstance(outcomes[0], OpenJob)
+    assert isinstance(outcomes[1], ValueError)
+
+
+async def test_a_caller_who_goes_away_has_written_once_or_not_at_all(store: Store) -> None:
+    relay = await store.open()
+    gone = asyncio.create_task(relay.report())
+    for _ in range(3):
+        await asyncio.sleep(0)
+    gone.cancel()
+    again = await relay.report()
+    assert isinstance(again, OpenJob | RepeatedReport)
+    assert len(await relay.jobs()) == 1
+
+
+async def test_a_store_that_is_closed_says_so_and_not_that_nothing_is_known(store: Store) -> None:
+    relay = await store.open()
+    await relay.database.close()
+    with pytest.raises(StoreUnavailable):
+        await relay.report()
+
+
+async def test_a_write_waits_for_another_process_to_end_its_own(store: Store) -> None:
+    relay = await store.open()
+    with sqlite3.connect(store.path, isolation_level=None) as busy:
+        busy.execute("BEGIN IMMEDIATE")
+        waiting = asyncio.create_task(relay.report())
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not waiting.done()
+        busy.execute("COMMIT")
+    busy.close()
+    assert isinstance(await waiting, OpenJob)
+
+
+async def test_a_run_answers_one_delivery_of_one_upstream(store: Store) -> None:
+    relay = await store.open()
+    await relay.dispatch(UPSTREAM, "next")
+    await relay.dispatch(SECOND, "other")
+    assert isinstance(await relay.report(), OpenJob)
+    for guid in ("next", "other"):
+        refusal = await relay.report(guid=guid, job_name="test")
+        assert isinstance(refusal, Rejected)
+        assert refusal.code == "run_bound_elsewhere"
+    next_run = replace(WHO, run_id="11")
+    assert isinstance(await relay.report(guid="other", who=next_run), OpenJob)
+
+
+async def test_a_caller_stands_with_the_upstream_of_its_delivery(store: Store) -> None:
+    relay = await store.open()
+    known = await relay.reports.standings(BACKEND, "guid")
+    unknown = await relay.reports.standings(BACKEND, "never seen")
+    assert [each.upstream for each in known] == [UPSTREAM]
+    assert [each.upstream for each in unknown] == [UPSTREAM, SECOND]
+    assert all(each.entry is not None for each in (*known, *unknown))
+
+
+async def test_the_first_report_binds_the_repository_and_never_again(store: Store) -> None:
+    relay = await store.open()
+    await relay.report()
+    stranger = replace(WHO, repository_id=999, run_id="11")
+    await relay.report(who=stranger)
+    [standing] = await relay.reports.standings(BACKEND, "guid")
+    assert standing.binding is not None
+    assert (standing.binding.repository_id, standing.binding.confirmed) == (5, False)
+
+
+async def test_an_alarm_is_raised_once_for_each_reason(store: Store) -> None:
+    relay = await store.open()
+    [standing] = await relay.reports.standings(BACKEND, "guid")
+    raised = [await relay.reports.raise_alarm(standing, WHO, reason, NOW) for reason in ("a", "a", "b", "b")]
+    assert raised == [True, False, True, False]
+
+
+@asynccontextmanager
+async def empty(folder: Path) -> AsyncIterator[Relay]:
+    async with AsyncExitStack() as stack:
+        yield await Store("sqlite", folder, stack).open()
+
+
+async def test_without_an_allowlist_nobody_is_judged(tmp_path: Path) -> None:
+    async with empty(tmp_path) as relay:
+        with pytest.raises(NoAllowlist):
+            await relay.reports.standings(BACKEND, "guid")

@@ -1,0 +1,166 @@
+"""Where an event stands in its pull request's history, by date, by chain of heads, or not to be told."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from crcr.decide.events import PullRequest
+from crcr.decide.model import Pull, RepoName
+from crcr.decide.ordering import Place, believe, is_head, move_head, place, present, touch
+from crcr.decide.outside import PullFacts
+
+T = datetime(2026, 9, 1, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+A, B, C, D = ("a" * 40, "b" * 40, "c" * 40, "d" * 40)
+EVENT = PullRequest(
+    upstream=RepoName("pytorch/pytorch"),
+    repository_id=1,
+    action="synchronize",
+    number=7,
+    head_sha=B,
+    before=A,
+    base_ref="main",
+    updated_at=T,
+    is_open=True,
+    merged=False,
+    draft=False,
+    labels=("new",),
+    title="New title",
+    author="ann",
+    author_association="NONE",
+    installation_id=1,
+)
+KNOWN = Pull(
+    number=7,
+    head_sha=B,
+    previous_sha=A,
+    head_at=T,
+    updated_at=T,
+    is_open=True,
+    draft=True,
+    labels=("old",),
+    base_ref="main",
+    title="Old title",
+    author="ann",
+)
+
+
+def an(action: str, head: str, **more: Any) -> PullRequest:
+    before = more.pop("before", None)
+    return replace(EVENT, action=action, head_sha=head, before=before, is_open=action != "closed", **more)
+
+
+def sync(before: str, head: str, **more: Any) -> PullRequest:
+    return an("synchronize", head, before=before, **more)
+
+
+OPEN_B = KNOWN
+CLOSED_B = replace(KNOWN, is_open=False)
+OPENED_A = replace(KNOWN, head_sha=A, previous_sha=None)
+ONLY_LABELS = replace(KNOWN, head_at=None)
+
+
+@pytest.mark.parametrize("action", ["opened", "reopened", "synchronize", "closed"])
+@pytest.mark.parametrize("known", [None, ONLY_LABELS], ids=["nothing", "only labels"])
+def test_the_first_event_about_the_head_is_news(action: str, known: Pull | None) -> None:
+    assert place(an(action, A), known) is Place.NEWER
+
+
+@pytest.mark.parametrize("action", ["opened", "reopened", "synchronize", "closed"])
+@pytest.mark.parametrize("known", [OPEN_B, CLOSED_B], ids=["open", "closed"])
+def test_seconds_apart_the_date_decides(action: str, known: Pull) -> None:
+    assert place(an(action, C, updated_at=T + SECOND), known) is Place.NEWER
+    assert place(an(action, C, updated_at=T - SECOND), known) is Place.STALE
+
+
+WITHIN_ONE_SECOND = {
+    "the opening is the oldest event of all": (an("opened", A), OPEN_B, Place.STALE),
+    "the opening, its closing known": (an("opened", B), CLOSED_B, Place.STALE),
+    "the next link of the chain": (sync(B, C), OPEN_B, Place.NEWER),
+    "the first link": (sync(A, B), OPENED_A, Place.NEWER),
+    "the link before": (sync(D, A), OPEN_B, Place.STALE),
+    "no link at all": (sync(C, D), OPEN_B, Place.DOUBT),
+    "pushed back and forth": (sync(B, A), OPEN_B, Place.DOUBT),
+    "the same head once more": (sync(A, B), OPEN_B, Place.NEWER),
+    "a push to what was closed": (sync(B, C), CLOSED_B, Place.DOUBT),
+    "the push before the closing": (sync(A, B), CLOSED_B, Place.DOUBT),
+    "a closing, perhaps before a reopening": (an("closed", B), OPEN_B, Place.DOUBT),
+    "a closing of another head": (an("closed", A), OPEN_B, Place.DOUBT),
+    "a second closing": (an("closed", B), CLOSED_B, Place.DOUBT),
+    "a reopening of the open": (an("reopened", B), OPEN_B, Place.NEWER),
+    "a reopening of the closed": (an("reopened", B), CLOSED_B, Place.DOUBT),
+}
+
+
+@pytest.mark.parametrize("case", WITHIN_ONE_SECOND)
+def test_within_one_second_the_chain_decides_or_nobody_does(case: str) -> None:
+    event, known, expected = WITHIN_ONE_SECOND[case]
+
+    assert place(event, known) is expected
+
+
+def test_moving_the_head_remembers_the_one_before() -> None:
+    assert move_head(sync(A, B), None).previous_sha == A
+    assert move_head(sync(A, B), OPENED_A).previous_sha == A
+    assert move_head(sync(C, D), OPEN_B).previous_sha == B
+    assert move_head(an("closed", B), OPEN_B).previous_sha == A
+    assert move_head(an("closed", B), OPEN_B).is_open is False
+
+
+def test_a_late_head_brings_no_old_labels_back() -> None:
+    known = replace(OPEN_B, updated_at=T + 5 * SECOND)
+    late = sync(B, C, updated_at=T + SECOND)
+    moved = move_head(late, known)
+
+    assert (moved.head_sha, moved.head_at, moved.updated_at) == (C, T + SECOND, T + 5 * SECOND)
+    assert (moved.labels, moved.draft, moved.title) == (("old",), True, "Old title")
+    assert present(late, known).labels == ("old",)
+
+
+def test_a_new_head_brings_its_own_labels() -> None:
+    new = sync(B, C, updated_at=T + SECOND)
+
+    assert present(new, OPEN_B) is new
+    assert move_head(new, OPEN_B).labels == ("new",)
+
+
+def test_a_label_changes_everything_but_the_head() -> None:
+    touched = touch(an("labeled", C, updated_at=T + SECOND), OPEN_B)
+
+    assert touched is not None
+    assert (touched.head_sha, touched.head_at, touched.is_open) == (B, T, True)
+    assert (touched.labels, touched.draft, touched.updated_at) == (("new",), False, T + SECOND)
+
+
+def test_an_old_label_is_not_believed_and_a_first_one_is_all_that_is_known() -> None:
+    assert touch(an("labeled", B, updated_at=T - SECOND), OPEN_B) is None
+    first = touch(an("labeled", B), None)
+    assert first is not None
+    assert first.head_at is None
+
+
+@pytest.mark.parametrize(
+    ("action", "head", "is_open", "expected"),
+    [
+        ("synchronize", B, True, True),
+        ("synchronize", A, True, False),
+        ("synchronize", B, False, False),
+        ("closed", B, False, True),
+        ("closed", B, True, False),
+        ("closed", A, False, False),
+    ],
+)
+def test_an_event_is_the_head_when_github_says_the_same(
+    action: str, head: str, is_open: bool, expected: bool
+) -> None:
+    assert is_head(head, action, PullFacts(B, is_open, T)) is expected
+
+
+def test_what_github_says_is_believed() -> None:
+    told = believe(OPEN_B, PullFacts(C, is_open=False, updated_at=T + 9 * SECOND))
+
+    assert (told.head_sha, told.previous_sha, told.is_open) == (C, B, False)
+    assert (told.head_at, told.labels) == (T + 9 * SECOND, ("old",))
+    assert believe(OPEN_B, PullFacts(B, is_open=True, updated_at=T)).previous_sha == A

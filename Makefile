@@ -65,7 +65,7 @@ bench: .venv/.dev ## measure against the bars of docs/performance.md
 docs: setup ## regenerate the documents that the code knows
 	$(BIN)/python -m crcr.docs
 
-screenshot: setup ## take the README's picture from a running demo
+screenshot: .venv/.dev ## take the README's picture from a running demo
 	@command -v chromium >/dev/null || ./tools/debian-packages chromium
 	$(BIN)/python tools/screenshot.py docs/images
 

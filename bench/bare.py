@@ -16,7 +16,6 @@ import jwt
 import msgspec
 import uvicorn
 
-
 _ANSWER = b'{"ok":true}'
 _HEADERS = [(b"content-type", b"application/json"), (b"content-length", str(len(_ANSWER)).encode())]
 

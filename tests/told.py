@@ -62,5 +62,5 @@ async def working(it: Stage) -> AsyncIterator[None]:
 async def eventually(fact: Callable[[], object]) -> None:
     """Let everybody run until this is so; no time passes for the relay."""
     async with asyncio.timeout(8):
-        while not fact():  # noqa: ASYNC110  the fact is GitHub's or the store's, and neither sends events
+        while not fact():
             await asyncio.sleep(0.001)

@@ -30,7 +30,7 @@ _MULTILINE = ("exception", "stack")
 _FIRST = ("time", "level", "event")
 _BARE = re.compile(r"[^\s\"'=\\]+")
 _COLOURS = {"debug": "2", "info": "32", "warning": "33", "error": "31", "critical": "31"}
-_QUIET = ("httpx", "httpcore")
+_QUIET = ("httpx", "httpcore", "alembic")
 _UVICORN = ("uvicorn", "uvicorn.error", "uvicorn.asgi")
 
 _SECRET_NAME = re.compile(
@@ -101,9 +101,9 @@ def _route_stdlib(stream: TextIO, level: int, shared: list[Processor], render: P
         logger = logging.getLogger(name)
         logger.handlers.clear()
         logger.propagate = True
-    for name in _QUIET:  # httpx writes every request, with its address, at info
+    for name in _QUIET:  # httpx writes every request, with its address, at info; alembic its habits
         logging.getLogger(name).setLevel(max(level, logging.WARNING))
-    # Addresses may hold what belongs to nobody's log; the relay writes its own line per request.
+    # Addresses may hold what belongs to nobody's log; the relay writes lines of its own.
     access = logging.getLogger("uvicorn.access")
     access.handlers.clear()
     access.propagate = False

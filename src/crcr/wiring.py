@@ -34,7 +34,7 @@ from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.receive.body import Bodies
 from crcr.receive.callback import CALLBACK, FAILED_AUTHENTICATION, CallbackIntake
 from crcr.receive.identity import OidcVerifier
-from crcr.receive.issuers import issuer_of, issuer_table
+from crcr.receive.issuers import GITHUB_ACTIONS, issuer_of, issuer_table
 from crcr.receive.jwks import KeyCache, http_fetcher
 from crcr.receive.webhook import WebhookIntake
 from crcr.record.acts import Acts
@@ -117,9 +117,10 @@ def build(settings: Settings, seams: Seams | None = None) -> Services:
     upstreams = tuple(upstream.name for upstream in settings.upstreams)
     targets = Targets(database)
     allowlists = Allowlists(database, targets, read_allowlist)
-    api_http, other_http = seams.http(settings.github_api_url), seams.http(settings.public_url)
+    api_http, keys_http = seams.http(settings.github_api_url), seams.http(GITHUB_ACTIONS)
+    forward_http = seams.http(settings.hud_forward_url or GITHUB_ACTIONS)
     github = _github(settings, api_http, clock)
-    keys = KeyCache(http_fetcher(other_http), clock)
+    keys = KeyCache(http_fetcher(keys_http), clock)
     inbox = Inbox(database, allowlists, targets, {u.name.key: u.ignore_refs for u in settings.upstreams})
     reports = Reports(
         database,
@@ -150,7 +151,7 @@ def build(settings: Settings, seams: Seams | None = None) -> Services:
             allowlists=allowlists,
             github=github,
             refreshers=refreshers,
-            http=other_http,
+            http=forward_http,
             clock=clock,
         ),
         clock=clock,
@@ -200,7 +201,7 @@ def build(settings: Settings, seams: Seams | None = None) -> Services:
             clock=clock,
             tally=metrics,
         ),
-        http=(api_http, other_http),
+        http=(api_http, keys_http, forward_http),
         stopping=asyncio.Event(),
         on_crash=seams.on_crash,
     )

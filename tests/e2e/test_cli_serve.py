@@ -51,7 +51,7 @@ def environ(folder: Path, github: GitHub, port: int) -> dict[str, str]:
 
 async def started_run(github: GitHub) -> None:
     async with asyncio.timeout(20):
-        while not github.runs("org/reporter"):  # noqa: ASYNC110  another process starts it
+        while not github.runs("org/reporter"):
             await asyncio.sleep(0.05)
 
 

@@ -1,4 +1,4 @@
-"""The body of a `repository_dispatch`, as protocol.md section 2 has it.
+"""The body of a `repository_dispatch`, as docs/protocol.md has it.
 
 One delivery goes to many downstreams, and only the small `relay` part differs between them: the payload is
 trimmed and written once (`prepare`), and each body is joined from bytes. A body never exceeds `MAX_BODY_BYTES`,

@@ -25,12 +25,12 @@ from crcr.decide.downstream import (
 from crcr.decide.identity import Identity
 from crcr.decide.model import RepoName
 from crcr.decide.report import Report
-from crcr.errors import NotAuthentic, NotRegistered
+from crcr.errors import BadReport, CrcrError, NotAuthentic, NotRegistered
 from crcr.ports import Clock, Limits, Verifier
 from crcr.receive.address import client_address, limit_subject
 from crcr.receive.answer import Answer
 from crcr.receive.body import Bodies
-from crcr.receive.report import parse_report
+from crcr.receive.report import SELF_REPORTS, parse_report
 
 log = structlog.get_logger(__name__)
 
@@ -64,10 +64,14 @@ class CallbackIntake:
     tally: Tally
 
     async def handle(self, request: Request) -> Answer | Rejected:
-        identity = await self._authenticate(request)
-        async with self.bodies.read(request, CAP_BYTES) as body:
-            report = parse_report(body)
-            answer = await self._take(report, identity, body)
+        try:
+            identity = await self._authenticate(request)
+            async with self.bodies.read(request, CAP_BYTES) as body:
+                report = _dispatched(parse_report(body))
+                answer = await self._take(report, identity, body)
+        except CrcrError as refusal:
+            self.tally.callback(refusal.code)
+            raise
         self._note(answer, report, identity)
         return answer
 
@@ -80,7 +84,6 @@ class CallbackIntake:
         try:
             return await self.verifier.verify(_bearer(request))
         except (NotAuthentic, NotRegistered) as refusal:
-            self.tally.callback(refusal.code)
             log.info("callback_not_authentic", address=address, reason=refusal.detail)
             await self.limits.take(FAILED_AUTHENTICATION, subject)
             raise
@@ -122,6 +125,16 @@ def _best(
     judged = [(standing, admit(identity, standing)) for standing in standings]
     order = (Admitted, IgnoredReport, Rejected)
     return min(judged, key=lambda pair: order.index(type(pair[1])))
+
+
+def _dispatched(report: Report) -> Report:
+    """Refuse what this release does not take, plainly, instead of looking for a delivery that cannot be there."""
+    if report.event_type in SELF_REPORTS:
+        raise BadReport(
+            f"event_type: {report.event_type} self-reports are not taken by this release",
+            hint="report the results of dispatched runs",
+        )
+    return report
 
 
 def _bearer(request: Request) -> str:

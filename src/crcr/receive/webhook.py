@@ -26,7 +26,7 @@ from crcr.decide.model import RepoName
 from crcr.decide.outside import FilePlace
 from crcr.decide.packing import pack
 from crcr.decide.upstream import Ignored, Receipt, Seen, Taken
-from crcr.errors import BadRequest
+from crcr.errors import BadRequest, CrcrError
 from crcr.ports import Clock
 from crcr.receive.answer import Answer
 from crcr.receive.body import Bodies
@@ -78,24 +78,29 @@ class WebhookIntake:
         self._tally = tally
 
     async def handle(self, request: Request) -> Answer:
-        async with self._bodies.read(request, CAP_BYTES) as body:
-            name, guid, event, packed = await self._examine(request, body)
-            receipt = Receipt(guid, name, "webhook", packed, len(body), self._clock.now())
-        answer = await self._act(receipt, event)
+        name = request.headers.get("x-github-event", "")
+        try:
+            async with self._bodies.read(request, CAP_BYTES) as body:
+                guid, event, packed = await self._examine(request, body)
+                receipt = Receipt(guid, name, "webhook", packed, len(body), self._clock.now())
+            answer = await self._act(receipt, event)
+        except CrcrError as refusal:
+            self._tally.delivery(name, refusal.code)
+            raise
         self._tally.delivery(name, _outcome(answer))
         return answer
 
-    async def _examine(self, request: Request, body: bytes) -> tuple[str, str, Event, bytes]:
+    async def _examine(self, request: Request, body: bytes) -> tuple[str, Event, bytes]:
         signature = request.headers.get("x-hub-signature-256")
 
-        def examine() -> tuple[str, str, Event, bytes]:
+        def examine() -> tuple[str, Event, bytes]:
             verify_signature(self._secret, body, signature)
             name, guid = _headers(request)
             event = parse_event(name, body)
             if not isinstance(event, PullRequest | Push):
-                return name, guid, event, b""
+                return guid, event, b""
             parse_payload(body)  # what could not be dispatched later must not be acknowledged now
-            return name, guid, event, pack(body)
+            return guid, event, pack(body)
 
         # A body of megabytes would hold up everybody else's request.
         return examine() if len(body) <= _INLINE_BYTES else await asyncio.to_thread(examine)

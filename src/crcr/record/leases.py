@@ -10,6 +10,7 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
+from pathlib import Path
 
 from sqlalchemy import text
 
@@ -33,14 +34,22 @@ _EXPIRE = Statement(
 
 
 def new_owner() -> str:
-    return f"{socket.gethostname()} {os.getpid()} {random.getrandbits(32):08x}"
+    return f"{_machine()} {os.getpid()} {random.getrandbits(32):08x}"
+
+
+def _machine() -> str:
+    """Where a process id means something: two containers may share a host name, but not a process namespace."""
+    try:
+        return f"{socket.gethostname()}/{Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return socket.gethostname()
 
 
 def is_gone(owner: str) -> bool:
     """Whether the owner was a process of this machine that no longer runs; False whenever that is unclear."""
     host, _, rest = owner.partition(" ")
     pid = rest.partition(" ")[0]
-    if host != socket.gethostname() or not pid.isdigit():
+    if host != _machine() or not pid.isdigit():
         return False
     with suppress(PermissionError):
         try:

@@ -4,87 +4,43 @@ The result, the run's binding, the live change and the forward stand in one comm
 finds them and is a repeat. Of any number of simultaneous reports exactly one is applied.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any
 
-from sqlalchemy import bindparam, select, text, union_all
+from sqlalchemy import text
 
 from crcr.decide.allowlist import Entry
 from crcr.decide.downstream import (
     CloseJob,
-    DispatchFacts,
     DisputeJob,
     OpenJob,
     Outcome,
     Rejected,
-    ReportFacts,
-    RunFacts,
     Standing,
     admit,
     judge,
-    workflow_key,
 )
 from crcr.decide.identity import Identity
-from crcr.decide.model import Binding, Conclusion, JobState, Level, RepoName
+from crcr.decide.model import Binding, RepoName
 from crcr.decide.report import Report
-from crcr.decide.which_job import JobFacts
 from crcr.record.allowlists import Allowlists
-from crcr.record.database import Database, Row, Tx
+from crcr.record.database import Database, Tx
 from crcr.record.forwards import Forwards
 from crcr.record.job_rows import JobRow, close_job, dispute_job, open_job
 from crcr.record.log_rows import note_change
-from crcr.record.schema import dispatches, jobs, runs
+from crcr.record.report_context import ReportContext
+from crcr.record.schema import runs
 from crcr.record.statement import Statement, inserting
 from crcr.record.targets import Targets
-from crcr.record.times import from_us, from_us_or_none, to_us
+from crcr.record.times import to_us
 
 _UPSTREAM_OF = Statement(text("SELECT upstream FROM deliveries WHERE guid = :guid"))
-_DISPATCH = Statement(
-    select(dispatches).where(
-        dispatches.c.upstream == bindparam("upstream"),
-        dispatches.c.delivery == bindparam("delivery"),
-        dispatches.c.downstream == bindparam("downstream"),
-    )
-)
 # Of any upstream: a run that answers one upstream's delivery may not answer another's.
-_RUN = Statement(
-    text("SELECT delivery, superseded FROM runs WHERE run_id = :run_id AND downstream = :downstream")
-)
-_SIBLINGS = Statement(
-    text(
-        "SELECT run_id, superseded FROM runs WHERE upstream = :upstream AND delivery = :delivery"
-        " AND downstream = :downstream AND workflow = :workflow AND run_id <> :run_id"
-    )
-)
-_JOB_FACTS = (
-    *("job_name", "reported_name", "state", "first_conclusion", "conclusion"),
-    *("opened_by", "in_progress_at", "late_start", "queue_s"),
-)
-# By the key's own order: the name, and everything that begins with "name (", as a leg of a matrix does.
-_RUN_JOBS = select(*(jobs.c[name] for name in _JOB_FACTS)).where(
-    jobs.c.upstream == bindparam("upstream"),
-    jobs.c.delivery == bindparam("delivery"),
-    jobs.c.downstream == bindparam("downstream"),
-    jobs.c.workflow == bindparam("workflow"),
-    jobs.c.run_id == bindparam("run_id"),
-    jobs.c.attempt == bindparam("attempt"),
-)
-_JOBS = Statement(
-    union_all(
-        _RUN_JOBS.where(jobs.c.job_name == bindparam("name")),
-        _RUN_JOBS.where(jobs.c.job_name >= bindparam("legs_from"), jobs.c.job_name < bindparam("legs_to")),
-    )
-)
-_OPENED = Statement(
-    text(
-        "SELECT 1 FROM jobs WHERE upstream = :upstream AND delivery = :delivery AND downstream = :downstream"
-        " AND workflow = :workflow AND run_id = :run_id AND attempt = :attempt AND opened_by = :opened_by LIMIT 1"
-    )
-)
 _RAISED = Statement(
     text("SELECT alarm FROM repositories WHERE upstream = :upstream AND downstream = :downstream")
 )
+
+
 _BIND_RUN = Statement(
     inserting(
         runs,
@@ -168,7 +124,7 @@ class Reports:
         async def unit(tx: Tx) -> Outcome:
             if standing.binding is None and (refusal := await self._refuse_stranger(tx, identity, standing)):
                 return refusal
-            context = await _Context.load(tx, report, identity, standing, self._timeout(entry))
+            context = await ReportContext.load(tx, report, identity, standing, self._timeout(entry))
             outcome = judge(report, identity, entry, context.facts, now=now, job_timeout=context.job_timeout)
             await self._write(tx, context, outcome, body, now)
             return outcome
@@ -203,7 +159,9 @@ class Reports:
         binding = known.binding if known else None
         return Standing(upstream, allowlist.find(caller), binding, known.suspended if known else False)
 
-    async def _write(self, tx: Tx, context: "_Context", outcome: Outcome, body: bytes, now: datetime) -> None:
+    async def _write(
+        self, tx: Tx, context: ReportContext, outcome: Outcome, body: bytes, now: datetime
+    ) -> None:
         if isinstance(outcome, OpenJob):
             row = await self._open(tx, context, outcome, now)
         elif isinstance(outcome, CloseJob):
@@ -227,7 +185,7 @@ class Reports:
             now=now,
         )
 
-    async def _open(self, tx: Tx, context: "_Context", outcome: OpenJob, now: datetime) -> JobRow:
+    async def _open(self, tx: Tx, context: ReportContext, outcome: OpenJob, now: datetime) -> JobRow:
         identity, upstream, key = context.identity, context.upstream, context.key
         if context.standing.binding is None:
             binding = Binding(identity.repository_id, identity.owner_id, confirmed=False)
@@ -251,122 +209,3 @@ class Reports:
             await tx.run(_ARRIVED, **key)
             await tx.run(_NO_RETRY, **key, lane=context.lane, at=to_us(now))
         return await open_job(tx, context.job(outcome.job_name), context.report, outcome, now)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Context:
-    """One report with the rows that it concerns."""
-
-    standing: Standing
-    report: Report
-    identity: Identity
-    workflow: str
-    key: dict[str, str]
-    dispatch: Row | None
-    facts: ReportFacts
-    job_timeout: timedelta
-
-    @classmethod
-    async def load(
-        cls, tx: Tx, report: Report, identity: Identity, standing: Standing, job_timeout: timedelta
-    ) -> "_Context":
-        key = {
-            "upstream": standing.upstream.key,
-            "delivery": report.delivery_id,
-            "downstream": identity.repository.key,
-        }
-        workflow = workflow_key(identity, report)
-        dispatch = await tx.one(_DISPATCH, **key)
-        bound = await tx.one(_RUN, run_id=report.run_id, downstream=key["downstream"])
-        # A run meets its siblings once, when it is bound; from then on its own row says whether it counts.
-        siblings = [] if bound else await tx.all(_SIBLINGS, **key, workflow=workflow, run_id=report.run_id)
-        run = {**key, "workflow": workflow, "run_id": report.run_id, "attempt": report.run_attempt}
-        found = tuple(
-            _job_facts(row) for row in await tx.all(_JOBS, **run, **_name_and_legs(report.job_name))
-        )
-        facts = ReportFacts(
-            dispatch=_dispatch_facts(dispatch),
-            run_delivery=bound["delivery"] if bound else None,
-            run_superseded=bool(bound and bound["superseded"]),
-            sibling_runs=tuple(RunFacts(row["run_id"], bool(row["superseded"])) for row in siblings),
-            jobs=found,
-            opened_others=await _opened_others(tx, run, identity.check_run_id, report.job_name, found),
-        )
-        return cls(
-            standing=standing,
-            report=report,
-            identity=identity,
-            workflow=workflow,
-            key=key,
-            dispatch=dispatch,
-            facts=facts,
-            job_timeout=job_timeout,
-        )
-
-    @property
-    def upstream(self) -> RepoName:
-        return self.standing.upstream
-
-    @property
-    def arrived(self) -> bool:
-        return self.dispatch is not None and self.dispatch["state"] == "sent"
-
-    @property
-    def number(self) -> int | None:
-        return self.dispatch["number"] if self.dispatch else None
-
-    @property
-    def lane(self) -> str | None:
-        return self.dispatch["lane"] if self.dispatch else None
-
-    def job(self, job_name: str) -> JobRow:
-        if self.dispatch is None:
-            raise ValueError("a job has a dispatch")
-        return JobRow(
-            key={
-                **self.key,
-                "workflow": self.workflow,
-                "run_id": self.report.run_id,
-                "attempt": self.report.run_attempt,
-                "job_name": job_name,
-            },
-            dispatch=self.dispatch,
-            identity=self.identity,
-        )
-
-
-def _name_and_legs(name: str) -> dict[str, str]:
-    return {"name": name, "legs_from": f"{name} (", "legs_to": f"{name} )"}
-
-
-async def _opened_others(
-    tx: Tx, run: dict[str, Any], signed_id: str | None, name: str, found: tuple[JobFacts, ...]
-) -> bool:
-    """Asked only where it matters: when rows have the name and this id opened none of them."""
-    named = [job for job in found if job.reported_name == name]
-    if signed_id is None or not named or any(job.opened_by == signed_id for job in named):
-        return False
-    return await tx.one(_OPENED, **run, opened_by=signed_id) is not None
-
-
-def _dispatch_facts(row: Row | None) -> DispatchFacts | None:
-    if row is None:
-        return None
-    return DispatchFacts(
-        row["event"], Level(row["level"]), from_us_or_none(row["sent_at"] or row["attempted_at"])
-    )
-
-
-def _job_facts(row: Row) -> JobFacts:
-    first, counts = row["first_conclusion"], row["conclusion"]
-    return JobFacts(
-        job_name=row["job_name"],
-        reported_name=row["reported_name"],
-        state=JobState(row["state"]),
-        first_conclusion=Conclusion(first) if first else None,
-        conclusion=Conclusion(counts) if counts else None,
-        opened_by=row["opened_by"],
-        in_progress_at=from_us(row["in_progress_at"]),
-        late_start=bool(row["late_start"]),
-        queue_s=row["queue_s"],
-    )

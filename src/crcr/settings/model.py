@@ -49,7 +49,7 @@ class Settings(BaseModel):
             "GITHUB_WEBHOOK_SECRET",
             "github.webhook_secret",
             readers.secret,
-            "the secret that signs the App's webhooks; 16 characters or more",
+            "the secret that signs the App's webhooks; 16 random characters or more are wise",
             required=True,
             secret=True,
         ),
@@ -121,7 +121,7 @@ class Settings(BaseModel):
             "JOB_TIMEOUT",
             "job_timeout",
             readers.duration,
-            "silence after which a job is looked up; the allowlist can say it per downstream",
+            "silence after which a job counts as timed out; the allowlist can say it per downstream",
             default="6h",
         ),
     ]
@@ -131,7 +131,7 @@ class Settings(BaseModel):
             "GATE_TIMEOUT",
             "gate_timeout",
             readers.duration,
-            "how long the gate waits from the dispatch on; never below the job's time-out",
+            "how long the gate waits from the dispatch on; never below the job's time-out (read now, used by a later release)",
             default="8h",
         ),
     ]
@@ -160,7 +160,7 @@ class Settings(BaseModel):
             "HUD_INGEST_TOKEN",
             "hud.ingest_token",
             readers.secret,
-            "the token for our own ingest, different from the one above; not set: ingest is off",
+            "the token for our own ingest, different from the one above; not set: ingest is off (read now, used by a later release)",
             secret=True,
         ),
     ] = None
@@ -223,7 +223,7 @@ class Settings(BaseModel):
             "KEEP_BODIES_DAYS",
             "keep_bodies_days",
             readers.whole(1, 3650),
-            "days that the bodies of webhooks and reports are kept for replay",
+            "days that the bodies of webhooks are kept for replay",
             default="30",
         ),
     ]

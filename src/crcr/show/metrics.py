@@ -4,7 +4,7 @@ Other rooms count through these methods and know nothing of Prometheus. Labels c
 no caller can make series without end.
 """
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
 from crcr.decide.views import Vitals
 
@@ -21,6 +21,7 @@ _LATENCIES_S = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
 class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
         self._deliveries = self._counter("deliveries", "Webhook deliveries", "event", "outcome")
         self._callbacks = self._counter("callbacks", "Callbacks by what was answered", "outcome")
         self._effects = self._counter("effects", "Attempts at effects", "kind", "outcome")
@@ -37,15 +38,15 @@ class Metrics:
         self._allowlist = self._gauge("allowlist_in_force", "Whether an allowlist is in force")
 
     def delivery(self, event: str, outcome: str) -> None:
-        """`outcome`: accepted, repeat, ignored, or an error's code."""
+        """`outcome`: taken, repeat, ignored, pong, or an error's code."""
         self._deliveries.labels(event if event in _EVENTS else "other", outcome).inc()
 
     def callback(self, outcome: str) -> None:
-        """`outcome`: applied, repeat, ignored, or an error's code."""
+        """`outcome`: in_progress, completed, repeat, ignored, or a refusal's code."""
         self._callbacks.labels(outcome).inc()
 
     def effect(self, kind: str, outcome: str) -> None:
-        """`outcome`: done, retried, parked, cancelled, postponed."""
+        """`outcome`: done, pointless, retried or parked."""
         self._effects.labels(kind, outcome).inc()
 
     def dispatch_latency(self, seconds: float) -> None:

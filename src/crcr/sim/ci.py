@@ -105,7 +105,7 @@ class DownstreamCi:
         return {name: value for name, value in full.items() if value is not None}
 
     def report_body(self, run: WorkflowRun, job: Job, status: str, **workflow: Any) -> Json:
-        """The body of protocol.md section 3; keywords replace or add keys of its `workflow` part."""
+        """A callback's body; keywords replace or add keys of its `workflow` part."""
         repository = self._world.repositories[run.repository_id]
         own = {
             "schema_version": "1",

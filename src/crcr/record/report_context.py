@@ -1,0 +1,179 @@
+"""One report with the rows that it concerns, read inside the transaction that will judge it."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import bindparam, select, text, union_all
+
+from crcr.decide.downstream import DispatchFacts, ReportFacts, RunFacts, Standing, workflow_key
+from crcr.decide.identity import Identity
+from crcr.decide.model import Conclusion, JobState, Level, RepoName
+from crcr.decide.report import Report
+from crcr.decide.which_job import JobFacts
+from crcr.record.database import Row, Tx
+from crcr.record.job_rows import JobRow
+from crcr.record.schema import dispatches, jobs
+from crcr.record.statement import Statement
+from crcr.record.times import from_us, from_us_or_none
+
+_DISPATCH = Statement(
+    select(dispatches).where(
+        dispatches.c.upstream == bindparam("upstream"),
+        dispatches.c.delivery == bindparam("delivery"),
+        dispatches.c.downstream == bindparam("downstream"),
+    )
+)
+_RUN = Statement(
+    text("SELECT delivery, superseded FROM runs WHERE run_id = :run_id AND downstream = :downstream")
+)
+_SIBLINGS = Statement(
+    text(
+        "SELECT run_id, superseded FROM runs WHERE upstream = :upstream AND delivery = :delivery"
+        " AND downstream = :downstream AND workflow = :workflow AND run_id <> :run_id"
+    )
+)
+_JOB_FACTS = (
+    *("job_name", "reported_name", "state", "first_conclusion", "conclusion"),
+    *("opened_by", "in_progress_at", "late_start", "queue_s"),
+)
+# By the key's own order: the name, and everything that begins with "name (", as a leg of a matrix does.
+_RUN_JOBS = select(*(jobs.c[name] for name in _JOB_FACTS)).where(
+    jobs.c.upstream == bindparam("upstream"),
+    jobs.c.delivery == bindparam("delivery"),
+    jobs.c.downstream == bindparam("downstream"),
+    jobs.c.workflow == bindparam("workflow"),
+    jobs.c.run_id == bindparam("run_id"),
+    jobs.c.attempt == bindparam("attempt"),
+)
+_JOBS = Statement(
+    union_all(
+        _RUN_JOBS.where(jobs.c.job_name == bindparam("name")),
+        _RUN_JOBS.where(jobs.c.job_name >= bindparam("legs_from"), jobs.c.job_name < bindparam("legs_to")),
+    )
+)
+_OPENED = Statement(
+    text(
+        "SELECT 1 FROM jobs WHERE upstream = :upstream AND delivery = :delivery AND downstream = :downstream"
+        " AND workflow = :workflow AND run_id = :run_id AND attempt = :attempt AND opened_by = :opened_by LIMIT 1"
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportContext:
+    """One report with the rows that it concerns."""
+
+    standing: Standing
+    report: Report
+    identity: Identity
+    workflow: str
+    key: dict[str, str]
+    dispatch: Row | None
+    facts: ReportFacts
+    job_timeout: timedelta
+
+    @classmethod
+    async def load(
+        cls, tx: Tx, report: Report, identity: Identity, standing: Standing, job_timeout: timedelta
+    ) -> "ReportContext":
+        key = {
+            "upstream": standing.upstream.key,
+            "delivery": report.delivery_id,
+            "downstream": identity.repository.key,
+        }
+        workflow = workflow_key(identity, report)
+        dispatch = await tx.one(_DISPATCH, **key)
+        bound = await tx.one(_RUN, run_id=report.run_id, downstream=key["downstream"])
+        # A run meets its siblings once, when it is bound; from then on its own row says whether it counts.
+        siblings = [] if bound else await tx.all(_SIBLINGS, **key, workflow=workflow, run_id=report.run_id)
+        run = {**key, "workflow": workflow, "run_id": report.run_id, "attempt": report.run_attempt}
+        found = tuple(
+            _job_facts(row) for row in await tx.all(_JOBS, **run, **_name_and_legs(report.job_name))
+        )
+        facts = ReportFacts(
+            dispatch=_dispatch_facts(dispatch),
+            run_delivery=bound["delivery"] if bound else None,
+            run_superseded=bool(bound and bound["superseded"]),
+            sibling_runs=tuple(RunFacts(row["run_id"], bool(row["superseded"])) for row in siblings),
+            jobs=found,
+            opened_others=await _opened_others(tx, run, identity.check_run_id, report.job_name, found),
+        )
+        return cls(
+            standing=standing,
+            report=report,
+            identity=identity,
+            workflow=workflow,
+            key=key,
+            dispatch=dispatch,
+            facts=facts,
+            job_timeout=job_timeout,
+        )
+
+    @property
+    def upstream(self) -> RepoName:
+        return self.standing.upstream
+
+    @property
+    def arrived(self) -> bool:
+        return self.dispatch is not None and self.dispatch["state"] == "sent"
+
+    @property
+    def number(self) -> int | None:
+        return self.dispatch["number"] if self.dispatch else None
+
+    @property
+    def lane(self) -> str | None:
+        return self.dispatch["lane"] if self.dispatch else None
+
+    def job(self, job_name: str) -> JobRow:
+        if self.dispatch is None:
+            raise ValueError("a job has a dispatch")
+        return JobRow(
+            key={
+                **self.key,
+                "workflow": self.workflow,
+                "run_id": self.report.run_id,
+                "attempt": self.report.run_attempt,
+                "job_name": job_name,
+            },
+            dispatch=self.dispatch,
+            identity=self.identity,
+        )
+
+
+def _name_and_legs(name: str) -> dict[str, str]:
+    return {"name": name, "legs_from": f"{name} (", "legs_to": f"{name} )"}
+
+
+async def _opened_others(
+    tx: Tx, run: dict[str, Any], signed_id: str | None, name: str, found: tuple[JobFacts, ...]
+) -> bool:
+    """Asked only where it matters: when rows have the name and this id opened none of them."""
+    named = [job for job in found if job.reported_name == name]
+    if signed_id is None or not named or any(job.opened_by == signed_id for job in named):
+        return False
+    return await tx.one(_OPENED, **run, opened_by=signed_id) is not None
+
+
+def _dispatch_facts(row: Row | None) -> DispatchFacts | None:
+    if row is None:
+        return None
+    return DispatchFacts(
+        row["event"], Level(row["level"]), from_us_or_none(row["sent_at"] or row["attempted_at"])
+    )
+
+
+def _job_facts(row: Row) -> JobFacts:
+    first, counts = row["first_conclusion"], row["conclusion"]
+    return JobFacts(
+        job_name=row["job_name"],
+        reported_name=row["reported_name"],
+        state=JobState(row["state"]),
+        first_conclusion=Conclusion(first) if first else None,
+        conclusion=Conclusion(counts) if counts else None,
+        opened_by=row["opened_by"],
+        in_progress_at=from_us(row["in_progress_at"]),
+        late_start=bool(row["late_start"]),
+        queue_s=row["queue_s"],
+    )

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import jwt
-import msgspec
 import uvicorn
 
 _ANSWER = b'{"ok":true}'
@@ -31,7 +30,6 @@ class Bare:
         self._thread = ThreadPoolExecutor(1)
         self._waiting: list[tuple[tuple[str, bytes], asyncio.Future[None]]] = []
         self._task: asyncio.Task[None] | None = None
-        self._decode = msgspec.json.Decoder().decode
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
@@ -46,8 +44,8 @@ class Bare:
         token = headers[b"authorization"].decode().removeprefix("Bearer ")
         jwt.decode(token, self._key, algorithms=["RS256"], audience=self._audience)
         body = b"".join(parts)
-        report = self._decode(body)
-        await self._commit(report["workflow"]["job_name"], msgspec.json.encode(report["workflow"]))
+        report = json.loads(body)
+        await self._commit(report["workflow"]["job_name"], json.dumps(report["workflow"]).encode())
         await send(
             {
                 "type": "http.response.start",

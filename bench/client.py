@@ -64,6 +64,22 @@ async def send_all(
     return took, latencies, statuses
 
 
+async def send_steadily(
+    port: int, requests: list[bytes], *, every_s: float
+) -> tuple[list[float], dict[int, int]]:
+    """Send one request every `every_s` seconds, each on a connection of its own; return latencies and statuses."""
+    latencies: list[float] = []
+    statuses: dict[int, int] = {}
+    loop = asyncio.get_running_loop()
+    sending = []
+    for data in requests:
+        connection = (await loop.create_connection(Connection, "127.0.0.1", port))[1]
+        sending.append(asyncio.create_task(_work(connection, iter([data]), latencies, statuses)))
+        await asyncio.sleep(every_s)
+    await asyncio.gather(*sending)
+    return latencies, statuses
+
+
 async def _work(
     connection: Connection, waiting: Iterator[bytes], latencies: list[float], statuses: dict[int, int]
 ) -> None:

@@ -1,5 +1,7 @@
 """Processes, keys and requests for a run: everything is made anew, in a temporary folder, on free ports."""
 
+import asyncio
+import copy
 import hashlib
 import hmac
 import json
@@ -13,12 +15,17 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import httpx
 import jwt
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
+from starlette.responses import PlainTextResponse
+
+from crcr.sim.github import GitHub
 
 AUDIENCE = "crcr-bench"
 UPSTREAM = "bench/upstream"
@@ -118,23 +125,34 @@ def process(*command: str, environment: dict[str, str] | None = None) -> Iterato
         running.wait(20)
 
 
-def webhook(number: int, padding: int = 20_000) -> tuple[bytes, dict[str, str], str]:
-    """A `pull_request.opened` of realistic size, signed."""
-    sha = hashlib.sha1(f"{number}".encode(), usedforsecurity=False).hexdigest()
-    repository = {
-        "id": 1, "full_name": UPSTREAM, "name": "upstream", "html_url": "https://github.com/bench/upstream", "fork": False,
-        "clone_url": "https://github.com/bench/upstream.git", "default_branch": "main", "private": False,
-        "owner": {"login": "bench", "id": 2},
-    }  # fmt: skip
-    side = {"sha": sha, "ref": "topic", "repo": repository}
-    pull = {
-        "number": number, "title": f"Change {number}", "state": "open", "draft": False, "merged": False, "labels": [],
-        "merge_commit_sha": None, "html_url": f"https://github.com/{UPSTREAM}/pull/{number}", "user": {"login": "dev"},
-        "author_association": "MEMBER", "updated_at": "2026-01-01T00:00:00Z", "body": "x" * padding,
-        "head": side, "base": {**side, "ref": "main"},
-    }  # fmt: skip
-    event = {"action": "opened", "number": number, "pull_request": pull, "repository": repository,
-             "sender": {"login": "dev", "id": 3}, "installation": {"id": 9}}  # fmt: skip
+@cache
+def _real_payload() -> dict[str, Any]:
+    """A `pull_request` body as the simulator builds it: full GitHub shape, some 25 KB."""
+
+    async def taken(scope: Any, receive: Any, send: Any) -> None:
+        await PlainTextResponse("")(scope, receive, send)
+
+    async def build() -> dict[str, Any]:
+        transport = httpx.ASGITransport(taken)
+        async with GitHub(seed=1, webhook_url="http://bench/", transport=transport) as github:
+            github.create_repository(UPSTREAM)
+            pull = await github.open_pr(UPSTREAM, title="A change", body="What it does, and why.\n" * 100)
+            payload: dict[str, Any] = (
+                json.loads(github.deliveries(pull.last_delivery.guid)[0].payload)
+                if pull.last_delivery
+                else {}
+            )
+            return payload
+
+    return asyncio.run(build())
+
+
+def webhook(number: int) -> tuple[bytes, dict[str, str], str]:
+    """A `pull_request.opened` of realistic size and shape, signed."""
+    event = copy.deepcopy(_real_payload())
+    pull = event["pull_request"]
+    event["number"] = pull["number"] = number
+    pull["head"]["sha"] = hashlib.sha1(f"{number}".encode(), usedforsecurity=False).hexdigest()
     body = json.dumps(event).encode()
     guid = str(uuid.uuid4())
     signature = hmac.new(SECRET.encode(), body, hashlib.sha256).hexdigest()

@@ -61,6 +61,7 @@ STATUS: Mapping[str, int] = {
 
 _HTTP_CODES = {400: "bad_request", 404: "not_found", 405: "method_not_allowed", 413: "too_large"}
 _ENCODE = msgspec.json.Encoder().encode
+_JSON = (b"content-type", b"application/json")
 
 Intake = Callable[[Request], Awaitable[Answer | Rejected]]
 
@@ -92,10 +93,16 @@ class Edge:
             scope.setdefault("state", {})["request_id"] = request_id
             await self._guarded(self.inner, request_id, scope, receive, send)
             return
-        response = await self._answer(intake, Request(scope, receive))
-        await response(scope, receive, send)
+        answer = await self._answer(intake, Request(scope, receive))
+        if isinstance(answer, Response):
+            await answer(scope, receive, send)
+            return
+        body = _ENCODE(answer.body)
+        headers = [_JSON, (b"content-length", str(len(body)).encode())]
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
 
-    async def _answer(self, intake: Intake, request: Request) -> Response:
+    async def _answer(self, intake: Intake, request: Request) -> Answer | Response:
         if request.method != "POST":
             return refusal("method_not_allowed", "this endpoint takes POST", request_id=uuid4().hex)
         try:
@@ -108,7 +115,7 @@ class Edge:
             return self._crashed(error, uuid4().hex)
         if isinstance(answer, Rejected):
             return refusal(answer.code, answer.detail, hint=answer.hint, request_id=uuid4().hex)
-        return Response(_ENCODE(answer.body), answer.status, media_type="application/json")
+        return answer
 
     async def _guarded(
         self, app: ASGIApp, request_id: str, scope: Scope, receive: Receive, send: Send

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import hypothesis.strategies as st
+import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -21,7 +22,10 @@ from callbacks import BACKEND, LISTED, outcome
 from crcr.sim.github import Job, JobSpec, Workflow, WorkflowRun
 from stage import UPSTREAM, Stage, stage
 
-NAMES = ("build", "build", "build (2)", "report")
+pytestmark = pytest.mark.timeout(600)  # a failure takes minutes to shrink to the steps that matter
+
+NAMES = ("build", "build", "report")
+FEW, JOB = st.sampled_from([0, 0, 0, 0, 1, 1, 2, 3, 4, 5]), st.integers(0, len(NAMES) - 1)
 WORKFLOWS = [
     Workflow(name="CI", path=f".github/workflows/{name}.yml", jobs=tuple(map(JobSpec, NAMES)))
     for name in ("ci", "more")
@@ -190,30 +194,43 @@ class Interleavings(RuleBasedStateMachine):
         self.runs = self.it.github.runs(BACKEND)
 
     @rule(
-        which=st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(0, len(NAMES) - 1)),
-        name=st.sampled_from([None, None, None, "build", "report", "new"]),
-        conclusion=st.sampled_from([None, None, *FROM_BEST_TO_WORST]),
+        which=st.tuples(FEW, FEW, JOB),
+        name=st.sampled_from([None, None, None, "build", "build (2)", "new"]),
         late=st.sampled_from([False, False, False, True]),
-        astray=st.sampled_from([False] * 9 + [True]),
+        astray=st.sampled_from([False] * 24 + [True]),
         copies=st.integers(1, 3),
     )
-    def report(
+    def start(
+        self, which: tuple[int, int, int], name: str | None, *, late: bool, astray: bool, copies: int
+    ) -> None:
+        """Some job of some attempt of some run begins something, a few times at once."""
+        self._hear(self._said(which, name=name, late=late, astray=astray), copies)
+
+    @rule(
+        which=st.tuples(FEW, FEW, st.sampled_from([0, 1, 2, 2, 2])),
+        name=st.sampled_from(["build", "build", "report"]),
+        conclusion=st.sampled_from(FROM_BEST_TO_WORST),
+        copies=st.integers(1, 3),
+    )
+    def finish(self, which: tuple[int, int, int], name: str, conclusion: str, copies: int) -> None:
+        """Some job reports a result, of itself or of another."""
+        self._hear(self._said(which, name=name, conclusion=conclusion), copies)
+
+    def _said(
         self,
         which: tuple[int, int, int],
-        name: str | None,
-        conclusion: str | None,
         *,
-        late: bool,
-        astray: bool,
-        copies: int,
-    ) -> None:
-        """Some job of some attempt of some run says something, a few times at once."""
+        name: str | None,
+        conclusion: str | None = None,
+        late: bool = False,
+        astray: bool = False,
+    ) -> Said:
         run = self.runs[which[0] % len(self.runs)]
-        attempt = 1 + which[1] % run.attempt
+        attempt = run.attempt - which[1] % run.attempt
         signer = run.attempts[attempt][which[2]]
         own = str(run.delivery_id)
         other = next(str(each.delivery_id) for each in self.runs if each.delivery_id != own)
-        said = Said(
+        return Said(
             delivery=other if astray else own,
             run=run,
             attempt=attempt,
@@ -221,8 +238,32 @@ class Interleavings(RuleBasedStateMachine):
             name=name or signer.name,
             status="completed" if conclusion else "in_progress",
             conclusion=conclusion,
-            late=late and conclusion is None,
+            late=late,
         )
+
+    @precondition(lambda self: self.model.rows)
+    @rule(
+        which=st.integers(0, 99),
+        conclusion=st.sampled_from([None, *FROM_BEST_TO_WORST]),
+        copies=st.integers(1, 3),
+    )
+    def report_again(self, which: int, conclusion: str | None, copies: int) -> None:
+        """The job behind a row that stands says how it went, or once more that it began."""
+        (delivery, run_id, attempt, _), row = list(self.model.rows.items())[which % len(self.model.rows)]
+        run = next(each for each in self.runs if str(each.id) == run_id)
+        said = Said(
+            delivery=delivery,
+            run=run,
+            attempt=attempt,
+            signer=next(job for job in run.attempts[attempt] if job.id == row.opened_by),
+            name=row.reported_name,
+            status="completed" if conclusion else "in_progress",
+            conclusion=conclusion,
+            late=False,
+        )
+        self._hear(said, copies)
+
+    def _hear(self, said: Said, copies: int) -> None:
         expected = Counter(self.model.hear(said) for _ in range(copies))
         assert Counter(self.loop.run_until_complete(self._send(said, copies))) == expected
 
@@ -242,10 +283,12 @@ class Interleavings(RuleBasedStateMachine):
         sent = [github.report(said.run, said.signer, body=body, token=token) for _ in range(copies)]
         return [outcome(answer) for answer in await asyncio.gather(*sent)]
 
-    @rule(seconds=st.sampled_from([1.0, 60.0, 3600.0, TIMEOUT_S]))
-    def pass_time(self, seconds: float) -> None:
+    @rule(seconds=st.sampled_from([1.0, 60.0, 3600.0, TIMEOUT_S, TIMEOUT_S]), swept=st.booleans())
+    def pass_time(self, seconds: float, *, swept: bool) -> None:
         self.it.clock.advance(seconds)
         self.model.now += seconds
+        if swept:
+            self.sweep()
 
     @rule()
     def sweep(self) -> None:
@@ -290,8 +333,8 @@ class Interleavings(RuleBasedStateMachine):
 
 TestInterleavings = Interleavings.TestCase
 TestInterleavings.settings = settings(
-    max_examples=40,
-    stateful_step_count=30,
+    max_examples=30,
+    stateful_step_count=60,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )

@@ -80,7 +80,7 @@ WITHIN_ONE_SECOND = {
     "the opening, its closing known": (an("opened", B), CLOSED_B, Place.STALE),
     "the next link of the chain": (sync(B, C), OPEN_B, Place.NEWER),
     "the first link": (sync(A, B), OPENED_A, Place.NEWER),
-    "the link before": (sync(D, A), OPEN_B, Place.STALE),
+    "the link before, or back to it by another way": (sync(D, A), OPEN_B, Place.DOUBT),
     "no link at all": (sync(C, D), OPEN_B, Place.DOUBT),
     "pushed back and forth": (sync(B, A), OPEN_B, Place.DOUBT),
     "the same head once more": (sync(A, B), OPEN_B, Place.NEWER),

@@ -1,7 +1,8 @@
 """Where a webhook stands in its pull request's history.
 
 GitHub neither orders nor dates deliveries; `pull_request.updated_at` does, to the second. Within one second
-the chain of heads (`before` → head) tells; where that is silent too, the answer is DOUBT and GitHub is asked.
+the next link of the chain of heads (`before` → head) tells; all else is DOUBT, and GitHub is asked. Nobody is
+expected to leave a head and to come back to it by another way within one second.
 """
 
 from dataclasses import replace
@@ -32,14 +33,10 @@ def _within_one_second(event: PullRequest, known: Pull) -> Place:
         return Place.STALE  # whatever else is known of this pull request came after its opening
     if event.action == "closed":
         return Place.DOUBT  # bots close and reopen within a second
-    follows = event.before is not None and event.before == known.head_sha
-    precedes = event.head_sha == known.previous_sha
-    if follows and precedes:
-        return Place.DOUBT  # pushed back and forth
-    if follows:
+    if event.head_sha == known.previous_sha:
+        return Place.DOUBT  # the head before this one, or a push back to it
+    if event.before is not None and event.before == known.head_sha:
         return Place.NEWER if known.is_open else Place.DOUBT
-    if precedes:
-        return Place.STALE
     if event.head_sha == known.head_sha and event.is_open == known.is_open:
         return Place.NEWER
     return Place.DOUBT

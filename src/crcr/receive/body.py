@@ -1,8 +1,5 @@
 """Reading a request's body within limits: a cap for each, and a cap for all that are being read at once."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-
 from starlette.requests import Request
 
 from crcr.errors import BadRequest, TooLarge, Unavailable
@@ -15,26 +12,55 @@ class Bodies:
         self._most = most_bytes
         self._held = 0
 
-    @asynccontextmanager
-    async def read(self, request: Request, cap: int) -> AsyncIterator[bytes]:
-        """Give the body; its bytes count against the common cap until the caller is done with it."""
-        announced = _announced(request)
-        if announced is not None and announced > cap:
-            raise TooLarge(f"the body has {announced} bytes, at most {cap} are taken")
-        held = 0
-        parts: list[bytes] = []
+    def read(self, request: Request, cap: int) -> "Body":
+        """The body, for `async with`: its bytes count against the common cap until the caller is done with it."""
+        return Body(self, request, cap)
+
+    def take(self, size: int) -> None:
+        self._held += size
+        if self._held > self._most:
+            raise Unavailable("too many large bodies are being read at once")
+
+    def give_back(self, size: int) -> None:
+        self._held -= size
+
+
+class Body:
+    """One body being read. A class and not a generator, because every callback pays for it."""
+
+    __slots__ = ("_bodies", "_cap", "_held", "_request")
+
+    def __init__(self, bodies: Bodies, request: Request, cap: int) -> None:
+        self._bodies = bodies
+        self._request = request
+        self._cap = cap
+        self._held = 0
+
+    async def __aenter__(self) -> bytes:
+        announced = _announced(self._request)
+        if announced is not None:
+            self._check(announced)
         try:
-            async for part in request.stream():
-                held += len(part)
-                self._held += len(part)
-                if held > cap:
-                    raise TooLarge(f"the body has more than {cap} bytes")
-                if self._held > self._most:
-                    raise Unavailable("too many large bodies are being read at once")
-                parts.append(part)
-            yield parts[0] if len(parts) == 1 else b"".join(parts)
-        finally:
-            self._held -= held
+            return await self._read()
+        except BaseException:
+            self._bodies.give_back(self._held)
+            raise
+
+    async def _read(self) -> bytes:
+        parts: list[bytes] = []
+        async for part in self._request.stream():
+            self._held += len(part)
+            self._bodies.take(len(part))
+            self._check(self._held)
+            parts.append(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _check(self, size: int) -> None:
+        if size > self._cap:
+            raise TooLarge(f"the body has {size} bytes or more, at most {self._cap} are taken")
+
+    async def __aexit__(self, *_: object) -> None:
+        self._bodies.give_back(self._held)
 
 
 def _announced(request: Request) -> int | None:

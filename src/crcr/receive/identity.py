@@ -6,7 +6,7 @@ injected clock. No error holds the token, only what was expected and what its cl
 """
 
 import base64
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -110,6 +110,7 @@ class OidcVerifier:
         self._clock = clock
         self._max_proofs = max_proofs
         self._proofs: OrderedDict[bytes, _Proof] = OrderedDict()
+        self._jose_keys: deque[tuple[RSAPublicKey, RSAKey]] = deque(maxlen=16)
 
     async def verify(self, unverified_token: str) -> Identity:
         unverified = _as_bytes(unverified_token)
@@ -158,7 +159,7 @@ class OidcVerifier:
     def _decode(
         self, unverified: bytes, issuer: Issuer, key: RSAPublicKey, unverified_aud: object
     ) -> dict[str, Any]:
-        claims = _verified_claims(unverified, issuer, key)
+        claims = _verified_claims(unverified, issuer, self._jose_key(key))
         for name in _REQUIRED:
             if name not in claims:
                 raise NotAuthentic(f"the token has no claim {name!r}", hint=_NEW_TOKEN)
@@ -169,6 +170,15 @@ class OidcVerifier:
         if not audiences or not all(isinstance(each, str) and each in self._audiences for each in audiences):
             raise self._wrong_audience(unverified_aud)
         return claims
+
+    def _jose_key(self, key: RSAPublicKey) -> RSAKey:
+        """The key as joserfc wants it; working that out costs as much as a signature, and keys change rarely."""
+        for known, made in self._jose_keys:
+            if known is key:
+                return made
+        made = RSAKey(key, key)
+        self._jose_keys.appendleft((key, made))
+        return made
 
     def _wrong_audience(self, got: object) -> NotAuthentic:
         expected = " or ".join(sorted(self._audiences))
@@ -183,12 +193,10 @@ def _signatures(algorithms: tuple[str, ...]) -> _Signatures:
     return _Signatures(algorithms=list(algorithms), strict_check_header=False)
 
 
-def _verified_claims(unverified: bytes, issuer: Issuer, key: RSAPublicKey) -> dict[str, Any]:
+def _verified_claims(unverified: bytes, issuer: Issuer, key: RSAKey) -> dict[str, Any]:
     """The claims of a token whose signature is by `key`, with one of the issuer's own algorithms."""
     try:
-        signed = jws.deserialize_compact(
-            unverified, RSAKey(key, key), registry=_signatures(issuer.algorithms)
-        )
+        signed = jws.deserialize_compact(unverified, key, registry=_signatures(issuer.algorithms))
         return _signed_claims.decode(signed.payload)
     except BadSignatureError:
         raise NotAuthentic(

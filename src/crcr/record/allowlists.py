@@ -50,7 +50,10 @@ class Allowlists:
     async def in_force(self, tx: Tx, upstream: RepoName) -> Allowlist:
         """The allowlist that decides, inside the caller's transaction."""
         row = await tx.one(_IN_FORCE, upstream=upstream.key)
-        version = row["version"] if row else None
+        return await self.version(tx, upstream, row["version"] if row else None)
+
+    async def version(self, tx: Tx, upstream: RepoName, version: int | None) -> Allowlist:
+        """The allowlist of that version, from the cache unless another process has just recorded it."""
         if version is None:
             raise NoAllowlist(f"no valid allowlist was ever read for {upstream}")
         cached = self._cache.get(upstream.key)

@@ -69,7 +69,7 @@ _OPEN = Statement(
 )
 _CLOSE = Statement(
     update(jobs)
-    .where(BY_KEY, or_(jobs.c.state == "in_progress", jobs.c.state == "timed_out"))
+    .where(BY_KEY, jobs.c.state != "completed")
     .values(
         state="completed",
         late=case((bindparam("is_late") == 1, 1), else_=jobs.c.late),

@@ -24,7 +24,7 @@ from crcr.decide.identity import Identity
 from crcr.decide.model import Binding, RepoName
 from crcr.decide.report import Report
 from crcr.record.allowlists import Allowlists
-from crcr.record.database import Database, Tx
+from crcr.record.database import Database, Row, Tx
 from crcr.record.forwards import Forwards
 from crcr.record.job_rows import JobRow, close_job, dispute_job, open_job
 from crcr.record.log_rows import note_change
@@ -34,7 +34,14 @@ from crcr.record.statement import Statement, inserting
 from crcr.record.targets import Targets
 from crcr.record.times import to_us
 
-_UPSTREAM_OF = Statement(text("SELECT upstream FROM deliveries WHERE guid = :guid"))
+_STANDING = Statement(
+    text(
+        "SELECT d.upstream, r.repository_id, r.owner_id, r.confirmed, r.suspended_at,"
+        " (SELECT max(v.version) FROM allowlist_versions v WHERE v.upstream = d.upstream AND v.good = 1) AS version"
+        " FROM deliveries d LEFT JOIN repositories r ON r.upstream = d.upstream AND r.downstream = :caller"
+        " WHERE d.guid = :guid"
+    )
+)
 # Of any upstream: a run that answers one upstream's delivery may not answer another's.
 _RAISED = Statement(
     text("SELECT alarm FROM repositories WHERE upstream = :upstream AND downstream = :downstream")
@@ -105,10 +112,12 @@ class Reports:
         """How the caller stands with the delivery's upstream; with every upstream when the delivery is unknown."""
 
         async def unit(tx: Tx) -> tuple[Standing, ...]:
-            rows = await tx.all(_UPSTREAM_OF, guid=delivery)
-            found = [self._upstreams[row["upstream"]] for row in rows if row["upstream"] in self._upstreams]
+            rows = await tx.all(_STANDING, guid=delivery, caller=caller.key)
+            found = [
+                await self._standing_of(tx, row, caller) for row in rows if row["upstream"] in self._upstreams
+            ]
             return tuple(
-                [await self._standing(tx, each, caller) for each in found or self._upstreams.values()]
+                found or [await self._standing(tx, each, caller) for each in self._upstreams.values()]
             )
 
         return await self._database.glance(unit)
@@ -152,6 +161,13 @@ class Reports:
 
     def _timeout(self, entry: Entry) -> timedelta:
         return timedelta(seconds=entry.job_timeout_s) if entry.job_timeout_s else self._job_timeout
+
+    async def _standing_of(self, tx: Tx, row: Row, caller: RepoName) -> Standing:
+        upstream = self._upstreams[row["upstream"]]
+        allowlist = await self._allowlists.version(tx, upstream, row["version"])
+        bound = row["repository_id"]
+        binding = None if bound is None else Binding(bound, row["owner_id"], bool(row["confirmed"]))
+        return Standing(upstream, allowlist.find(caller), binding, row["suspended_at"] is not None)
 
     async def _standing(self, tx: Tx, upstream: RepoName, caller: RepoName) -> Standing:
         allowlist = await self._allowlists.in_force(tx, upstream)

@@ -55,7 +55,8 @@ class SqliteTx:
 
     def _execute(self, statement: Statement, params: Mapping[str, Any]) -> sqlite3.Cursor:
         compiled = statement.for_dialect("sqlite")
-        return self._connection.execute(compiled.sql, {**compiled.constants, **params})
+        constants = compiled.constants
+        return self._connection.execute(compiled.sql, {**constants, **params} if constants else params)
 
 
 @dataclass(slots=True, eq=False)

@@ -24,6 +24,7 @@ class Metrics:
         ProcessCollector(registry=self.registry)
         self._deliveries = self._counter("deliveries", "Webhook deliveries", "event", "outcome")
         self._callbacks = self._counter("callbacks", "Callbacks by what was answered", "outcome")
+        self._by_outcome: dict[str, Counter] = {}  # the hot path need not look its label up
         self._effects = self._counter("effects", "Attempts at effects", "kind", "outcome")
         self._latency = Histogram(
             "crcr_dispatch_latency_seconds",
@@ -43,7 +44,10 @@ class Metrics:
 
     def callback(self, outcome: str) -> None:
         """`outcome`: in_progress, completed, repeat, ignored, or a refusal's code."""
-        self._callbacks.labels(outcome).inc()
+        child = self._by_outcome.get(outcome)
+        if child is None:
+            child = self._by_outcome[outcome] = self._callbacks.labels(outcome)
+        child.inc()
 
     def effect(self, kind: str, outcome: str) -> None:
         """`outcome`: done, pointless, retried or parked."""

@@ -229,6 +229,7 @@ class Company:
             log.warning("leases_freed", effects=freed)
         for refresher in services.refreshers.values():
             await refresher.refresh_or_complain()
+        await services.sweeper.sweep()
         wake = services.signals.subscribe(EFFECTS)
         loop = partial(repeat, clock=services.clock, stopping=self._stopping)
         self._tasks += [

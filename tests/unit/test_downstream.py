@@ -211,13 +211,13 @@ def test_a_queue_time_that_is_not_known_is_null_and_never_0(
 )
 def test_an_execution_time_is_measured_or_null(change: dict[str, Any], expected: float | None) -> None:
     closed = _judge(FINISHED, replace(FACTS, jobs=(replace(RUNNING, **change),)))
-    assert closed == CloseJob("build", Conclusion.SUCCESS, expected, late=False)
+    assert closed == CloseJob("build", Conclusion.SUCCESS, None, expected, late=False)
 
 
 def test_a_finish_after_the_sweep_is_taken_and_late() -> None:
     swept = replace(RUNNING, state=JobState.TIMED_OUT)
     closed = _judge(FINISHED, replace(FACTS, jobs=(swept,)))
-    assert closed == CloseJob("build", Conclusion.SUCCESS, 60.0, late=True)
+    assert closed == CloseJob("build", Conclusion.SUCCESS, None, 60.0, late=True)
 
 
 @pytest.mark.parametrize(("report", "job"), [(STARTED, RUNNING), (STARTED, COMPLETED), (FINISHED, COMPLETED)])

@@ -28,6 +28,8 @@ class Failure:
     decision: TryAgain | GiveUp
     error: str
     unsure: bool
+    answered: bool = False
+    """The target refused this one effect: it is there, and takes others."""
     counts: bool
     """False when nothing was tried (a rate limit): it is no attempt of the effect's own."""
 

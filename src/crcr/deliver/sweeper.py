@@ -39,13 +39,15 @@ class Sweeper:
 async def repeat(
     act: Callable[[], Awaitable[None]], every_s: float, clock: Clock, stopping: asyncio.Event
 ) -> None:
-    """Do `act` now and then every `every_s` seconds, until `stopping`; a store that is away is waited for."""
+    """Do `act` every `every_s` seconds until `stopping`; a store that is away is waited for."""
     while not stopping.is_set():
-        try:
-            await act()
-        except StoreUnavailable as fault:
-            log.warning("loop_waits_for_store", act=getattr(act, "__name__", "act"), error=str(fault))
         waits = {asyncio.ensure_future(clock.sleep(every_s)), asyncio.ensure_future(stopping.wait())}
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         for wait in waits:
             wait.cancel()
+        if stopping.is_set():
+            return
+        try:
+            await act()
+        except StoreUnavailable as fault:
+            log.warning("loop_waits_for_store", act=getattr(act, "__name__", "act"), error=str(fault))

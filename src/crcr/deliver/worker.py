@@ -201,9 +201,9 @@ class Worker:
                 now=now,
                 chance=self._chance(),
             )
-            return Failure(decision=wait, error=text, unsure=False, counts=False)
+            return Failure(decision=wait, error=text, unsure=False, counts=False, answered=True)
         if isinstance(error, NotFound) or (isinstance(error, OutsideRefused) and error.status != 401):
-            return Failure(decision=GiveUp(text), error=text, unsure=False, counts=True)
+            return Failure(decision=GiveUp(text), error=text, unsure=False, counts=True, answered=True)
         if not isinstance(error, OutsideRefused | OutsideUnsure | OutsideUnreachable | Unavailable):
             log.error("effect_crashed", effect=effect.effect_id, kind=effect.kind.value, exc_info=error)
             self._on_crash(error)
@@ -220,8 +220,8 @@ class Worker:
     def _note_failure(
         self, queue: tuple[str, str], breaker: Breaker, failure: Failure, now: datetime
     ) -> None:
-        if not failure.counts or isinstance(failure.decision, GiveUp):
-            self._breakers.pop(queue, None)  # the target answered; it is this effect that it will not take
+        if failure.answered:
+            self._breakers.pop(queue, None)
             return
         after = breaker.failed(now)
         self._breakers[queue] = after

@@ -67,6 +67,6 @@ def _announced(request: Request) -> int | None:
     text = request.headers.get("content-length")
     if text is None:
         return None
-    if not text.isdigit():
+    if not (text.isascii() and text.isdigit()):
         raise BadRequest("Content-Length is not a number")
     return int(text)

@@ -56,6 +56,8 @@ _PARKED = Statement(
         "SELECT effect_id, kind, target, delivery FROM effects WHERE upstream = :upstream AND state = 'parked'"
         " AND effect_id BETWEEN :first_id AND :last_id AND (:target IS NULL OR target = :target)"
         " AND (:since IS NULL OR finished_at >= :since) AND (:until IS NULL OR finished_at <= :until)"
+        " AND (:first_id = :last_id OR NOT EXISTS (SELECT 1 FROM dispatches d WHERE d.upstream = effects.upstream"
+        " AND d.delivery = effects.delivery AND d.downstream = effects.target AND d.superseded_at IS NOT NULL))"
         " ORDER BY effect_id"
     )
 )

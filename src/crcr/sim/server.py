@@ -39,6 +39,7 @@ class Server:
     def __init__(self, app: ASGIApp, host: str, port: int) -> None:
         config = uvicorn.Config(
             _Breaking(app),
+            log_config=None,  # the process that we live in has its own logging
             log_level="critical",
             lifespan="off",
             access_log=False,

@@ -10,7 +10,7 @@ from shutil import which
 from playwright.async_api import async_playwright
 
 PAGES = {"hud": "/crcr", "backend": "/crcr/accel-npu/tensorium-npu"}
-WARM_UP_S = 75
+WARM_UP_S = 60
 
 
 def free_port() -> int:
@@ -30,7 +30,7 @@ async def photograph(port: int, folder: Path) -> None:
             page = await context.new_page()
             for name, path in PAGES.items():
                 await page.goto(f"http://127.0.0.1:{port}{path}")
-                await page.locator("#live[data-state=live]").wait_for()
+                await page.locator("#live", has_text="live").wait_for()
                 await page.screenshot(path=folder / f"{name}-{scheme}.png")
             await context.close()
         await browser.close()

@@ -14,6 +14,7 @@ import httpx
 import structlog
 
 from crcr.clock import SystemClock
+from crcr.decide.effects import ClaimedEffect
 from crcr.decide.identity import IssuerKind
 from crcr.decide.model import EffectKind, RepoName
 from crcr.deliver.allowlist_source import AllowlistRefresher, Source
@@ -303,7 +304,13 @@ def _handlers(
         EffectKind.CONFIRM_HEAD: ConfirmHead(Doubts(database, allowlists), github, clock),
         EffectKind.REFRESH_ALLOWLIST: RefreshAllowlist(refreshers),
     }
+    handlers[EffectKind.FORWARD_RESULT] = _not_wanted
     if settings.hud_forward_url is not None and settings.hud_forward_token is not None:
         token = settings.hud_forward_token.get_secret_value()
         handlers[EffectKind.FORWARD_RESULT] = ForwardResult(http, settings.hud_forward_url, token)
     return handlers
+
+
+async def _not_wanted(_: ClaimedEffect) -> bool:
+    """Forwarding was turned off while results waited for it."""
+    return False

@@ -27,6 +27,7 @@ class JobFacts:
     in_progress_at: datetime
     late_start: bool
     queue_s: float | None = None
+    closed_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ def find_job(
         return own
     if report.status is ReportStatus.IN_PROGRESS:
         return _find_for_start(report.job_name, signed_id, named, jobs)
-    return _find_for_finish(report, named, opened_others=opened_others)
+    return _find_for_finish(report, signed_id, named, opened_others=opened_others)
 
 
 def _find_for_start(
@@ -73,7 +74,7 @@ def _find_for_start(
 
 
 def _find_for_finish(
-    report: Report, named: tuple[JobFacts, ...], *, opened_others: bool
+    report: Report, signed_id: str | None, named: tuple[JobFacts, ...], *, opened_others: bool
 ) -> JobFacts | Refused | None:
     name = report.job_name
     if not named:
@@ -84,6 +85,9 @@ def _find_for_finish(
             f"job {name!r} was opened by another job of this run, and this job opened rows of its own",
             "let each job report under its own name, or all results come from one separate reporting job",
         )
+    for job in named:
+        if signed_id is not None and job.closed_by == signed_id and job.first_conclusion is report.conclusion:
+            return job  # sent again by the reporting job that closed it, whatever has been opened since
     open_rows = tuple(job for job in named if job.state in _OPEN)
     if len(open_rows) == 1:
         return open_rows[0]

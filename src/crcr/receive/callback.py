@@ -67,7 +67,7 @@ class CallbackIntake:
         try:
             identity = await self._authenticate(request)
             async with self.bodies.read(request, CAP_BYTES) as body:
-                report = _dispatched(parse_report(body))
+                report = _dispatched(parse_report(body, signed_attempt=identity.run_attempt))
                 answer = await self._take(report, identity, body)
         except CrcrError as refusal:
             self.tally.callback(refusal.code)

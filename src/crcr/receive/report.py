@@ -36,8 +36,11 @@ _OBJECT = msgspec.json.Decoder(dict[str, Any])
 _ENCODE = msgspec.json.Encoder().encode
 
 
-def parse_report(body: bytes) -> Report:
-    """Return the report, or raise `BadReport` naming the field."""
+def parse_report(body: bytes, *, signed_attempt: int | None = None) -> Report:
+    """Return the report, or raise `BadReport` naming the field.
+
+    A report that leaves its attempt out means the one its token is for.
+    """
     try:
         parts, forbidden = decode(_PARTS, body, BadReport), "\0"
     except BadReport:
@@ -45,7 +48,7 @@ def parse_report(body: bytes) -> Report:
         parts, forbidden = decode(_PARTS, _without_halves(body), BadReport), "\0\ufffd"
     parts.pop("payload", None)
     kept = decode(_OBJECT, _ENCODE(parts), BadReport)
-    return _report(_Fields(kept, forbidden=forbidden), _ENCODE(kept))
+    return _report(_Fields(kept, forbidden=forbidden), _ENCODE(kept), signed_attempt)
 
 
 class _Fields:
@@ -88,11 +91,11 @@ class _Fields:
             raise BadReport(f"{path} is negative")
         return text
 
-    def run_attempt(self) -> int:
+    def run_attempt(self, signed: int | None) -> int:
         path = "workflow.run_attempt"
         value = self._value(path)
         if value is None:
-            return 1
+            return signed or 1
         if isinstance(value, str) and _DIGITS.fullmatch(value):
             value = int(value)
         if type(value) is not int or not 1 <= value <= MAX_ATTEMPT:
@@ -129,7 +132,7 @@ class _Fields:
         return text
 
 
-def _report(fields: _Fields, untrusted: bytes) -> Report:
+def _report(fields: _Fields, untrusted: bytes, signed_attempt: int | None) -> Report:
     event_type = fields.text("event_type", limit=_ID_CHARS) or ""
     delivery_id = fields.required("delivery_id", limit=_ID_CHARS)
     status = fields.status()
@@ -144,7 +147,7 @@ def _report(fields: _Fields, untrusted: bytes) -> Report:
         conclusion=fields.conclusion(status),
         workflow_name=fields.required("workflow.name", limit=_NAME_CHARS),
         run_id=fields.run_id(),
-        run_attempt=fields.run_attempt(),
+        run_attempt=fields.run_attempt(signed_attempt),
         job_name=fields.required("workflow.job_name", limit=_NAME_CHARS),
         url=details.link(workflow.get("url")),
         artifact_url=details.link(workflow.get("artifact_url")),

@@ -28,6 +28,7 @@ _RESULT = (
     *(
         "conclusion",
         "first_conclusion",
+        "closed_by",
         "completed_at",
         "execution_s",
         "tests_passed",
@@ -145,6 +146,7 @@ async def close_job(tx: Tx, row: JobRow, report: Report, outcome: CloseJob, now:
         is_late=int(outcome.late),
         new_conclusion=outcome.conclusion.value,
         new_first_conclusion=outcome.conclusion.value,
+        new_closed_by=row.identity.check_run_id,
         new_completed_at=to_us(now),
         new_execution_s=outcome.execution_s,
         new_url=report.url,

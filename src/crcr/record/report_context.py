@@ -35,7 +35,7 @@ _SIBLINGS = Statement(
 )
 _JOB_FACTS = (
     *("job_name", "reported_name", "state", "first_conclusion", "conclusion"),
-    *("opened_by", "in_progress_at", "late_start", "queue_s"),
+    *("opened_by", "in_progress_at", "late_start", "queue_s", "closed_by"),
 )
 # By the key's own order: the name, and everything that begins with "name (", as a leg of a matrix does.
 _RUN_JOBS = select(*(jobs.c[name] for name in _JOB_FACTS)).where(
@@ -176,4 +176,5 @@ def _job_facts(row: Row) -> JobFacts:
         in_progress_at=from_us(row["in_progress_at"]),
         late_start=bool(row["late_start"]),
         queue_s=row["queue_s"],
+        closed_by=row["closed_by"],
     )

@@ -88,6 +88,12 @@ _NO_RETRY = Statement(
         " AND state IN ('waiting', 'claimed') AND state = 'waiting'"
     )
 )
+_NOT_PARKED = Statement(
+    text(
+        "UPDATE effects SET state = 'done', finished_at = :at WHERE upstream = :upstream AND state = 'parked'"
+        " AND target = :downstream AND delivery = :delivery AND kind = 'send_dispatch'"
+    )
+)
 
 
 class Reports:
@@ -224,4 +230,5 @@ class Reports:
             # The report itself proves that the dispatch arrived: what waits to be sent again need not be.
             await tx.run(_ARRIVED, **key)
             await tx.run(_NO_RETRY, **key, lane=context.lane, at=to_us(now))
+            await tx.run(_NOT_PARKED, **key, at=to_us(now))
         return await open_job(tx, context.job(outcome.job_name), context.report, outcome, now)

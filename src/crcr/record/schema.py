@@ -194,6 +194,7 @@ jobs = Table(
     _flag("superseded"),
     _flag("unsigned"),
     Column("opened_by", Text),
+    Column("closed_by", Text),
     Column("level", SmallInteger, nullable=False),
     Column("event", Text, nullable=False),
     Column("number", Integer),

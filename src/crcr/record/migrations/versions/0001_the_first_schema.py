@@ -179,6 +179,7 @@ def upgrade() -> None:
         sa.Column("superseded", sa.SmallInteger(), server_default=sa.text("0"), nullable=False),
         sa.Column("unsigned", sa.SmallInteger(), server_default=sa.text("0"), nullable=False),
         sa.Column("opened_by", sa.Text(), nullable=True),
+        sa.Column("closed_by", sa.Text(), nullable=True),
         sa.Column("level", sa.SmallInteger(), nullable=False),
         sa.Column("event", sa.Text(), nullable=False),
         sa.Column("number", sa.Integer(), nullable=True),

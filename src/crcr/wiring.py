@@ -5,10 +5,12 @@ Tests and the demo override seams here (`Seams`), never inside a module.
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
+from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import structlog
@@ -59,7 +61,9 @@ from crcr.show.metrics import Metrics
 
 log = structlog.get_logger(__name__)
 
-_BODIES_AT_ONCE = 256 * 1024 * 1024
+_BODIES_AT_ONCE = 128 * 1024 * 1024
+"""For each intake: webhooks from strangers must not keep callbacks out, nor the other way round."""
+PUBLIC_API = "api.github.com"
 _LEASE = timedelta(seconds=120)
 _FAILED_PER_MINUTE = 30
 
@@ -101,6 +105,8 @@ class Services:
     on_crash: Callable[[Exception], None]
     stopping: asyncio.Event
     """Set when the process begins to stop: workers finish what is under way, live streams end."""
+    deaths: list[BaseException] = field(default_factory=list)
+    """What ended a loop that should never end; the process stops when there is one."""
 
     async def close(self) -> None:
         await self.keys.aclose()
@@ -142,7 +148,6 @@ def build(settings: Settings, seams: Seams | None = None) -> Services:
         each.name.key: AllowlistRefresher(each.name, _source(each, github), allowlists, clock)
         for each in settings.upstreams
     }
-    bodies = Bodies(_BODIES_AT_ONCE)
     worker = Worker(
         Outbox(database, upstreams, owner=new_owner(), lease=_LEASE),
         _handlers(
@@ -181,7 +186,7 @@ def build(settings: Settings, seams: Seams | None = None) -> Services:
         metrics=metrics,
         webhook=WebhookIntake(
             secret=settings.github_webhook_secret.get_secret_value().encode(),
-            bodies=bodies,
+            bodies=Bodies(_BODIES_AT_ONCE),
             inbox=inbox,
             installations=Installations(database),
             upstreams=upstreams,
@@ -196,7 +201,7 @@ def build(settings: Settings, seams: Seams | None = None) -> Services:
         callback=CallbackIntake(
             verifier=_verifier(settings, keys, clock),
             limits=limits,
-            bodies=bodies,
+            bodies=Bodies(_BODIES_AT_ONCE),
             reports=reports,
             trusted_proxies=settings.trusted_proxies,
             clock=clock,
@@ -220,7 +225,7 @@ class Company:
     async def start(self) -> None:
         services = self._services
         await services.acts.register_upstreams(services.upstreams, services.clock.now())
-        self._tasks.append(asyncio.create_task(services.database.watch_other_processes()))
+        self._run(services.database.watch_other_processes())
         if not self._work:
             return
         freed = await free_leases(
@@ -233,23 +238,32 @@ class Company:
         await services.sweeper.sweep()
         wake = services.signals.subscribe(EFFECTS)
         loop = partial(repeat, clock=services.clock, stopping=self._stopping)
-        self._tasks += [
-            asyncio.create_task(services.worker.run(wake, self._stopping)),
-            asyncio.create_task(loop(services.sweeper.sweep, SWEEP_EVERY_S)),
-            asyncio.create_task(loop(services.sweeper.forget, FORGET_EVERY_S)),
-            *(
-                asyncio.create_task(loop(each.refresh_or_complain, REFRESH_EVERY_S))
-                for each in services.refreshers.values()
-            ),
-        ]
+        self._run(services.worker.run(wake, self._stopping))
+        self._run(loop(services.sweeper.sweep, SWEEP_EVERY_S))
+        self._run(loop(services.sweeper.forget, FORGET_EVERY_S))
+        for refresher in services.refreshers.values():
+            self._run(loop(refresher.refresh_or_complain, REFRESH_EVERY_S))
 
     async def stop(self) -> None:
         self._stopping.set()
         watching, *working = self._tasks
-        await asyncio.gather(*working)
+        await asyncio.gather(*working, return_exceptions=True)
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
         await self._services.close()
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        task.add_done_callback(self._ended)
+        self._tasks.append(task)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """A loop that died takes the process with it: a relay that looks alive and sends nothing is worse."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            log.error("loop_died", exc_info=error)
+            self._services.deaths.append(error)
+            self._stopping.set()
 
 
 def _github(settings: Settings, http: httpx.AsyncClient, clock: Clock) -> GitHubClient:
@@ -272,7 +286,13 @@ def _verifier(settings: Settings, keys: KeyCache, clock: Clock) -> OidcVerifier:
         issuer_of(each.issuer, IssuerKind(each.kind), jwks_url=each.jwks_url)
         for each in settings.oidc_issuers
     ]
-    return OidcVerifier(issuer_table(extra), settings.oidc_audiences, keys, clock)
+    table = issuer_table(extra)
+    if urlsplit(settings.github_api_url).hostname != PUBLIC_API and not any(
+        each.issuer == GITHUB_ACTIONS for each in extra
+    ):
+        # The same names mean other repositories on a server of its own: only its own tokens count there.
+        del table[GITHUB_ACTIONS]
+    return OidcVerifier(table, settings.oidc_audiences, keys, clock)
 
 
 def _source(upstream: UpstreamSetting, github: GitHubClient) -> Source:

@@ -49,6 +49,7 @@ class Row:
     started_at: float
     late_start: bool
     queue_s: float | None
+    closed_by: int | None = None
     state: str = "in_progress"
     first_conclusion: str | None = None
     conclusion: str | None = None
@@ -127,6 +128,8 @@ class Model:
             row.superseded = int(int(key[1]) < newest)
 
     def _finish_for_another(self, named: list[Row], said: Said) -> str:
+        if any(row.closed_by == said.signer.id and row.first_conclusion == said.conclusion for row in named):
+            return "repeat"
         unfinished = [row for row in named if row.state != "completed"]
         if len(unfinished) == 1:
             return self._finish(unfinished[0], said)
@@ -144,6 +147,7 @@ class Model:
             )
         row.late |= int(row.state == "timed_out")
         row.state, row.first_conclusion, row.conclusion = "completed", said.conclusion, said.conclusion
+        row.closed_by = said.signer.id
         row.execution_s = None if row.late_start else self.now - row.started_at
         return self._applied()
 

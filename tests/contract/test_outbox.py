@@ -194,7 +194,7 @@ async def test_what_is_given_up_is_parked_with_its_error_and_can_be_retried(stor
 
     assert await stores.acts.retry_parked(CORE, ParkedFilter(), who="ann", now=LATER) == 2
     again = await outbox.claim(10, LATER)
-    assert [each.created_at for each in again] == [LATER] * 2
+    assert [each.first_attempt_at for each in again] == [LATER] * 2
 
 
 async def test_what_was_dropped_while_claimed_ends_cancelled_whether_it_failed_or_was_given_up(

@@ -82,8 +82,10 @@ async def test_more_silent_jobs_than_one_step_takes_are_all_swept(tmp_path: Path
 async def test_bodies_are_forgotten_after_30_days_and_the_delivery_stays(tmp_path: Path) -> None:
     async with stage(tmp_path, LISTED, downstreams=(BACKEND,)) as it:
         await it.github.open_pr(UPSTREAM)
+        await it.act()
         it.clock.advance(20 * DAY)
         await it.github.push(UPSTREAM)
+        await it.act()
         kept = "SELECT event, body IS NOT NULL AS kept FROM deliveries ORDER BY received_at"
         await it.services.sweeper.forget()
         assert [row["kept"] for row in it.rows(kept)] == [1, 1]

@@ -68,7 +68,7 @@ STARTED = Report(
     untrusted=b"{}",
 )
 FINISHED = replace(STARTED, status=ReportStatus.COMPLETED, conclusion=Conclusion.SUCCESS)
-SENT = DispatchFacts("pull_request", Level.L2, NOW - timedelta(seconds=30))
+SENT = DispatchFacts("pull_request", Level.L2, NOW - timedelta(seconds=30), may_have_arrived=True)
 FACTS = ReportFacts(dispatch=SENT, run_delivery=None, sibling_runs=(), jobs=(), opened_others=False)
 RUNNING = JobFacts(
     "build",
@@ -135,7 +135,7 @@ def test_workflows_are_told_apart_by_their_signed_path_else_by_name() -> None:
     ("facts", "identity", "code"),
     [
         ({"dispatch": None}, {}, "unknown_delivery"),
-        ({"dispatch": replace(SENT, attempted_at=None)}, {}, "unknown_delivery"),
+        ({"dispatch": replace(SENT, may_have_arrived=False)}, {}, "unknown_delivery"),
         ({}, {"run_id": "11"}, "claim_mismatch"),
         ({}, {"run_attempt": 2}, "claim_mismatch"),
         ({}, {"event_name": "push"}, "wrong_event"),

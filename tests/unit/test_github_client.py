@@ -146,7 +146,7 @@ async def test_tokens_are_minted_for_their_use_only(github: GitHubClient, server
     assert await github.read_pull(REPO, 7, 5) == expected
     assert [json.loads(r.content) for r in server.asked if r.url.path == MINT] == [
         {"permissions": {"contents": "write"}, "repository_ids": [9]},
-        {"permissions": {"contents": "write"}},
+        {"permissions": {"contents": "write"}, "repositories": ["backend"]},
         {"permissions": {"metadata": "read"}},
         {"permissions": {"pull_requests": "read"}},
     ]

@@ -36,7 +36,8 @@ def failing(times: int) -> Breaker:
 
 def test_delays_double_from_two_seconds_to_a_quarter_of_an_hour() -> None:
     waits = [
-        delay_s(after_fault(attempts=attempts, created_at=T, now=T, chance=0.5)) for attempts in range(1, 13)
+        delay_s(after_fault(attempts=attempts, first_attempt_at=T, now=T, chance=0.5))
+        for attempts in range(1, 13)
     ]
 
     assert waits[:4] == [1.5, 3.0, 6.0, 12.0]
@@ -47,7 +48,7 @@ def test_delays_double_from_two_seconds_to_a_quarter_of_an_hour() -> None:
 def test_a_retry_is_never_at_once_and_never_later_than_the_longest_delay(
     attempts: int, chance: float
 ) -> None:
-    wait = delay_s(after_fault(attempts=attempts, created_at=T, now=T, chance=chance))
+    wait = delay_s(after_fault(attempts=attempts, first_attempt_at=T, now=T, chance=chance))
 
     assert 1.0 <= wait <= LONGEST_DELAY_S
 
@@ -55,7 +56,7 @@ def test_a_retry_is_never_at_once_and_never_later_than_the_longest_delay(
 @given(one=CHANCE, other=CHANCE)
 def test_chance_spreads_the_retries(one: float, other: float) -> None:
     first, second = (
-        delay_s(after_fault(attempts=3, created_at=T, now=T, chance=chance)) for chance in (one, other)
+        delay_s(after_fault(attempts=3, first_attempt_at=T, now=T, chance=chance)) for chance in (one, other)
     )
 
     assert (first < second) <= (one < other)
@@ -64,15 +65,15 @@ def test_chance_spreads_the_retries(one: float, other: float) -> None:
 def test_after_24_hours_it_is_given_up_and_not_before() -> None:
     before, then = T + GIVE_UP_AFTER - timedelta(seconds=1), T + GIVE_UP_AFTER
 
-    assert isinstance(after_fault(attempts=1, created_at=T, now=before, chance=0), TryAgain)
-    assert isinstance(after_fault(attempts=1, created_at=T, now=then, chance=0), GiveUp)
-    assert isinstance(after_limit(retry_after_s=1, created_at=T, now=before, chance=0), TryAgain)
-    assert isinstance(after_limit(retry_after_s=1, created_at=T, now=then, chance=0), GiveUp)
+    assert isinstance(after_fault(attempts=1, first_attempt_at=T, now=before, chance=0), TryAgain)
+    assert isinstance(after_fault(attempts=1, first_attempt_at=T, now=then, chance=0), GiveUp)
+    assert isinstance(after_limit(retry_after_s=1, first_attempt_at=T, now=before, chance=0), TryAgain)
+    assert isinstance(after_limit(retry_after_s=1, first_attempt_at=T, now=then, chance=0), GiveUp)
 
 
 @given(wait=st.floats(min_value=1, max_value=3600), chance=CHANCE)
 def test_a_limit_is_waited_out_in_full_and_hardly_longer(wait: float, chance: float) -> None:
-    actual = delay_s(after_limit(retry_after_s=wait, created_at=T, now=T, chance=chance))
+    actual = delay_s(after_limit(retry_after_s=wait, first_attempt_at=T, now=T, chance=chance))
 
     assert wait - 1e-5 <= actual <= wait + 1.0 + 1e-5
 

@@ -202,7 +202,7 @@ def test_who_is_left_out_does_not_wait() -> None:
     draft = replace(PULL, draft=True)
     assert choose(draft, drafts=False, labels=("npu",)) == NO_LABEL
     assert choose(draft, drafts=False, authors=Authors.TRUSTED) == NO_TRUST
-    assert choose(draft, drafts=False, authors=Authors.APPROVED) == DRAFT
+    assert choose(draft, drafts=False, authors=Authors.APPROVED) == APPROVAL
 
 
 def test_every_entry_gets_its_own_choice_in_the_order_of_the_list() -> None:

@@ -82,7 +82,8 @@ async def serve(settings: Settings, listener: socket.socket, *, work: bool) -> N
     async with answering(build_app(services, work=work), services, listener, grace_s=GRACE_S):
         url = address_of(listener)
         say(f"crcr listens on {url} (pages: {url}/crcr){'' if work else ', without a worker'}")
-        await stop.wait()
+        await _until(stop, services)
+    _tell_death(services)
 
 
 async def work(settings: Settings) -> None:
@@ -91,8 +92,24 @@ async def work(settings: Settings) -> None:
     company = Company(services, work=True)
     await company.start()
     say(f"crcr works for {', '.join(map(str, services.upstreams))}")
-    await stop.wait()
+    await _until(stop, services)
     await company.stop()
+    _tell_death(services)
+
+
+async def _until(stop: asyncio.Event, services: Services) -> None:
+    """Wait for the signal to stop, or for a loop that died and set `stopping` itself."""
+    waits = {asyncio.ensure_future(event.wait()) for event in (stop, services.stopping)}
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    for wait in waits:
+        wait.cancel()
+
+
+def _tell_death(services: Services) -> None:
+    if services.deaths:
+        raise NotPossible(
+            "a loop of the relay died; the log says why", hint="let your supervisor start it again"
+        )
 
 
 def stop_signal() -> asyncio.Event:

@@ -93,7 +93,9 @@ class DispatchFacts:
     event: str
     level: Level
     attempted_at: datetime | None
-    """When the newest request for it began; None when it was never sent."""
+    """When the newest request for it began; None when there was none."""
+    may_have_arrived: bool
+    """Sent, or under way right now, or of unknown outcome: somebody may truly answer it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +178,7 @@ def judge(
 
 
 def _refuse_claims(report: Report, identity: Identity, entry: Entry, facts: ReportFacts) -> Rejected | None:
-    if facts.dispatch is None or facts.dispatch.attempted_at is None:
+    if facts.dispatch is None or not facts.dispatch.may_have_arrived:
         return Rejected(
             "unknown_delivery",
             f"delivery {report.delivery_id} was not dispatched to {identity.repository}",

@@ -21,6 +21,9 @@ class ClaimedEffect:
     unsure: bool
     """An earlier attempt may have been carried out: this one may be the second."""
     created_at: datetime
+    first_attempt_at: datetime
+    """When somebody first began on it: patience is counted from here, not from how long it had to wait before."""
+    lease_until: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,19 +25,21 @@ class GiveUp:
     reason: str
 
 
-def after_fault(*, attempts: int, created_at: datetime, now: datetime, chance: float) -> TryAgain | GiveUp:
+def after_fault(
+    *, attempts: int, first_attempt_at: datetime, now: datetime, chance: float
+) -> TryAgain | GiveUp:
     """Decide after the `attempts`-th try failed in a way that may pass; `chance` in [0, 1) spreads the retries."""
-    if now - created_at >= GIVE_UP_AFTER:
+    if now - first_attempt_at >= GIVE_UP_AFTER:
         return GiveUp("given up after 24 hours")
     ceiling = min(LONGEST_DELAY_S, FIRST_DELAY_S * 2.0 ** min(attempts - 1, 20))
     return TryAgain(now + timedelta(seconds=ceiling * (0.5 + chance / 2)))
 
 
 def after_limit(
-    *, retry_after_s: float, created_at: datetime, now: datetime, chance: float
+    *, retry_after_s: float, first_attempt_at: datetime, now: datetime, chance: float
 ) -> TryAgain | GiveUp:
     """Decide after GitHub, or our own governor, asked to wait."""
-    if now - created_at >= GIVE_UP_AFTER:
+    if now - first_attempt_at >= GIVE_UP_AFTER:
         return GiveUp("given up after 24 hours of rate limits")
     return TryAgain(now + timedelta(seconds=retry_after_s + min(retry_after_s, 5.0) * chance * 0.2))
 

@@ -104,10 +104,11 @@ def _by_approval(entry: Entry, _pull: PullRequest) -> _Objection | None:
     return (Verdict.HOLD, "approval") if entry.authors is Authors.APPROVED else None
 
 
-# What leaves an entry out comes before what makes it wait: nobody should wait for nothing.
+# What leaves an entry out comes before what makes it wait: nobody should wait for nothing. Approval comes before
+# the draft, because a person's word is needed whatever becomes of the draft.
 _PULL_RULES: tuple[Callable[[Entry, PullRequest], _Objection | None], ...] = (
     _by_labels,
     _by_trust,
-    _by_draft,
     _by_approval,
+    _by_draft,
 )

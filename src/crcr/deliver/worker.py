@@ -7,7 +7,7 @@ after repeated faults. Nothing is polled for while nothing is due; a commit that
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Protocol
 
 import structlog
@@ -31,6 +31,8 @@ log = structlog.get_logger(__name__)
 _AHEAD = 256
 _IDLE_S = 5.0
 _STORE_PAUSE_S = 1.0
+_LEAST_LEASE = timedelta(seconds=30)
+"""More than any one call may take."""
 
 Handler = Callable[[ClaimedEffect], Awaitable[bool | None]]
 """Does one effect; False says that it was no longer wanted, and that nothing was done."""
@@ -100,13 +102,17 @@ class Worker:
         if not self._claimed and len(self._under_way) < self._concurrency:
             self._claimed.extend(await self._outbox.claim(_AHEAD, self._clock.now()))
         while self._claimed and len(self._under_way) < self._concurrency:
-            self._begin(self._claimed.popleft())
+            await self._begin_or_give_back(self._claimed.popleft())
         if not self._claimed:
             await self._first_of(wake.wait(), stopping.wait(), self._until_due(), *self._under_way)
         else:
             await self._first_of(stopping.wait(), *self._under_way)
 
-    def _begin(self, effect: ClaimedEffect) -> None:
+    async def _begin_or_give_back(self, effect: ClaimedEffect) -> None:
+        # What waited for a slot for so long may soon be another worker's: it is not begun any more.
+        if effect.lease_until - self._clock.now() < _LEAST_LEASE:
+            await self._outbox.release([effect])
+            return
         task = asyncio.create_task(self._do(effect))
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
@@ -197,23 +203,23 @@ class Worker:
         if isinstance(error, OutsideLimited):
             wait = after_limit(
                 retry_after_s=error.retry_after_s,
-                created_at=effect.created_at,
+                first_attempt_at=effect.first_attempt_at,
                 now=now,
                 chance=self._chance(),
             )
-            return Failure(decision=wait, error=text, unsure=False, counts=False, answered=True)
+            return Failure(decision=wait, error=text, unsure=False, counts=False)
         if isinstance(error, NotFound) or (isinstance(error, OutsideRefused) and error.status != 401):
             return Failure(decision=GiveUp(text), error=text, unsure=False, counts=True, answered=True)
         if not isinstance(error, OutsideRefused | OutsideUnsure | OutsideUnreachable | Unavailable):
             log.error("effect_crashed", effect=effect.effect_id, kind=effect.kind.value, exc_info=error)
             self._on_crash(error)
         again = after_fault(
-            attempts=effect.attempts, created_at=effect.created_at, now=now, chance=self._chance()
+            attempts=effect.attempts, first_attempt_at=effect.first_attempt_at, now=now, chance=self._chance()
         )
         return Failure(
             decision=again,
             error=text,
-            unsure=not isinstance(error, OutsideUnreachable | Unavailable),
+            unsure=not isinstance(error, OutsideRefused | OutsideUnreachable | Unavailable),
             counts=True,
         )
 
@@ -222,6 +228,9 @@ class Worker:
     ) -> None:
         if failure.answered:
             self._breakers.pop(queue, None)
+            return
+        if not failure.counts:
+            self._breakers[queue] = breaker  # nothing was tried, so nothing was learned about the target
             return
         after = breaker.failed(now)
         self._breakers[queue] = after

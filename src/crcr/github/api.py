@@ -73,12 +73,18 @@ def find_installation(repo: RepoName) -> Request:
 
 
 def installation_token(
-    installation_id: int, repository_ids: Sequence[int], permissions: Permissions
+    installation_id: int,
+    repository_ids: Sequence[int],
+    permissions: Permissions,
+    *,
+    repositories: Sequence[str] = (),
 ) -> Request:
-    """Ask for a token that can do no more than it is minted for; without ids it covers the installation."""
+    """Ask for a token that can do no more than it is minted for; without ids or names it covers the installation."""
     wanted: dict[str, object] = {"permissions": dict(permissions)}
     if repository_ids:
         wanted["repository_ids"] = list(repository_ids)
+    elif repositories:
+        wanted["repositories"] = list(repositories)
     path = f"/app/installations/{installation_id:d}/access_tokens"
     return Request("POST", path, body=json.dumps(wanted).encode(), writes=True)
 

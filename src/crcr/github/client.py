@@ -85,7 +85,8 @@ class GitHubClient:
         return api.repository_facts(await self._in_scope(api.read_repository(repo), scope))
 
     async def dispatch(self, target: Target, body: bytes) -> None:
-        scope = Scope(target.installation_id, target.repository_id, api.CONTENTS_WRITE)
+        name = target.repository.name if target.repository_id is None else None
+        scope = Scope(target.installation_id, target.repository_id, api.CONTENTS_WRITE, name)
         await self._in_scope(api.dispatch(target.repository, body), scope)
 
     async def read_pull(self, repo: RepoName, number: int, installation_id: int) -> PullFacts:
@@ -130,7 +131,8 @@ class GitHubClient:
     async def _mint(self, scope: Scope) -> Token:
         self._reserve(scope.installation_id, 0)
         ids = () if scope.repository_id is None else (scope.repository_id,)
-        request = api.installation_token(scope.installation_id, ids, scope.permissions)
+        names = () if scope.repository is None else (scope.repository,)
+        request = api.installation_token(scope.installation_id, ids, scope.permissions, repositories=names)
         # Counted by GitHub for the App and on an endpoint per installation, at most one an hour and scope:
         # points for it would hold up a start with a thousand installations for minutes. Blocks do count.
         return api.minted_token(await self._as_app(request, points=0))

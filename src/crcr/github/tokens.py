@@ -17,11 +17,13 @@ from crcr.ports import Clock
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What a token is good for; without a repository id, all repositories of the installation."""
+    """What a token is good for; without a repository's id or name, all repositories of the installation."""
 
     installation_id: int
     repository_id: int | None
     permissions: Permissions
+    repository: str | None = None
+    """The name without its owner, where the id is not known yet."""
 
 
 Mint = Callable[[Scope], Awaitable[Token]]

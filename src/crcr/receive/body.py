@@ -1,8 +1,12 @@
 """Reading a request's body within limits: a cap for each, and a cap for all that are being read at once."""
 
+import asyncio
+
 from starlette.requests import Request
 
 from crcr.errors import BadRequest, TooLarge, Unavailable
+
+_DEADLINE_S = 20
 
 
 class Bodies:
@@ -41,7 +45,11 @@ class Body:
         if announced is not None:
             self._check(announced)
         try:
-            return await self._read()
+            async with asyncio.timeout(_DEADLINE_S):
+                return await self._read()
+        except TimeoutError:
+            self._bodies.give_back(self._held)
+            raise BadRequest(f"the body did not arrive within {_DEADLINE_S} s") from None
         except BaseException:
             self._bodies.give_back(self._held)
             raise

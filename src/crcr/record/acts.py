@@ -35,7 +35,7 @@ _DELIVERY = Statement(
 _UNSENT = Statement(
     text(
         "SELECT downstream, delivery, lane, state FROM dispatches WHERE upstream = :upstream AND delivery = :delivery"
-        " AND (state IN ('parked', 'cancelled') OR (:all = 1 AND state = 'sent'))"
+        " AND ((state IN ('parked', 'cancelled') AND superseded_at IS NULL) OR (:all = 1 AND state <> 'waiting'))"
     )
 )
 _REOPEN = Statement(
@@ -63,7 +63,7 @@ _PARKED = Statement(
 )
 _RETRY = Statement(
     text(
-        "UPDATE effects SET state = 'waiting', due_at = :now, created_at = :now, finished_at = NULL"
+        "UPDATE effects SET state = 'waiting', due_at = :now, first_attempt_at = NULL, finished_at = NULL"
         " WHERE effect_id = :effect_id AND state = 'parked'"
     )
 )

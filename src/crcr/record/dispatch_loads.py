@@ -8,15 +8,17 @@ from crcr.decide.effects import ClaimedEffect, DispatchLoad
 from crcr.decide.model import DispatchState, Level, RepoName
 from crcr.decide.packing import unpack_payload
 from crcr.decide.payload import Prepared, prepare
-from crcr.errors import NotFound
+from crcr.errors import NotFound, OutsideLimited
 from crcr.record.database import Database, Row
 from crcr.record.statement import Statement
 
 _KEEP = 64
+_PAUSED_S = 5.0
 
 _LOAD = Statement(
     text(
-        "SELECT d.event, d.level, d.state, d.test, r.name, r.repository_id, r.installation_id"
+        "SELECT d.event, d.level, d.state, d.test, r.name, r.repository_id, r.installation_id,"
+        " (SELECT u.paused_at FROM upstreams u WHERE u.upstream = d.upstream) AS paused_at"
         " FROM dispatches d LEFT JOIN repositories r ON r.upstream = d.upstream AND r.downstream = d.downstream"
         " WHERE d.upstream = :upstream AND d.delivery = :delivery AND d.downstream = :downstream"
     )
@@ -36,12 +38,16 @@ class DispatchLoads:
         row = await self._database.glance(lambda tx: tx.one(_LOAD, downstream=effect.target, **key))
         if row is None or row["state"] != DispatchState.WAITING.value:
             return None
+        if row["paused_at"] is not None:
+            raise OutsideLimited("dispatching is paused", retry_after_s=_PAUSED_S)
         return _load(row, effect, await self._payload(effect))
 
     async def _payload(self, effect: ClaimedEffect) -> Prepared:
         key = (effect.upstream.key, effect.delivery or "")
         prepared = self._prepared.get(key)
-        if prepared is None:
+        if prepared is not None:
+            self._prepared.move_to_end(key)
+        else:
             prepared = self._prepared[key] = await self._prepare(*key)
             if len(self._prepared) > _KEEP:
                 self._prepared.popitem(last=False)

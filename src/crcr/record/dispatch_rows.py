@@ -29,7 +29,7 @@ _DISPATCH = Statement(
 _DROP = Statement(
     text(
         "UPDATE dispatches SET state = 'cancelled', reason = :reason, superseded_at = :at"
-        " WHERE upstream = :upstream AND number = :number AND state IN ('held', 'waiting')"
+        " WHERE upstream = :upstream AND number = :number AND state IN ('held', 'waiting', 'parked')"
         " AND action <> 'closed' AND (:any_head = 1 OR head_sha <> :head_sha)"
         # What is in doubt may be newer still: GitHub's answer decides about it.
         " AND NOT EXISTS (SELECT 1 FROM deliveries v WHERE v.guid = dispatches.delivery"
@@ -42,12 +42,21 @@ _SUPERSEDE = Statement(
         " AND superseded_at IS NULL AND head_sha <> :head_sha"
     )
 )
+# `state IN (...)` beside `state = ...` names the partial index over open effects to the planner.
 _DROP_EFFECTS = Statement(
     text(
         "UPDATE effects SET state = 'cancelled', finished_at = :at, last_error = :reason WHERE effect_id IN ("
         " SELECT e.effect_id FROM dispatches d JOIN effects e ON e.upstream = d.upstream AND e.target = d.downstream"
         " AND e.lane = d.lane AND e.delivery = d.delivery AND e.state IN ('waiting', 'claimed') AND e.state = 'waiting' AND e.kind = 'send_dispatch'"
         " WHERE d.upstream = :upstream AND d.number = :number AND d.state = 'cancelled')"
+    )
+)
+_DROP_PARKED = Statement(
+    text(
+        "UPDATE effects SET state = 'cancelled', finished_at = :at, last_error = :reason"
+        " WHERE upstream = :upstream AND state = 'parked' AND kind = 'send_dispatch' AND EXISTS (SELECT 1 FROM dispatches d"
+        " WHERE d.delivery = effects.delivery AND d.upstream = effects.upstream AND d.downstream = effects.target"
+        " AND d.number = :number AND d.state = 'cancelled')"
     )
 )
 _HELD = Statement(
@@ -122,6 +131,7 @@ async def drop_unsent(tx: Tx, upstream: RepoName, pull: Pull, drop: Drop, now: d
     reason = "the pull request was closed" if closed else f"superseded by {pull.head_sha[:12]}"
     await tx.run(_DROP, any_head=int(closed), head_sha=pull.head_sha, reason=reason, **where)
     await tx.run(_DROP_EFFECTS, reason=reason, **where)
+    await tx.run(_DROP_PARKED, reason=reason, **where)
     await tx.run(_SUPERSEDE, head_sha=pull.head_sha, **where)
 
 

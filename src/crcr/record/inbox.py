@@ -4,6 +4,7 @@ A GUID is taken once. The dispatches, what they supersede and the effects that w
 same commit as the delivery itself, so an acknowledged event is never without its consequences.
 """
 
+import json
 from datetime import datetime
 from typing import Any
 
@@ -16,7 +17,7 @@ from crcr.record.allowlists import Allowlists
 from crcr.record.database import Database, Tx
 from crcr.record.dispatch_rows import drop_unsent, held_dispatches, lane_of, release, write_dispatches
 from crcr.record.effect_rows import add_effects, effect_row
-from crcr.record.log_rows import note_change
+from crcr.record.log_rows import note_act, note_change
 from crcr.record.pull_rows import load_pull, save_pull
 from crcr.record.schema import deliveries
 from crcr.record.statement import Statement, inserting
@@ -37,10 +38,22 @@ _SEEN = Statement(
         deliveries.c.guid == bindparam("guid"), deliveries.c.upstream == bindparam("upstream")
     )
 )
+_OTHER_ID = Statement(
+    text(
+        "SELECT 1 FROM upstreams WHERE upstream = :upstream"
+        " AND repository_id IS NOT NULL AND repository_id <> :repository_id"
+    )
+)
+_ALARMED = Statement(
+    text(
+        "SELECT 1 FROM audit WHERE upstream = :upstream AND act = 'upstream_identity_changed' AND detail = :detail LIMIT 1"
+    )
+)
 _INSTALLED_AS = Statement(
     text(
-        "UPDATE upstreams SET repository_id = :repository_id, installation_id = coalesce(:installation_id, installation_id)"
-        " WHERE upstream = :upstream AND (repository_id IS NULL OR repository_id <> :repository_id"
+        "UPDATE upstreams SET repository_id = coalesce(repository_id, :repository_id),"
+        " installation_id = coalesce(:installation_id, installation_id)"
+        " WHERE upstream = :upstream AND (repository_id IS NULL"
         " OR installation_id IS NULL OR installation_id <> :installation_id)"
     )
 )
@@ -71,6 +84,9 @@ class Inbox:
         upstream = event.upstream
         if await tx.one(_SEEN, guid=receipt.guid, upstream=upstream.key):
             return Seen()
+        if await tx.one(_OTHER_ID, upstream=upstream.key, repository_id=event.repository_id):
+            await self._alarm(tx, event, receipt.received_at)
+            return Ignored(f"{upstream} is bound to another repository id than {event.repository_id}")
         planned = plan(event, await self._facts(tx, event))
         if isinstance(planned, Ignored):
             return planned
@@ -85,6 +101,20 @@ class Inbox:
         )
         await self._write_plan(tx, receipt, event, planned)
         return Taken(len(planned.dispatches), planned.state)
+
+    async def _alarm(self, tx: Tx, event: PullRequest | Push, now: datetime) -> None:
+        """Say once that somebody else has the upstream's name."""
+        detail = {"repository_id": event.repository_id}
+        if not await tx.one(_ALARMED, upstream=event.upstream.key, detail=json.dumps(detail)):
+            await note_act(
+                tx,
+                event.upstream,
+                who="relay",
+                act="upstream_identity_changed",
+                subject=str(event.upstream),
+                now=now,
+                **detail,
+            )
 
     async def _facts(self, tx: Tx, event: PullRequest | Push) -> UpstreamFacts:
         upstream = event.upstream

@@ -49,7 +49,8 @@ _UNCONFIRMED = Statement(
 )
 _UPSTREAM_INSTALLED = Statement(
     text(
-        "UPDATE upstreams SET installation_id = :installation_id, repository_id = :repository_id WHERE upstream = :name"
+        "UPDATE upstreams SET installation_id = :installation_id WHERE upstream = :name"
+        " AND (repository_id IS NULL OR repository_id = :repository_id)"
     )
 )
 

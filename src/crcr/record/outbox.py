@@ -40,10 +40,13 @@ WITH RECURSIVE queues(target) AS (
 )
 UPDATE effects SET
   unsure = CASE WHEN state = 'claimed' THEN 1 ELSE unsure END,
-  state = 'claimed', lease_owner = :owner, lease_until = :lease_until, attempts = attempts + 1
+  state = 'claimed', lease_owner = :owner, lease_until = :lease_until, attempts = attempts + 1,
+  first_attempt_at = coalesce(first_attempt_at, :now)
 WHERE effect_id IN (
   SELECT h.effect_id FROM heads h JOIN effects e ON e.effect_id = h.effect_id ORDER BY e.due_at LIMIT :most)
-RETURNING effect_id, upstream, kind, target, lane, delivery, payload, attempts, unsure, created_at
+AND (state = 'waiting' OR (state = 'claimed' AND lease_until <= :now))
+RETURNING effect_id, upstream, kind, target, lane, delivery, payload, attempts, unsure, created_at,
+  first_attempt_at, lease_until
 """)
 )
 _PAUSED = Statement(text("SELECT paused_at FROM upstreams WHERE upstream = :upstream"))
@@ -96,6 +99,17 @@ _PARKED_DISPATCH = Statement(
     text(
         "UPDATE dispatches SET state = 'parked', reason = :error"
         " WHERE upstream = :upstream AND delivery = :delivery AND downstream = :target AND state = 'waiting'"
+    )
+)
+_RUN_OF = Statement(
+    text(
+        "SELECT 1 FROM runs WHERE delivery = :delivery AND upstream = :upstream AND downstream = :target LIMIT 1"
+    )
+)
+_ARRIVED = Statement(
+    text(
+        "UPDATE dispatches SET state = 'sent', sent_at = attempted_at, reason = NULL"
+        " WHERE upstream = :upstream AND delivery = :delivery AND downstream = :target AND state <> 'sent'"
     )
 )
 _PAUSE_TARGET = Statement(
@@ -177,6 +191,10 @@ class Outbox:
                 "error": failure.error,
                 "unsure": unsure,
             }
+            if failure.unsure and await self._answered(tx, effect):
+                await tx.run(_DONE, effect_id=effect.effect_id, owner=self._owner, at=to_us(now))
+                await tx.run(_ARRIVED, **_dispatch_of(effect))
+                return
             if isinstance(failure.decision, GiveUp):
                 if await tx.run(_PARK, at=to_us(now), **mine) and effect.kind is EffectKind.SEND_DISPATCH:
                     await tx.run(_PARKED_DISPATCH, error=failure.error, **_dispatch_of(effect))
@@ -244,6 +262,12 @@ class Outbox:
         )
         return claimed
 
+    async def _answered(self, tx: Tx, effect: ClaimedEffect) -> bool:
+        """Whether a run has reported for it while its request was under way: then it arrived, whatever was lost."""
+        if effect.kind is not EffectKind.SEND_DISPATCH:
+            return False
+        return await tx.one(_RUN_OF, **_dispatch_of(effect)) is not None
+
     async def _note(self, tx: Tx, effect: ClaimedEffect, now: datetime) -> None:
         await note_change(
             tx, effect.upstream, "dispatch", downstream=effect.target, delivery=effect.delivery, now=now
@@ -266,4 +290,6 @@ def _claimed(row: Row, upstream: RepoName) -> ClaimedEffect:
         attempts=row["attempts"],
         unsure=bool(row["unsure"]),
         created_at=from_us(row["created_at"]),
+        first_attempt_at=from_us(row["first_attempt_at"]),
+        lease_until=from_us(row["lease_until"]),
     )

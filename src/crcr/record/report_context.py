@@ -58,6 +58,12 @@ _OPENED = Statement(
         " AND workflow = :workflow AND run_id = :run_id AND attempt = :attempt AND opened_by = :opened_by LIMIT 1"
     )
 )
+_UNDER_WAY = Statement(
+    text(
+        "SELECT 1 FROM effects WHERE upstream = :upstream AND target = :downstream AND state = 'claimed'"
+        " AND delivery = :delivery AND kind = 'send_dispatch'"
+    )
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +98,7 @@ class ReportContext:
             _job_facts(row) for row in await tx.all(_JOBS, **run, **_name_and_legs(report.job_name))
         )
         facts = ReportFacts(
-            dispatch=_dispatch_facts(dispatch),
+            dispatch=await _dispatch_facts(tx, dispatch),
             run_delivery=bound["delivery"] if bound else None,
             run_superseded=bool(bound and bound["superseded"]),
             sibling_runs=tuple(RunFacts(row["run_id"], bool(row["superseded"])) for row in siblings),
@@ -115,8 +121,11 @@ class ReportContext:
         return self.standing.upstream
 
     @property
-    def arrived(self) -> bool:
-        return self.dispatch is not None and self.dispatch["state"] == "sent"
+    def proves_arrival(self) -> bool:
+        """Whether this report ends a doubt; what is under way or waits untried is for its worker to tell."""
+        return (
+            self.dispatch is not None and self.dispatch["state"] != "sent" and bool(self.dispatch["unsure"])
+        )
 
     @property
     def number(self) -> int | None:
@@ -156,12 +165,13 @@ async def _opened_others(
     return await tx.one(_OPENED, **run, opened_by=signed_id) is not None
 
 
-def _dispatch_facts(row: Row | None) -> DispatchFacts | None:
+async def _dispatch_facts(tx: Tx, row: Row | None) -> DispatchFacts | None:
     if row is None:
         return None
-    return DispatchFacts(
-        row["event"], Level(row["level"]), from_us_or_none(row["sent_at"] or row["attempted_at"])
-    )
+    key = {name: row[name] for name in ("upstream", "delivery", "downstream")}
+    arrived = row["state"] == "sent" or bool(row["unsure"]) or await tx.one(_UNDER_WAY, **key) is not None
+    began_at = from_us_or_none(row["sent_at"] or row["attempted_at"])
+    return DispatchFacts(row["event"], Level(row["level"]), began_at, arrived)
 
 
 def _job_facts(row: Row) -> JobFacts:

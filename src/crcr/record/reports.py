@@ -4,7 +4,6 @@ The result, the run's binding, the live change and the forward stand in one comm
 finds them and is a repeat. Of any number of simultaneous reports exactly one is applied.
 """
 
-from dataclasses import replace
 from datetime import datetime, timedelta
 
 from sqlalchemy import text
@@ -23,6 +22,7 @@ from crcr.decide.downstream import (
 from crcr.decide.identity import Identity
 from crcr.decide.model import Binding, RepoName
 from crcr.decide.report import Report
+from crcr.errors import NoAllowlist
 from crcr.record.allowlists import Allowlists
 from crcr.record.database import Database, Row, Tx
 from crcr.record.forwards import Forwards
@@ -122,9 +122,7 @@ class Reports:
             found = [
                 await self._standing_of(tx, row, caller) for row in rows if row["upstream"] in self._upstreams
             ]
-            return tuple(
-                found or [await self._standing(tx, each, caller) for each in self._upstreams.values()]
-            )
+            return tuple(found) or await self._standings_anywhere(tx, caller)
 
         return await self._database.glance(unit)
 
@@ -137,7 +135,8 @@ class Reports:
             raise ValueError("a report is taken from listed repositories only")
 
         async def unit(tx: Tx) -> Outcome:
-            if standing.binding is None and (refusal := await self._refuse_stranger(tx, identity, standing)):
+            refusal = await self._refuse_now(tx, identity, standing, report.delivery_id)
+            if refusal is not None:
                 return refusal
             context = await ReportContext.load(tx, report, identity, standing, self._timeout(entry))
             outcome = judge(report, identity, entry, context.facts, now=now, job_timeout=context.job_timeout)
@@ -159,11 +158,15 @@ class Reports:
 
         return await self._database.write(unit)
 
-    async def _refuse_stranger(self, tx: Tx, identity: Identity, standing: Standing) -> Rejected | None:
-        """Of two repositories that show up under one unbound name at once, the first is bound and the other refused."""
-        known = await self._targets.known(tx, standing.upstream, identity.repository)
-        verdict = admit(identity, replace(standing, binding=known.binding if known else None))
-        return verdict if isinstance(verdict, Rejected) else None
+    async def _refuse_now(
+        self, tx: Tx, identity: Identity, standing: Standing, delivery: str
+    ) -> Rejected | None:
+        """Admission once more, inside the transaction: it may have ended, or the name been bound, a moment ago."""
+        for row in await tx.all(_STANDING, guid=delivery, caller=identity.repository.key):
+            if row["upstream"] == standing.upstream.key:
+                verdict = admit(identity, await self._standing_of(tx, row, identity.repository))
+                return verdict if isinstance(verdict, Rejected) else None
+        return None
 
     def _timeout(self, entry: Entry) -> timedelta:
         return timedelta(seconds=entry.job_timeout_s) if entry.job_timeout_s else self._job_timeout
@@ -174,6 +177,19 @@ class Reports:
         bound = row["repository_id"]
         binding = None if bound is None else Binding(bound, row["owner_id"], bool(row["confirmed"]))
         return Standing(upstream, allowlist.find(caller), binding, row["suspended_at"] is not None)
+
+    async def _standings_anywhere(self, tx: Tx, caller: RepoName) -> tuple[Standing, ...]:
+        """With every upstream that has a list; none of them having one is an outage, not an answer."""
+        found: list[Standing] = []
+        missing: NoAllowlist | None = None
+        for upstream in self._upstreams.values():
+            try:
+                found.append(await self._standing(tx, upstream, caller))
+            except NoAllowlist as none:
+                missing = none
+        if not found and missing is not None:
+            raise missing
+        return tuple(found)
 
     async def _standing(self, tx: Tx, upstream: RepoName, caller: RepoName) -> Standing:
         allowlist = await self._allowlists.in_force(tx, upstream)
@@ -226,7 +242,7 @@ class Reports:
         for older in outcome.supersedes:
             await tx.run(_SUPERSEDE_RUN, upstream=key["upstream"], downstream=key["downstream"], run_id=older)
             await tx.run(_SUPERSEDE_JOBS, **key, workflow=context.workflow, run_id=older)
-        if not context.arrived:
+        if context.proves_arrival:
             # The report itself proves that the dispatch arrived: what waits to be sent again need not be.
             await tx.run(_ARRIVED, **key)
             await tx.run(_NO_RETRY, **key, lane=context.lane, at=to_us(now))

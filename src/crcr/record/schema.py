@@ -244,6 +244,7 @@ effects = Table(
     Column("lease_until", BigInteger),
     Column("lease_owner", Text),
     Column("created_at", BigInteger, nullable=False),
+    Column("first_attempt_at", BigInteger),
     Column("finished_at", BigInteger),
     Column("last_error", Text),
     Index(

@@ -173,6 +173,9 @@ class SqliteDatabase:
             except sqlite3.Error as fault:
                 _fail(group, StoreUnavailable(f"the store did not take the write: {fault}"))
                 continue
+            except BaseException:
+                _fail(group, StoreUnavailable("the write was broken off"))
+                raise
             _answer(group)
             for name in signals:
                 self.signals.notify(name)

@@ -35,7 +35,11 @@ _TIME_OUT = Statement(
 _FORGET_BODIES = Statement(
     text(
         "UPDATE deliveries SET body = NULL WHERE (guid, upstream) IN (SELECT guid, upstream FROM deliveries"
-        " WHERE body IS NOT NULL AND received_at < :before ORDER BY received_at LIMIT :most)"
+        " WHERE body IS NOT NULL AND received_at < :before"
+        # What is still to be sent, or can still be retried, needs its body however old it is.
+        " AND NOT EXISTS (SELECT 1 FROM dispatches d WHERE d.delivery = deliveries.guid"
+        " AND d.upstream = deliveries.upstream AND d.state IN ('held', 'waiting', 'parked'))"
+        " ORDER BY received_at LIMIT :most)"
     )
 )
 _FORGET_EFFECTS = Statement(

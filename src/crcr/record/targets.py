@@ -50,6 +50,11 @@ _REBIND = Statement(
         " installation_id = NULL, alarm = NULL WHERE upstream = :upstream AND downstream = :downstream"
     )
 )
+_REBIND_UPSTREAM = Statement(
+    text(
+        "UPDATE upstreams SET repository_id = :repository_id, installation_id = NULL WHERE upstream = :upstream"
+    )
+)
 _ALARM = Statement(
     text("UPDATE repositories SET alarm = :alarm WHERE upstream = :upstream AND downstream = :downstream")
 )
@@ -220,9 +225,11 @@ class Targets:
     ) -> None:
         async def unit(tx: Tx) -> None:
             old = await self.known(tx, upstream, downstream)
-            if old is None:
+            if downstream == upstream:
+                await tx.run(_REBIND_UPSTREAM, upstream=upstream.key, repository_id=repository_id)
+            elif old is None:
                 raise NotFound(f"{downstream} is not known to {upstream}")
-            before = old.binding.repository_id if old.binding else None
+            before = old.binding.repository_id if old and old.binding else None
             await tx.run(
                 _REBIND,
                 upstream=upstream.key,

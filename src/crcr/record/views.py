@@ -54,7 +54,7 @@ class SqlViews:
                 at=now,
                 cursor=await newest_change(tx),
                 health=replace(health, last_result_at=_last_result_at(backends)),
-                allowlist=await allowlist_state(tx, upstream),
+                allowlist=await allowlist_state(tx, upstream, reader.seen),
                 levels=_by_level(backends),
             )
 

@@ -4,7 +4,8 @@ A backend that left the list is not shown, since nobody can say any more how vis
 """
 
 import json
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from sqlalchemy import text
@@ -68,7 +69,8 @@ async def who_is_seen(tx: Tx, lists: ListReader, upstream: RepoName) -> Seen:
     return Seen(shown, public, reporting)
 
 
-async def allowlist_state(tx: Tx, upstream: RepoName) -> AllowlistState:
+async def allowlist_state(tx: Tx, upstream: RepoName, seen: Seen | None = None) -> AllowlistState:
+    """The state for everybody; without `seen` for the operator, who sees every name."""
     newest = await tx.one(_NEWEST, upstream=upstream.key)
     in_force = await tx.one(_IN_FORCE, upstream=upstream.key)
     bad = newest is not None and not newest["good"]
@@ -78,14 +80,29 @@ async def allowlist_state(tx: Tx, upstream: RepoName) -> AllowlistState:
         source=in_force["source"] if in_force else None,
         read_at=from_us(in_force["read_at"]) if in_force else None,
         newest_is_bad=bad,
-        problems=tuple(Problem(*each) for each in problems if bad),
+        problems=tuple(_for_everybody(Problem(*each), seen) for each in problems if bad),
     )
+
+
+_NAME = re.compile(r"[A-Za-z0-9_-]+/[A-Za-z0-9._-]+")
+
+
+def _for_everybody(problem: Problem, seen: Seen | None) -> Problem:
+    """The problem without the names of repositories that are not public, or not known to be."""
+    if seen is None:
+        return problem
+
+    def mask(found: re.Match[str]) -> str:
+        return found[0] if found[0].lower() in seen.public else "(a repository)"
+
+    hint = problem.hint and _NAME.sub(mask, problem.hint)
+    return replace(problem, message=_NAME.sub(mask, problem.message), hint=hint)
 
 
 async def allowlist_view(tx: Tx, lists: ListReader, upstream: RepoName) -> AllowlistView:
     seen = await who_is_seen(tx, lists, upstream)
     return AllowlistView(
-        await allowlist_state(tx, upstream),
+        await allowlist_state(tx, upstream, seen),
         tuple(_listed(each, public=key in seen.public) for key, each in seen.shown.items()),
     )
 

@@ -114,6 +114,7 @@ def upgrade() -> None:
         sa.Column("lease_until", sa.BigInteger(), nullable=True),
         sa.Column("lease_owner", sa.Text(), nullable=True),
         sa.Column("created_at", sa.BigInteger(), nullable=False),
+        sa.Column("first_attempt_at", sa.BigInteger(), nullable=True),
         sa.Column("finished_at", sa.BigInteger(), nullable=True),
         sa.Column("last_error", sa.Text(), nullable=True),
         sa.PrimaryKeyConstraint("effect_id", name=op.f("pk_effects")),

@@ -101,6 +101,7 @@ def _route_stdlib(stream: TextIO, level: int, shared: list[Processor], render: P
         logger = logging.getLogger(name)
         logger.handlers.clear()
         logger.propagate = True
+        logger.setLevel(logging.NOTSET)  # a server started earlier in this process may have set its own
     for name in _QUIET:  # httpx writes every request, with its address, at info; alembic its habits
         logging.getLogger(name).setLevel(max(level, logging.WARNING))
     # Addresses may hold what belongs to nobody's log; the relay writes lines of its own.

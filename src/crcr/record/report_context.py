@@ -13,19 +13,18 @@ from crcr.decide.report import Report
 from crcr.decide.which_job import JobFacts
 from crcr.record.database import Row, Tx
 from crcr.record.job_rows import JobRow
-from crcr.record.schema import dispatches, jobs
+from crcr.record.schema import jobs
 from crcr.record.statement import Statement
 from crcr.record.times import from_us, from_us_or_none
 
+# A run answers one delivery, of whichever upstream; asked together, because every report asks both.
 _DISPATCH = Statement(
-    select(dispatches).where(
-        dispatches.c.upstream == bindparam("upstream"),
-        dispatches.c.delivery == bindparam("delivery"),
-        dispatches.c.downstream == bindparam("downstream"),
+    text(
+        "SELECT d.upstream, d.delivery, d.downstream, d.level, d.state, d.event, d.number, d.head_sha, d.lane, d.test,"
+        " d.unsure, d.attempted_at, d.sent_at, n.delivery AS run_delivery, n.superseded AS run_superseded"
+        " FROM dispatches d LEFT JOIN runs n ON n.run_id = :run_id AND n.downstream = d.downstream"
+        " WHERE d.upstream = :upstream AND d.delivery = :delivery AND d.downstream = :downstream LIMIT 1"
     )
-)
-_RUN = Statement(
-    text("SELECT delivery, superseded FROM runs WHERE run_id = :run_id AND downstream = :downstream")
 )
 _SIBLINGS = Statement(
     text(
@@ -89,8 +88,8 @@ class ReportContext:
             "downstream": identity.repository.key,
         }
         workflow = workflow_key(identity, report)
-        dispatch = await tx.one(_DISPATCH, **key)
-        bound = await tx.one(_RUN, run_id=report.run_id, downstream=key["downstream"])
+        dispatch = await tx.one(_DISPATCH, **key, run_id=report.run_id)
+        bound = dispatch["run_delivery"] if dispatch else None
         # A run meets its siblings once, when it is bound; from then on its own row says whether it counts.
         siblings = [] if bound else await tx.all(_SIBLINGS, **key, workflow=workflow, run_id=report.run_id)
         run = {**key, "workflow": workflow, "run_id": report.run_id, "attempt": report.run_attempt}
@@ -99,8 +98,8 @@ class ReportContext:
         )
         facts = ReportFacts(
             dispatch=await _dispatch_facts(tx, dispatch),
-            run_delivery=bound["delivery"] if bound else None,
-            run_superseded=bool(bound and bound["superseded"]),
+            run_delivery=bound,
+            run_superseded=bool(dispatch and dispatch["run_superseded"]),
             sibling_runs=tuple(RunFacts(row["run_id"], bool(row["superseded"])) for row in siblings),
             jobs=found,
             opened_others=await _opened_others(tx, run, identity.check_run_id, report.job_name, found),

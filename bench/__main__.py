@@ -7,6 +7,7 @@ import asyncio
 import json
 import os
 import platform
+import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -20,9 +21,10 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.client import percentile, request, send_all, send_steadily
-from bench.world import AUDIENCE, World, process, report, webhook
+from bench.world import AUDIENCE, World, free_port, process, report, webhook
 
-CALLBACKS = 8_000
+CALLBACKS = 4_000
+ROUNDS = 5
 CLIENTS = 32
 RUN = 17_000_000_000
 
@@ -82,7 +84,7 @@ def fan_out(targets: int, bar_s: float, folder: Path) -> list[Row]:
         _arrivals(world, targets)
         _wait_until_idle(world, 5 * targets)
         world.ask_outside("/reset")
-        began, _ = _post(world, 2)
+        began, answered_s = _post(world, 2)
         last = _arrivals(world, targets)[-1] - began
         time.sleep(0.3)
         calls = world.ask_outside("/arrivals")["calls"]
@@ -90,6 +92,9 @@ def fan_out(targets: int, bar_s: float, folder: Path) -> list[Row]:
             (f"last of {targets:,} targets reached", f"{last:.2f} s", f"< {bar_s} s", last < bar_s),
             (f"API calls for {targets:,} dispatches", str(calls), str(targets), calls == targets),
         ]
+        if targets == 1000:
+            text = f"{answered_s * 1000:.0f} ms"
+            rows.append(("its webhook answered: connection, 1,000 dispatches, commit", text, "", True))
         if targets == 100:
             rows += [
                 *_acknowledged(world),
@@ -109,53 +114,62 @@ def _acknowledged(world: World) -> list[Row]:
 
 
 def callbacks(folder: Path) -> list[Row]:
-    with running(1, folder) as (world, _):
-        body, headers, guid = webhook(1)
-        uvloop.run(send_all(world.relay, [request("/github/webhook", body, headers)], 1))
-        _arrivals(world, 1)
-        time.sleep(0.3)
-        relay = _callback_run(world, world.relay, guid, json.loads(body))
+    """Relay and bare app side by side, round about, so that both see the same moods of the machine."""
+    with running(1, folder) as (world, _), _bare(world, folder) as port:
+        relay, bare = [], []
+        for number in range(1, ROUNDS + 1):
+            body, headers, guid = webhook(number)
+            uvloop.run(send_all(world.relay, [request("/github/webhook", body, headers)], 1))
+            _arrivals(world, number)
+            time.sleep(0.3)
+            requests = _reports(world, guid, json.loads(body), RUN + number)
+            relay.append(_callback_run(world.relay, requests))
+            bare.append(_callback_run(port, requests))
         memory = _resident_mb(world)
-        with process(
-            "-m",
-            "bench.bare",
-            str(port := world.outside + 1),
-            str(folder / "bare.db"),
-            json.dumps(world.public_jwk()),
-            AUDIENCE,
-        ):
-            _wait_for_port(port)
-            bare = _callback_run(world, port, guid, json.loads(body))
-    ratio = relay[0] / bare[0]
+    ratio = statistics.median(mine[0] / its[0] for mine, its in zip(relay, bare, strict=True))
+    p50, p99 = (statistics.median(each[which] for each in relay) for which in (1, 2))
+    rates = [statistics.median(each[0] for each in runs) for runs in (relay, bare)]
     return [
-        ("callbacks, 25 KB, durable, 32 clients", f"{relay[0]:,.0f}/s", "", True),
-        ("the bare app in the same run", f"{bare[0]:,.0f}/s", "", True),
-        ("ratio", f"{ratio:.2f}", "≥ 0.80", ratio >= 0.8),
-        ("callback latency", f"P50 {relay[1]:.1f} ms, P99 {relay[2]:.1f} ms", "P99 < 40 ms", relay[2] < 40),
+        ("callbacks, 25 KB, durable, 32 clients", f"{rates[0]:,.0f}/s", "", True),
+        ("the bare app, round about with it", f"{rates[1]:,.0f}/s", "", True),
+        (f"ratio, median of {ROUNDS} rounds", f"{ratio:.2f}", "≥ 0.80", ratio >= 0.8),
+        ("callback latency", f"P50 {p50:.1f} ms, P99 {p99:.1f} ms", "P99 < 40 ms", p99 < 40),
         ("memory after the run", memory, "< 150 MB idle", True),
     ]
 
 
-def _callback_run(world: World, port: int, guid: str, payload: object) -> tuple[float, float, float]:
-    """Open and close CALLBACKS / 2 jobs, each report with a token of its own; return rate, P50 and P99 in ms."""
+@contextmanager
+def _bare(world: World, folder: Path) -> Iterator[int]:
+    port = free_port()
+    arguments = (str(port), str(folder / "bare.db"), json.dumps(world.public_jwk()), AUDIENCE)
+    with process("-m", "bench.bare", *arguments):
+        _wait_for_port(port)
+        yield port
+
+
+def _reports(world: World, guid: str, payload: object, run: int) -> list[bytes]:
+    """Reports that open and then close half as many jobs, each with a token of its own."""
     [name] = world.names()
     half = CALLBACKS // 2
-    tokens = [world.token(name, RUN, 40_000 + number % half) for number in range(CALLBACKS)]
-    requests = [
+    return [
         request(
             "/github/callback",
-            report(guid, payload, RUN, number % half, "in_progress" if number < half else "completed"),
-            {"Authorization": f"Bearer {tokens[number]}"},
+            report(guid, payload, run, number % half, "in_progress" if number < half else "completed"),
+            {"Authorization": f"Bearer {world.token(name, run, 40_000 + number % half)}"},
         )
         for number in range(CALLBACKS)
     ]
-    opening, closing = requests[:half], requests[half:]
-    first_s, first, statuses = uvloop.run(send_all(port, opening, CLIENTS))
-    second_s, second, more = uvloop.run(send_all(port, closing, CLIENTS))
+
+
+def _callback_run(port: int, requests: list[bytes]) -> tuple[float, float, float]:
+    """Send them, all starts before all ends; return the rate, P50 and P99 in ms."""
+    half = len(requests) // 2
+    first_s, first, statuses = uvloop.run(send_all(port, requests[:half], CLIENTS))
+    second_s, second, more = uvloop.run(send_all(port, requests[half:], CLIENTS))
     if set(statuses) | set(more) != {200}:
         raise SystemExit(f"not every callback was taken: {statuses} {more}")
     latencies = first + second
-    rate = CALLBACKS / (first_s + second_s)
+    rate = len(requests) / (first_s + second_s)
     return rate, percentile(latencies, 0.5) * 1000, percentile(latencies, 0.99) * 1000
 
 

@@ -17,12 +17,16 @@ from crcr.record.schema import jobs
 from crcr.record.statement import Statement
 from crcr.record.times import from_us, from_us_or_none
 
-# A run answers one delivery, of whichever upstream; asked together, because every report asks both.
+# A run answers one delivery, of whichever upstream; and the caller's standing may have changed since it was
+# admitted. Asked together, because every report asks all of it.
 _DISPATCH = Statement(
     text(
         "SELECT d.upstream, d.delivery, d.downstream, d.level, d.state, d.event, d.number, d.head_sha, d.lane, d.test,"
-        " d.unsure, d.attempted_at, d.sent_at, n.delivery AS run_delivery, n.superseded AS run_superseded"
+        " d.unsure, d.attempted_at, d.sent_at, n.delivery AS run_delivery, n.superseded AS run_superseded,"
+        " r.repository_id, r.owner_id, r.confirmed, r.suspended_at,"
+        " (SELECT max(v.version) FROM allowlist_versions v WHERE v.upstream = d.upstream AND v.good = 1) AS version"
         " FROM dispatches d LEFT JOIN runs n ON n.run_id = :run_id AND n.downstream = d.downstream"
+        " LEFT JOIN repositories r ON r.upstream = d.upstream AND r.downstream = d.downstream"
         " WHERE d.upstream = :upstream AND d.delivery = :delivery AND d.downstream = :downstream LIMIT 1"
     )
 )

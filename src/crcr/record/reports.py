@@ -135,10 +135,10 @@ class Reports:
             raise ValueError("a report is taken from listed repositories only")
 
         async def unit(tx: Tx) -> Outcome:
-            refusal = await self._refuse_now(tx, identity, standing, report.delivery_id)
+            context = await ReportContext.load(tx, report, identity, standing, self._timeout(entry))
+            refusal = await self._refuse_now(tx, context)
             if refusal is not None:
                 return refusal
-            context = await ReportContext.load(tx, report, identity, standing, self._timeout(entry))
             outcome = judge(report, identity, entry, context.facts, now=now, job_timeout=context.job_timeout)
             await self._write(tx, context, outcome, body, now)
             return outcome
@@ -158,15 +158,13 @@ class Reports:
 
         return await self._database.write(unit)
 
-    async def _refuse_now(
-        self, tx: Tx, identity: Identity, standing: Standing, delivery: str
-    ) -> Rejected | None:
+    async def _refuse_now(self, tx: Tx, context: ReportContext) -> Rejected | None:
         """Admission once more, inside the transaction: it may have ended, or the name been bound, a moment ago."""
-        for row in await tx.all(_STANDING, guid=delivery, caller=identity.repository.key):
-            if row["upstream"] == standing.upstream.key:
-                verdict = admit(identity, await self._standing_of(tx, row, identity.repository))
-                return verdict if isinstance(verdict, Rejected) else None
-        return None
+        if context.dispatch is None:
+            return None
+        standing = await self._standing_of(tx, context.dispatch, context.identity.repository)
+        verdict = admit(context.identity, standing)
+        return verdict if isinstance(verdict, Rejected) else None
 
     def _timeout(self, entry: Entry) -> timedelta:
         return timedelta(seconds=entry.job_timeout_s) if entry.job_timeout_s else self._job_timeout

@@ -1,6 +1,6 @@
 """SQLite behind the `Database` port: one writing connection that commits what is waiting as one group.
 
-Statements run inline on the event loop, each unit inside its own savepoint; only the COMMIT, which waits for
+Statements run inline on the event loop, and one unit's failure is undone for that unit alone; only the COMMIT, which waits for
 the disk (`synchronous=FULL`), runs in a thread. While one group commits the next one gathers. A caller is
 answered after the commit that holds its rows, never before. Why: docs/adr/0005-group-commit.md.
 """
@@ -207,6 +207,18 @@ class SqliteDatabase:
             self._writing.execute("PRAGMA busy_timeout=0")
 
     def _run_units(self, group: list[_Waiting[Any]]) -> set[str]:
+        """Run all without savepoints, as nearly always none fails; if one does, again with a savepoint for each."""
+        tx = SqliteTx(self._writing)
+        try:
+            for waiting in group:
+                waiting.result = _straight_through(waiting.unit(tx))
+        except Exception:  # noqa: BLE001  whose failure it is, the second run finds out
+            self._writing.execute("ROLLBACK")
+            self._writing.execute("BEGIN IMMEDIATE")
+            return self._run_units_apart(group)
+        return tx.signals
+
+    def _run_units_apart(self, group: list[_Waiting[Any]]) -> set[str]:
         signals: set[str] = set()
         for waiting in group:
             tx = SqliteTx(self._writing)

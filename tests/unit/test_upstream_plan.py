@@ -10,7 +10,8 @@ from crcr.decide.allowlist import Allowlist, Authors, Entry
 from crcr.decide.events import PullRequest, Push
 from crcr.decide.model import DeliveryState, DispatchState, Level, Pull, RepoName
 from crcr.decide.ordering import move_head
-from crcr.decide.upstream import DISPATCHED_ACTIONS, HEAD_IN_DOUBT, Drop, Ignored, Plan, UpstreamFacts, plan
+from crcr.decide.selection import DISPATCHED_ACTIONS
+from crcr.decide.upstream import HEAD_IN_DOUBT, Drop, Ignored, Plan, UpstreamFacts, plan
 
 T = datetime(2026, 9, 1, tzinfo=UTC)
 LATER = T + timedelta(seconds=1)

@@ -123,13 +123,6 @@ class Mark(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class DispatchKey:
-    upstream: RepoName
-    delivery: str
-    downstream: RepoName
-
-
-@dataclass(frozen=True, slots=True)
 class Binding:
     """The immutable ids behind a downstream's name; `confirmed` when GitHub itself told us, not a first caller."""
 

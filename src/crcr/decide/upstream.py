@@ -11,9 +11,7 @@ from crcr.decide.allowlist import Allowlist, Entry
 from crcr.decide.events import PullRequest, Push
 from crcr.decide.model import DeliveryState, DispatchState, Pull
 from crcr.decide.ordering import Place, move_head, place, present, touch
-from crcr.decide.selection import Choice, Verdict, select
-
-DISPATCHED_ACTIONS = frozenset({"opened", "reopened", "synchronize", "closed"})
+from crcr.decide.selection import DISPATCHED_ACTIONS, Choice, Verdict, select
 
 HEAD_IN_DOUBT = "head in doubt"
 DRAFT = "draft"

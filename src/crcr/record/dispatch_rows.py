@@ -94,34 +94,27 @@ async def write_dispatches(
             **shared,
             "downstream": each.entry.name.key,
             "level": int(each.entry.level),
-            "state": each.state.value,
+            "state": str(each.state),
             "reason": each.reason,
         }
         for each in planned
     ]
     if rows:
         await tx.many(_DISPATCH, rows)
-    await send(
-        tx, shared["upstream"], [row for row in rows if row["state"] == DispatchState.WAITING.value], now
-    )
+    await send(tx, shared["upstream"], [row for row in rows if row["state"] == DispatchState.WAITING], now)
 
 
 async def send(tx: Tx, upstream: str, rows: list[Any], now: datetime) -> None:
-    if rows:
-        await add_effects(
-            tx,
-            [
-                effect_row(
-                    upstream,
-                    EffectKind.SEND_DISPATCH,
-                    target=row["downstream"],
-                    lane=row["lane"],
-                    delivery=row["delivery"],
-                    now=now,
-                )
-                for row in rows
-            ],
-        )
+    if not rows:
+        return
+    shared = effect_row(upstream, EffectKind.SEND_DISPATCH, target="", lane="", now=now)
+    await add_effects(
+        tx,
+        [
+            {**shared, "target": row["downstream"], "lane": row["lane"], "delivery": row["delivery"]}
+            for row in rows
+        ],
+    )
 
 
 async def drop_unsent(tx: Tx, upstream: RepoName, pull: Pull, drop: Drop, now: datetime) -> None:

@@ -26,6 +26,7 @@ ALLOWED: dict[str, set[str]] = {
     "docs": {"settings", "decide", "app"},
     "app": {"decide", "errors", "receive", ""},
     "wiring": {"*"},
+    "company": {"deliver", "record", "wiring"},
     "front": {"*"},
     "cli": {"*"},
     "__main__": {"cli"},

@@ -6,13 +6,14 @@ from urllib.parse import urlsplit
 from starlette.requests import Request
 
 from crcr.app import Edge, create_app
+from crcr.company import Company
 from crcr.receive.address import client_address
 from crcr.record.signals import CHANGES
 from crcr.record.views import SqlViews
 from crcr.settings import Settings
 from crcr.show import api, events, health, pages
 from crcr.show.feed import Wakeups
-from crcr.wiring import Company, Services
+from crcr.wiring import Services
 
 
 def build_app(services: Services, *, work: bool = True) -> Edge:

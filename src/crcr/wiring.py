@@ -5,11 +5,9 @@ Tests and the demo override seams here (`Seams`), never inside a module.
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import partial
-from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -24,7 +22,7 @@ from crcr.deliver.allowlist_source import FileSource as FileReader
 from crcr.deliver.allowlist_source import GitHubSource as GitHubReader
 from crcr.deliver.effects import ConfirmHead, IdentifyRepository, RefreshAllowlist, SendDispatch
 from crcr.deliver.forward import ForwardResult
-from crcr.deliver.sweeper import FORGET_EVERY_S, REFRESH_EVERY_S, SWEEP_EVERY_S, Sweeper, repeat
+from crcr.deliver.sweeper import Sweeper
 from crcr.deliver.worker import Handler, Worker
 from crcr.errors import BadSettings
 from crcr.github.app_auth import AppAuth
@@ -47,12 +45,12 @@ from crcr.record.doubts import Doubts
 from crcr.record.forwards import Forwards
 from crcr.record.inbox import Inbox
 from crcr.record.installations import Installations
-from crcr.record.leases import free_leases, new_owner
+from crcr.record.leases import new_owner
 from crcr.record.memory_limits import MemoryLimits, Rule
 from crcr.record.migrate import migrate
 from crcr.record.outbox import Outbox
 from crcr.record.reports import Reports
-from crcr.record.signals import EFFECTS, Signals
+from crcr.record.signals import Signals
 from crcr.record.sqlite import SqliteDatabase
 from crcr.record.sweeps import Sweeps
 from crcr.record.targets import Targets
@@ -115,155 +113,154 @@ class Services:
         await self.database.close()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ground:
+    """What everything else stands on: the store, the clock, the ways out."""
+
+    settings: Settings
+    seams: Seams
+    signals: Signals
+    metrics: Metrics
+    database: SqliteDatabase
+    targets: Targets
+    allowlists: Allowlists
+    api_http: httpx.AsyncClient
+    keys_http: httpx.AsyncClient
+    forward_http: httpx.AsyncClient
+    github: GitHubClient
+
+    @property
+    def clock(self) -> Clock:
+        return self.seams.clock
+
+    @property
+    def upstreams(self) -> tuple[RepoName, ...]:
+        return tuple(upstream.name for upstream in self.settings.upstreams)
+
+
 def build(settings: Settings, seams: Seams | None = None) -> Services:
     """Open the store, bring its schema up to date, and wire everything to it."""
-    seams = seams or Seams()
-    clock, signals, metrics = seams.clock, Signals(), Metrics()
-    migrate(settings.database.path)
-    database = SqliteDatabase(settings.database.path, signals)
-    upstreams = tuple(upstream.name for upstream in settings.upstreams)
-    targets = Targets(database)
-    allowlists = Allowlists(database, targets, read_allowlist)
-    api_http, keys_http = seams.http(settings.github_api_url), seams.http(GITHUB_ACTIONS)
-    forward_http = seams.http(settings.hud_forward_url or GITHUB_ACTIONS)
-    github = _github(settings, api_http, clock)
-    keys = KeyCache(http_fetcher(keys_http), clock)
-    inbox = Inbox(database, allowlists, targets, {u.name.key: u.ignore_refs for u in settings.upstreams})
-    reports = Reports(
-        database,
-        allowlists=allowlists,
-        targets=targets,
-        forwards=Forwards(enabled=settings.hud_forward_url is not None),
-        upstreams=upstreams,
-        job_timeout=timedelta(seconds=settings.job_timeout_s),
-    )
-    limits = MemoryLimits(
-        {
-            CALLBACK: Rule(settings.rate_limit_per_min, 60.0),
-            FAILED_AUTHENTICATION: Rule(_FAILED_PER_MINUTE, 60.0),
-        },
-        clock,
+    ground = _ground(settings, seams or Seams())
+    clock, database, settings = ground.clock, ground.database, ground.settings
+    keys, inbox, reports, limits = (
+        KeyCache(http_fetcher(ground.keys_http), clock),
+        _inbox(ground),
+        _reports(ground),
+        _limits(ground),
     )
     refreshers = {
-        each.name.key: AllowlistRefresher(each.name, _source(each, github), allowlists, clock)
+        each.name.key: AllowlistRefresher(each.name, _source(each, ground.github), ground.allowlists, clock)
         for each in settings.upstreams
     }
-    worker = Worker(
-        Outbox(database, upstreams, owner=new_owner(), lease=_LEASE),
-        _handlers(
-            settings,
-            database=database,
-            targets=targets,
-            allowlists=allowlists,
-            github=github,
-            refreshers=refreshers,
-            http=forward_http,
-            clock=clock,
-        ),
-        clock=clock,
-        chance=seams.chance,
-        tally=metrics,
-        concurrency=settings.worker_concurrency,
-        on_crash=seams.on_crash,
-    )
     return Services(
         settings=settings,
         clock=clock,
         database=database,
-        signals=signals,
-        upstreams=upstreams,
-        allowlists=allowlists,
-        targets=targets,
+        signals=ground.signals,
+        upstreams=ground.upstreams,
+        allowlists=ground.allowlists,
+        targets=ground.targets,
         inbox=inbox,
         reports=reports,
-        acts=Acts(database, targets, allowlists),
+        acts=Acts(database, ground.targets, ground.allowlists),
         limits=limits,
-        github=github,
+        github=ground.github,
         keys=keys,
         refreshers=refreshers,
         sweeper=Sweeper(Sweeps(database, timedelta(days=settings.keep_bodies_days)), clock),
-        worker=worker,
-        metrics=metrics,
-        webhook=WebhookIntake(
-            secret=settings.github_webhook_secret.get_secret_value().encode(),
-            bodies=Bodies(_BODIES_AT_ONCE),
-            inbox=inbox,
-            installations=Installations(database),
-            upstreams=upstreams,
-            allowlist_places={
-                each.name: each.allowlist.place
-                for each in settings.upstreams
-                if not isinstance(each.allowlist, FileSource)
-            },
-            clock=clock,
-            tally=metrics,
-        ),
-        callback=CallbackIntake(
-            verifier=_verifier(settings, keys, clock),
-            limits=limits,
-            bodies=Bodies(_BODIES_AT_ONCE),
-            reports=reports,
-            trusted_proxies=settings.trusted_proxies,
-            clock=clock,
-            tally=metrics,
-        ),
-        http=(api_http, keys_http, forward_http),
+        worker=_worker(ground, refreshers),
+        metrics=ground.metrics,
+        webhook=_webhook(ground, inbox),
+        callback=_callback(ground, keys, limits, reports),
+        http=(ground.api_http, ground.keys_http, ground.forward_http),
         stopping=asyncio.Event(),
-        on_crash=seams.on_crash,
+        on_crash=ground.seams.on_crash,
     )
 
 
-class Company:
-    """The tasks that run beside the requests; stopping waits for what is under way."""
+def _ground(settings: Settings, seams: Seams) -> _Ground:
+    migrate(settings.database.path)
+    signals = Signals()
+    database = SqliteDatabase(settings.database.path, signals)
+    targets = Targets(database)
+    api_http = seams.http(settings.github_api_url)
+    return _Ground(
+        settings=settings,
+        seams=seams,
+        signals=signals,
+        metrics=Metrics(),
+        database=database,
+        targets=targets,
+        allowlists=Allowlists(database, targets, read_allowlist),
+        api_http=api_http,
+        keys_http=seams.http(GITHUB_ACTIONS),
+        forward_http=seams.http(settings.hud_forward_url or GITHUB_ACTIONS),
+        github=_github(settings, api_http, seams.clock),
+    )
 
-    def __init__(self, services: Services, *, work: bool) -> None:
-        self._services = services
-        self._work = work
-        self._stopping = services.stopping
-        self._tasks: list[asyncio.Task[None]] = []
 
-    async def start(self) -> None:
-        services = self._services
-        await services.acts.register_upstreams(services.upstreams, services.clock.now())
-        self._run(services.database.watch_other_processes())
-        if not self._work:
-            return
-        freed = await free_leases(
-            services.database, tuple(u.key for u in services.upstreams), services.clock.now()
-        )
-        if freed:
-            log.warning("leases_freed", effects=freed)
-        for refresher in services.refreshers.values():
-            await refresher.refresh_or_complain()
-        await services.sweeper.sweep()
-        wake = services.signals.subscribe(EFFECTS)
-        loop = partial(repeat, clock=services.clock, stopping=self._stopping)
-        self._run(services.worker.run(wake, self._stopping))
-        self._run(loop(services.sweeper.sweep, SWEEP_EVERY_S))
-        self._run(loop(services.sweeper.forget, FORGET_EVERY_S))
-        for refresher in services.refreshers.values():
-            self._run(loop(refresher.refresh_or_complain, REFRESH_EVERY_S))
+def _inbox(ground: _Ground) -> Inbox:
+    ignored = {upstream.name.key: upstream.ignore_refs for upstream in ground.settings.upstreams}
+    return Inbox(ground.database, ground.allowlists, ground.targets, ignored)
 
-    async def stop(self) -> None:
-        self._stopping.set()
-        watching, *working = self._tasks
-        await asyncio.gather(*working, return_exceptions=True)
-        watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)
-        await self._services.close()
 
-    def _run(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        task.add_done_callback(self._ended)
-        self._tasks.append(task)
+def _reports(ground: _Ground) -> Reports:
+    return Reports(
+        ground.database,
+        allowlists=ground.allowlists,
+        targets=ground.targets,
+        forwards=Forwards(enabled=ground.settings.hud_forward_url is not None),
+        upstreams=ground.upstreams,
+        job_timeout=timedelta(seconds=ground.settings.job_timeout_s),
+    )
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        """A loop that died takes the process with it: a relay that looks alive and sends nothing is worse."""
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            log.error("loop_died", exc_info=error)
-            self._services.deaths.append(error)
-            self._stopping.set()
+
+def _limits(ground: _Ground) -> MemoryLimits:
+    callbacks = Rule(ground.settings.rate_limit_per_min, 60.0)
+    failures = Rule(_FAILED_PER_MINUTE, 60.0)
+    return MemoryLimits({CALLBACK: callbacks, FAILED_AUTHENTICATION: failures}, ground.clock)
+
+
+def _worker(ground: _Ground, refreshers: dict[str, AllowlistRefresher]) -> Worker:
+    return Worker(
+        Outbox(ground.database, ground.upstreams, owner=new_owner(), lease=_LEASE),
+        _handlers(ground, refreshers),
+        clock=ground.clock,
+        chance=ground.seams.chance,
+        tally=ground.metrics,
+        concurrency=ground.settings.worker_concurrency,
+        on_crash=ground.seams.on_crash,
+    )
+
+
+def _webhook(ground: _Ground, inbox: Inbox) -> WebhookIntake:
+    on_github = {
+        each.name: each.allowlist.place
+        for each in ground.settings.upstreams
+        if not isinstance(each.allowlist, FileSource)
+    }
+    return WebhookIntake(
+        secret=ground.settings.github_webhook_secret.get_secret_value().encode(),
+        bodies=Bodies(_BODIES_AT_ONCE),
+        inbox=inbox,
+        installations=Installations(ground.database),
+        upstreams=frozenset(ground.upstreams),
+        allowlist_places=on_github,
+        clock=ground.clock,
+        tally=ground.metrics,
+    )
+
+
+def _callback(ground: _Ground, keys: KeyCache, limits: MemoryLimits, reports: Reports) -> CallbackIntake:
+    return CallbackIntake(
+        verifier=_verifier(ground.settings, keys, ground.clock),
+        limits=limits,
+        bodies=Bodies(_BODIES_AT_ONCE),
+        reports=reports,
+        trusted_proxies=ground.settings.trusted_proxies,
+        clock=ground.clock,
+        tally=ground.metrics,
+    )
 
 
 def _github(settings: Settings, http: httpx.AsyncClient, clock: Clock) -> GitHubClient:
@@ -301,34 +298,27 @@ def _source(upstream: UpstreamSetting, github: GitHubClient) -> Source:
     return GitHubReader(github, upstream.allowlist.place)
 
 
-def _handlers(
-    settings: Settings,
-    *,
-    database: SqliteDatabase,
-    targets: Targets,
-    allowlists: Allowlists,
-    github: GitHubClient,
-    refreshers: dict[str, AllowlistRefresher],
-    http: httpx.AsyncClient,
-    clock: Clock,
-) -> dict[EffectKind, Handler]:
-    handlers: dict[EffectKind, Handler] = {
+def _handlers(ground: _Ground, refreshers: dict[str, AllowlistRefresher]) -> dict[EffectKind, Handler]:
+    settings, github, clock = ground.settings, ground.github, ground.clock
+    return {
         EffectKind.SEND_DISPATCH: SendDispatch(
-            DispatchLoads(database),
-            targets,
+            DispatchLoads(ground.database),
+            ground.targets,
             github,
             callback_url=f"{settings.public_url.rstrip('/')}/github/callback",
             audience=settings.oidc_audiences[0],
         ),
-        EffectKind.IDENTIFY_REPOSITORY: IdentifyRepository(targets, github, clock),
-        EffectKind.CONFIRM_HEAD: ConfirmHead(Doubts(database, allowlists), github, clock),
+        EffectKind.IDENTIFY_REPOSITORY: IdentifyRepository(ground.targets, github, clock),
+        EffectKind.CONFIRM_HEAD: ConfirmHead(Doubts(ground.database, ground.allowlists), github, clock),
         EffectKind.REFRESH_ALLOWLIST: RefreshAllowlist(refreshers),
+        EffectKind.FORWARD_RESULT: _forwarder(settings, ground.forward_http),
     }
-    handlers[EffectKind.FORWARD_RESULT] = _not_wanted
-    if settings.hud_forward_url is not None and settings.hud_forward_token is not None:
-        token = settings.hud_forward_token.get_secret_value()
-        handlers[EffectKind.FORWARD_RESULT] = ForwardResult(http, settings.hud_forward_url, token)
-    return handlers
+
+
+def _forwarder(settings: Settings, http: httpx.AsyncClient) -> Handler:
+    if settings.hud_forward_url is None or settings.hud_forward_token is None:
+        return _not_wanted
+    return ForwardResult(http, settings.hud_forward_url, settings.hud_forward_token.get_secret_value())
 
 
 async def _not_wanted(_: ClaimedEffect) -> bool:

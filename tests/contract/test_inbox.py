@@ -8,43 +8,17 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from contract.databases import CORE, OTHER, OpenDatabase, Stores
-from crcr.decide.events import PullRequest, Push
 from crcr.decide.model import DeliveryState
 from crcr.decide.upstream import Ignored, Receipt, Seen, Taken
 from crcr.errors import NoAllowlist, StoreUnavailable
 from crcr.record.signals import EFFECTS
 from crcr.record.sqlite import SqliteDatabase
+from made import a_pull, a_push
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LISTED = "L1:\n  - org/one\n  - org/two: {drafts: false}\n"
-PULL = PullRequest(
-    upstream=CORE,
-    repository_id=1,
-    action="opened",
-    number=1,
-    head_sha="a" * 40,
-    before=None,
-    base_ref="main",
-    updated_at=NOW,
-    is_open=True,
-    merged=False,
-    draft=False,
-    labels=(),
-    title="Fix it",
-    author="ann",
-    author_association="NONE",
-    installation_id=1,
-)
-PUSH = Push(
-    upstream=CORE,
-    repository_id=1,
-    ref="refs/heads/gh/someone/1/head",
-    before="a" * 40,
-    after="b" * 40,
-    deleted=False,
-    changed_paths=frozenset(),
-    installation_id=1,
-)
+PULL = a_pull(upstream=CORE, number=1, updated_at=NOW)
+PUSH = a_push(upstream=CORE, ref="refs/heads/gh/someone/1/head")
 
 
 def receipt(guid: str = "d1", event: str = "pull_request") -> Receipt:

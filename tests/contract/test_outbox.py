@@ -9,33 +9,16 @@ import pytest
 
 from contract.databases import CORE, LEASE, OTHER, OpenDatabase, Stores
 from crcr.decide.effects import ClaimedEffect, Failure
-from crcr.decide.events import PullRequest
 from crcr.decide.model import RepoName
 from crcr.decide.retry import GiveUp, TryAgain
 from crcr.decide.upstream import Receipt, Taken
 from crcr.errors import StoreUnavailable
 from crcr.record.acts import ParkedFilter
+from made import a_pull
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LATER = NOW + LEASE
-PULL = PullRequest(
-    upstream=CORE,
-    repository_id=1,
-    action="opened",
-    number=1,
-    head_sha="a" * 40,
-    before=None,
-    base_ref="main",
-    updated_at=NOW,
-    is_open=True,
-    merged=False,
-    draft=False,
-    labels=(),
-    title="Fix it",
-    author="ann",
-    author_association="NONE",
-    installation_id=1,
-)
+PULL = a_pull(upstream=CORE, number=1, updated_at=NOW)
 
 
 def listing(*names: str) -> str:

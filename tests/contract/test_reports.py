@@ -16,7 +16,7 @@ from sqlalchemy import text
 
 from crcr.decide.allowlist import Reading
 from crcr.decide.downstream import OpenJob, Outcome, Rejected, RepeatedReport
-from crcr.decide.identity import Identity, IssuerKind
+from crcr.decide.identity import Identity
 from crcr.decide.model import RepoName
 from crcr.errors import NoAllowlist, StoreUnavailable
 from crcr.receive.allowlist_yaml import read_allowlist
@@ -32,23 +32,12 @@ from crcr.record.sqlite import SqliteDatabase
 from crcr.record.statement import Statement, inserting
 from crcr.record.targets import Targets
 from crcr.record.times import to_us
+from made import a_caller
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 UPSTREAM, SECOND, BACKEND = RepoName("up/stream"), RepoName("other/stream"), RepoName("org/backend")
 LISTED = Reading(source="test", text=f"L2:\n  - {BACKEND}\n")
-WHO = Identity(
-    issuer="https://issuer.example",
-    kind=IssuerKind.GITHUB,
-    repository=BACKEND,
-    repository_id=5,
-    owner_id=6,
-    run_id="10",
-    run_attempt=1,
-    check_run_id="100",
-    workflow_path=".github/workflows/ci.yml",
-    event_name="repository_dispatch",
-    expires_at=NOW,
-)
+WHO = a_caller()
 _DELIVERED = Statement(
     inserting(deliveries, "guid", "upstream", "event", "state", "source", "received_at", "body_bytes")
 )

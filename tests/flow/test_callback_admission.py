@@ -1,10 +1,13 @@
 """Admission and proof: a report counts for a dispatch that may have arrived, and only while its sender may speak."""
 
+from dataclasses import replace
 from pathlib import Path
 
+from callbacks import BACKEND, client_of, dispatched, post, refused
 from crcr.decide.model import RepoName
+from crcr.front import build_app
 from crcr.sim.faults import Match
-from stage import UPSTREAM, stage
+from stage import UPSTREAM, Stage, stage
 
 DISPATCHES = Match(method="POST", path="*/dispatches")
 
@@ -47,22 +50,29 @@ async def test_a_run_that_answered_while_the_answer_got_lost_makes_a_retry_point
         assert set(it.dispatch_states().values()) == {"sent"}
 
 
+class SuspendedMeanwhile:
+    """Limits in whose time an operator suspends the caller: between the first look at it and the second."""
+
+    def __init__(self, it: Stage) -> None:
+        self._it = it
+
+    async def check(self, scope: str, subject: str) -> None:
+        await self._it.services.limits.check(scope, subject)
+
+    async def take(self, scope: str, subject: str) -> None:
+        await self._it.services.limits.take(scope, subject)
+        core, one = RepoName(UPSTREAM), RepoName(BACKEND)
+        await self._it.services.targets.suspend(core, one, who="ann", now=self._it.clock.now())
+
+
 async def test_a_suspension_that_lands_between_the_two_looks_is_obeyed(tmp_path: Path) -> None:
-    async with stage(tmp_path, "L2: [org/one]", downstreams=("org/one",)) as it:
-        await it.github.open_pr(UPSTREAM, title="Suspended meanwhile")
-        await it.act()
-        run = it.github.runs("org/one")[0]
-        take = it.services.limits.take
+    async with dispatched(tmp_path) as (it, run):
+        callback = replace(it.services.callback, limits=SuspendedMeanwhile(it))
+        app = build_app(replace(it.services, callback=callback), work=False)
+        async with client_of(app) as http:
+            answer = await post(it, run, "build", "in_progress", http=http)
 
-        async def suspended_meanwhile(scope: str, subject: str) -> None:
-            await take(scope, subject)
-            core, one = RepoName(UPSTREAM), RepoName("org/one")
-            await it.services.targets.suspend(core, one, who="ann", now=it.clock.now())
-
-        object.__setattr__(it.services.limits, "take", suspended_meanwhile)
-        answer = await it.github.start_job(run, "build")
-
-        assert (answer.status_code, answer.json()["error"]["code"]) == (403, "suspended")
+        assert refused(answer) == (403, "suspended")
         assert it.jobs() == []
 
 

@@ -6,6 +6,7 @@ from crcr.decide.model import RepoName
 from crcr.record.acts import ParkedFilter
 from crcr.sim.faults import Match
 from stage import UPSTREAM, Stage, stage
+from told import BOTH, TWO, eventually, states, working
 
 CORE = RepoName(UPSTREAM)
 DISPATCHES = Match(method="POST", path="*/dispatches")
@@ -64,30 +65,19 @@ async def test_fault_08_closing_ends_dead_letters_too_so_a_retry_sends_nothing_s
 
 
 async def test_pausing_stops_what_was_claimed_and_not_yet_sent(tmp_path: Path) -> None:
-    async with stage(tmp_path, "L2: [org/one]", downstreams=("org/one",)) as it:
-        await it.github.open_pr(UPSTREAM, title="Just in time")
-        outbox = it.services.worker._outbox
-        [claimed] = await outbox.claim(10, it.clock.now())
-        await it.services.acts.pause(CORE, who="ann", now=it.clock.now())
-        await it.services.worker._do(claimed)
-        assert told(it) == []
+    async with stage(tmp_path, TWO, downstreams=BOTH, CRCR_WORKER_CONCURRENCY="1") as it:
+        gate = it.github.faults.hang(on=DISPATCHES, times=1)
+        async with working(it):
+            await it.github.open_pr(UPSTREAM, title="Just in time")
+            await gate.reached.wait()
+            await it.services.acts.pause(CORE, who="ann", now=it.clock.now())
+            gate.release()
+            await eventually(lambda: "waiting" in states(it, "effects", kind="send_dispatch"))
+        assert sorted(len(told(it, name)) for name in BOTH) == [0, 1]
 
         await it.services.acts.pause(CORE, who="ann", now=it.clock.now(), lift=True)
         await it.pass_time(10)
-        assert told(it) == ["opened"]
-
-
-async def test_what_is_claimed_and_waits_too_long_is_given_back_unbegun(tmp_path: Path) -> None:
-    async with stage(tmp_path, "L2: [org/one]", downstreams=("org/one",)) as it:
-        await it.github.open_pr(UPSTREAM, title="Late")
-        worker = it.services.worker
-        [claimed] = await worker._outbox.claim(10, it.clock.now())
-        it.clock.advance(100)
-        await worker._begin_or_give_back(claimed)
-
-        assert it.rows("SELECT state, attempts, unsure FROM effects WHERE kind = 'send_dispatch'") == [
-            {"state": "waiting", "attempts": 0, "unsure": 0}
-        ]
+        assert [told(it, name) for name in BOTH] == [["opened"], ["opened"]]
 
 
 async def test_fault_26_an_upstream_whose_name_a_stranger_has_is_not_listened_to(tmp_path: Path) -> None:
@@ -106,7 +96,7 @@ async def test_fault_26_an_upstream_whose_name_a_stranger_has_is_not_listened_to
         assert alarm["who"] == "relay"
 
 
-async def test_a_test_dispatch_is_not_forwarded_and_a_hidden_name_is_not_told(tmp_path: Path) -> None:
+async def test_a_hidden_name_is_not_told_by_the_problems_of_a_bad_allowlist(tmp_path: Path) -> None:
     allowlist = "L2:\n  - org/one\n  - org/hidden: {visibility: hidden}"
     async with stage(tmp_path, allowlist, downstreams=("org/one", "org/hidden")) as it:
         it.write_allowlist("L2:\n  - org/one\n  - org/hidden: {visibility: hiden}\nL1:\n  - org/hidden")

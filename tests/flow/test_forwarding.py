@@ -13,6 +13,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from callbacks import BACKEND, dispatched, outcome, post
+from crcr.decide.model import RepoName
+from stage import UPSTREAM
 
 TOKEN = "hud-token-0123456789"
 HUD = "hud.test"
@@ -66,6 +68,20 @@ async def test_a_result_is_forwarded_with_what_was_proved_apart_from_what_was_sa
     assert first["untrusted"]["callback_payload"]["workflow"]["check_run_id"] == f"{run.id}-1"
     assert said["workflow"]["check_run_id"] == str(run.job("build").id)
     assert hud.tokens == {TOKEN}
+
+
+async def test_what_answers_a_test_dispatch_is_recorded_and_not_forwarded(tmp_path: Path) -> None:
+    hud = Hud()
+    async with dispatched(tmp_path, outside={HUD: hud}, **SETTINGS) as (it, _):
+        core, backend = RepoName(UPSTREAM), RepoName(BACKEND)
+        await it.services.acts.dispatch_test(core, backend, "test-1", who="ann", now=it.clock.now())
+        await it.act()
+        run = next(each for each in it.github.runs(BACKEND) if each.delivery_id == "test-1")
+        assert outcome(await it.github.start_job(run, "build")) == "applied"
+        await it.act()
+
+        assert [job["delivery"] for job in it.jobs()] == ["test-1"]
+    assert hud.taken == []
 
 
 async def test_repeats_and_refused_reports_are_not_forwarded(tmp_path: Path) -> None:

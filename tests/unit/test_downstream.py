@@ -24,49 +24,18 @@ from crcr.decide.downstream import (
     judge,
     workflow_key,
 )
-from crcr.decide.identity import Identity, IssuerKind
+from crcr.decide.identity import Identity
 from crcr.decide.model import Binding, Conclusion, JobState, Level, RepoName
 from crcr.decide.report import Report, ReportStatus
 from crcr.decide.which_job import JobFacts
+from made import a_caller, a_start
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SIX_HOURS = timedelta(hours=6)
 BACKEND = RepoName("org/backend")
 ENTRY = Entry(name=BACKEND, level=Level.L2)
-IDENTITY = Identity(
-    issuer="https://issuer.example",
-    kind=IssuerKind.GITHUB,
-    repository=BACKEND,
-    repository_id=5,
-    owner_id=6,
-    run_id="10",
-    run_attempt=1,
-    check_run_id="100",
-    workflow_path=".github/workflows/ci.yml",
-    event_name="repository_dispatch",
-    expires_at=NOW,
-)
-STARTED = Report(
-    event_type="pull_request",
-    delivery_id="guid",
-    status=ReportStatus.IN_PROGRESS,
-    conclusion=None,
-    workflow_name="CI",
-    run_id="10",
-    run_attempt=1,
-    job_name="build",
-    url=None,
-    artifact_url=None,
-    check_run_text=None,
-    started_at=None,
-    completed_at=None,
-    late=False,
-    tests=None,
-    failed_tests=(),
-    failed_tests_cut=0,
-    environment=None,
-    untrusted=b"{}",
-)
+IDENTITY = a_caller(expires_at=NOW)
+STARTED = a_start()
 FINISHED = replace(STARTED, status=ReportStatus.COMPLETED, conclusion=Conclusion.SUCCESS)
 SENT = DispatchFacts("pull_request", Level.L2, NOW - timedelta(seconds=30), may_have_arrived=True)
 FACTS = ReportFacts(dispatch=SENT, run_delivery=None, sibling_runs=(), jobs=(), opened_others=False)

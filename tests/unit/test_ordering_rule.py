@@ -7,31 +7,15 @@ from typing import Any
 import pytest
 
 from crcr.decide.events import PullRequest
-from crcr.decide.model import Pull, RepoName
+from crcr.decide.model import Pull
 from crcr.decide.ordering import Place, believe, is_head, move_head, place, present, touch
 from crcr.decide.outside import PullFacts
+from made import a_pull
 
 T = datetime(2026, 9, 1, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
 A, B, C, D = ("a" * 40, "b" * 40, "c" * 40, "d" * 40)
-EVENT = PullRequest(
-    upstream=RepoName("pytorch/pytorch"),
-    repository_id=1,
-    action="synchronize",
-    number=7,
-    head_sha=B,
-    before=A,
-    base_ref="main",
-    updated_at=T,
-    is_open=True,
-    merged=False,
-    draft=False,
-    labels=("new",),
-    title="New title",
-    author="ann",
-    author_association="NONE",
-    installation_id=1,
-)
+EVENT = a_pull(action="synchronize", head_sha=B, before=A, updated_at=T, labels=("new",), title="New title")
 KNOWN = Pull(
     number=7,
     head_sha=B,

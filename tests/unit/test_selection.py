@@ -1,7 +1,6 @@
 """Which entry an event goes to, which waits, and which leaves it out."""
 
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -10,37 +9,12 @@ from crcr.decide.allowlist import Allowlist, Authors, Entry
 from crcr.decide.events import PullRequest, Push
 from crcr.decide.model import Level, RepoName
 from crcr.decide.selection import Choice, Verdict, matches_ref, select
+from made import a_pull, a_push
 
 UPSTREAM = RepoName("pytorch/pytorch")
 IGNORED = ("refs/heads/gh/**", "refs/heads/gh-readonly-queue/**")
-PULL = PullRequest(
-    upstream=UPSTREAM,
-    repository_id=1,
-    action="opened",
-    number=7,
-    head_sha="a" * 40,
-    before=None,
-    base_ref="main",
-    updated_at=datetime(2026, 9, 1, tzinfo=UTC),
-    is_open=True,
-    merged=False,
-    draft=False,
-    labels=(),
-    title="Fix it",
-    author="ann",
-    author_association="NONE",
-    installation_id=1,
-)
-PUSH = Push(
-    upstream=UPSTREAM,
-    repository_id=1,
-    ref="refs/heads/main",
-    before="a" * 40,
-    after="b" * 40,
-    deleted=False,
-    changed_paths=frozenset(),
-    installation_id=1,
-)
+PULL = a_pull(upstream=UPSTREAM)
+PUSH = a_push(upstream=UPSTREAM)
 
 
 def an_entry(**options: Any) -> Entry:

@@ -12,37 +12,12 @@ from crcr.decide.model import DeliveryState, DispatchState, Level, Pull, RepoNam
 from crcr.decide.ordering import move_head
 from crcr.decide.selection import DISPATCHED_ACTIONS
 from crcr.decide.upstream import HEAD_IN_DOUBT, Drop, Ignored, Plan, UpstreamFacts, plan
+from made import a_pull, a_push
 
 T = datetime(2026, 9, 1, tzinfo=UTC)
 LATER = T + timedelta(seconds=1)
-PULL = PullRequest(
-    upstream=RepoName("pytorch/pytorch"),
-    repository_id=1,
-    action="opened",
-    number=7,
-    head_sha="a" * 40,
-    before=None,
-    base_ref="main",
-    updated_at=T,
-    is_open=True,
-    merged=False,
-    draft=False,
-    labels=(),
-    title="Fix it",
-    author="ann",
-    author_association="NONE",
-    installation_id=1,
-)
-PUSH = Push(
-    upstream=PULL.upstream,
-    repository_id=1,
-    ref="refs/heads/main",
-    before="a" * 40,
-    after="b" * 40,
-    deleted=False,
-    changed_paths=frozenset(),
-    installation_id=1,
-)
+PULL = a_pull(upstream=RepoName("pytorch/pytorch"), updated_at=T)
+PUSH = a_push(upstream=PULL.upstream)
 OPEN = move_head(PULL, None)
 CLOSED = move_head(replace(PULL, action="closed", is_open=False, updated_at=LATER), OPEN)
 DOUBTFUL = replace(PULL, action="synchronize", head_sha="d" * 40, before="c" * 40)

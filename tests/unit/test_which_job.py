@@ -7,33 +7,15 @@ import pytest
 from crcr.decide.model import Conclusion, JobState
 from crcr.decide.report import Report, ReportStatus
 from crcr.decide.which_job import JobFacts, MatrixLeg, Refused, find_job
+from made import a_start
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 START, FINISH = ReportStatus.IN_PROGRESS, ReportStatus.COMPLETED
 
 
 def _report(status: ReportStatus, job_name: str = "build") -> Report:
-    return Report(
-        event_type="pull_request",
-        delivery_id="guid",
-        status=status,
-        conclusion=None if status is START else Conclusion.SUCCESS,
-        workflow_name="CI",
-        run_id="1",
-        run_attempt=1,
-        job_name=job_name,
-        url=None,
-        artifact_url=None,
-        check_run_text=None,
-        started_at=None,
-        completed_at=None,
-        late=False,
-        tests=None,
-        failed_tests=(),
-        failed_tests_cut=0,
-        environment=None,
-        untrusted=b"{}",
-    )
+    conclusion = None if status is START else Conclusion.SUCCESS
+    return a_start(status=status, conclusion=conclusion, run_id="1", job_name=job_name)
 
 
 def _row(

@@ -6,6 +6,7 @@ that follows is written as effects in the transaction that takes the delivery.
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
@@ -55,46 +56,35 @@ class Tally(Protocol):
     def delivery(self, event: str, outcome: str) -> None: ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookIntake:
-    def __init__(
-        self,
-        *,
-        secret: bytes,
-        bodies: Bodies,
-        inbox: Inbox,
-        installations: Installations,
-        upstreams: tuple[RepoName, ...],
-        allowlist_places: Mapping[RepoName, FilePlace],
-        clock: Clock,
-        tally: Tally,
-    ) -> None:
-        self._secret = secret
-        self._bodies = bodies
-        self._inbox = inbox
-        self._installations = installations
-        self._upstreams = {upstream: upstream for upstream in upstreams}
-        self._places = allowlist_places
-        self._clock = clock
-        self._tally = tally
+    secret: bytes
+    bodies: Bodies
+    inbox: Inbox
+    installations: Installations
+    upstreams: frozenset[RepoName]
+    allowlist_places: Mapping[RepoName, FilePlace]
+    clock: Clock
+    tally: Tally
 
     async def handle(self, request: Request) -> Answer:
         name = request.headers.get("x-github-event", "")
         try:
-            async with self._bodies.read(request, CAP_BYTES) as body:
+            async with self.bodies.read(request, CAP_BYTES) as body:
                 guid, event, packed = await self._examine(request, body)
-                receipt = Receipt(guid, name, "webhook", packed, len(body), self._clock.now())
+                receipt = Receipt(guid, name, "webhook", packed, len(body), self.clock.now())
             answer = await self._act(receipt, event)
         except CrcrError as refusal:
-            self._tally.delivery(name, refusal.code)
+            self.tally.delivery(name, refusal.code)
             raise
-        self._tally.delivery(name, _outcome(answer))
+        self.tally.delivery(name, _outcome(answer))
         return answer
 
     async def _examine(self, request: Request, body: bytes) -> tuple[str, Event, bytes]:
         signature = request.headers.get("x-hub-signature-256")
 
         def examine() -> tuple[str, Event, bytes]:
-            verify_signature(self._secret, body, signature)
+            verify_signature(self.secret, body, signature)
             name, guid = _headers(request)
             event = parse_event(name, body)
             if not isinstance(event, PullRequest | Push):
@@ -112,16 +102,16 @@ class WebhookIntake:
             return _ignored(event.reason)
         if isinstance(event, PullRequest | Push):
             return await self._take(receipt, event)
-        await self._installations.follow(event, receipt.received_at)
+        await self.installations.follow(event, receipt.received_at)
         return Answer(202, {"ok": True, "delivery": receipt.guid, "dispatches": 0})
 
     async def _take(self, receipt: Receipt, event: PullRequest | Push) -> Answer:
         # In a transaction of its own: it must stand even when no allowlist is in force to plan by.
         if refreshes := self._refreshes(event):
-            await self._inbox.refresh(refreshes, receipt.received_at)
-        if event.upstream not in self._upstreams:
+            await self.inbox.refresh(refreshes, receipt.received_at)
+        if event.upstream not in self.upstreams:
             return _ignored(f"{event.upstream} is not an upstream of this relay")
-        taken = await self._inbox.take(receipt, event)
+        taken = await self.inbox.take(receipt, event)
         if isinstance(taken, Ignored):
             return _ignored(taken.reason)
         if isinstance(taken, Seen):
@@ -134,7 +124,7 @@ class WebhookIntake:
         """Upstreams whose allowlist this push may have changed."""
         if not isinstance(event, Push):
             return ()
-        return tuple(upstream for upstream, place in self._places.items() if _touches(event, place))
+        return tuple(upstream for upstream, place in self.allowlist_places.items() if _touches(event, place))
 
 
 def _touches(event: Push, place: FilePlace) -> bool:

@@ -1,0 +1,93 @@
+"""Events, callers and reports as tests want them: whole and plain, with only what the story is about changed."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from crcr.decide.events import PullRequest, Push
+from crcr.decide.identity import Identity, IssuerKind
+from crcr.decide.model import RepoName
+from crcr.decide.report import Report, ReportStatus
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+UPSTREAM = RepoName("up/stream")
+BACKEND = RepoName("org/backend")
+
+_PULL = PullRequest(
+    upstream=UPSTREAM,
+    repository_id=1,
+    action="opened",
+    number=7,
+    head_sha="a" * 40,
+    before=None,
+    base_ref="main",
+    updated_at=NOW,
+    is_open=True,
+    merged=False,
+    draft=False,
+    labels=(),
+    title="Fix it",
+    author="ann",
+    author_association="NONE",
+    installation_id=1,
+)
+_PUSH = Push(
+    upstream=UPSTREAM,
+    repository_id=1,
+    ref="refs/heads/main",
+    before="a" * 40,
+    after="b" * 40,
+    deleted=False,
+    changed_paths=frozenset(),
+    installation_id=1,
+)
+_CALLER = Identity(
+    issuer="https://issuer.example",
+    kind=IssuerKind.GITHUB,
+    repository=BACKEND,
+    repository_id=5,
+    owner_id=6,
+    run_id="10",
+    run_attempt=1,
+    check_run_id="100",
+    workflow_path=".github/workflows/ci.yml",
+    event_name="repository_dispatch",
+    expires_at=NOW,
+)
+_START = Report(
+    event_type="pull_request",
+    delivery_id="guid",
+    status=ReportStatus.IN_PROGRESS,
+    conclusion=None,
+    workflow_name="CI",
+    run_id="10",
+    run_attempt=1,
+    job_name="build",
+    url=None,
+    artifact_url=None,
+    check_run_text=None,
+    started_at=None,
+    completed_at=None,
+    late=False,
+    tests=None,
+    failed_tests=(),
+    failed_tests_cut=0,
+    environment=None,
+    untrusted=b"{}",
+)
+
+
+def a_pull(**changes: Any) -> PullRequest:
+    return replace(_PULL, **changes)
+
+
+def a_push(**changes: Any) -> Push:
+    return replace(_PUSH, **changes)
+
+
+def a_caller(**changes: Any) -> Identity:
+    return replace(_CALLER, **changes)
+
+
+def a_start(**changes: Any) -> Report:
+    return replace(_START, **changes)

@@ -1,0 +1,97 @@
+"""The worker through its ports: what it begins, gives back and survives."""
+
+import asyncio
+from datetime import datetime, timedelta
+
+import pytest
+
+from clock import ManualClock, settle
+from crcr.decide.effects import ClaimedEffect, Failure
+from crcr.decide.model import EffectKind
+from crcr.deliver.worker import Worker
+from made import NOW, UPSTREAM
+
+
+class OneEffect:
+    """An outbox that hands out one effect, under a lease of this length, and remembers what became of it."""
+
+    def __init__(self, lease: timedelta) -> None:
+        self.effect = ClaimedEffect(
+            effect_id=1,
+            upstream=UPSTREAM,
+            kind=EffectKind.SEND_DISPATCH,
+            target="org/backend",
+            lane="pull/1",
+            delivery="guid",
+            payload=None,
+            attempts=1,
+            unsure=False,
+            created_at=NOW,
+            first_attempt_at=NOW,
+            lease_until=NOW + lease,
+        )
+        self._waiting = [self.effect]
+        self.released: list[ClaimedEffect] = []
+        self.failures: list[Failure] = []
+
+    async def claim(self, most: int, now: datetime) -> list[ClaimedEffect]:
+        claimed, self._waiting = self._waiting[:most], []
+        return claimed
+
+    async def finish(self, effect: ClaimedEffect, *, began_at: datetime | None, now: datetime) -> bool:
+        return True
+
+    async def fail(self, effect: ClaimedEffect, failure: Failure, now: datetime) -> None:
+        self.failures.append(failure)
+
+    async def postpone(self, effect: ClaimedEffect, until: datetime) -> None: ...
+
+    async def release(self, effects: list[ClaimedEffect]) -> None:
+        self.released += effects
+
+    async def next_due(self, now: datetime) -> datetime | None:
+        return None
+
+
+class Counted:
+    def effect(self, kind: str, outcome: str) -> None: ...
+    def dispatch_latency(self, seconds: float) -> None: ...
+
+
+async def work(outbox: OneEffect, error: Exception | None = None) -> tuple[int, list[Exception]]:
+    """Let a worker run until it has nothing to do; return how often it began, and what crashed."""
+    begun, crashes = [], list[Exception]()
+
+    async def handle(effect: ClaimedEffect) -> None:
+        begun.append(effect)
+        if error is not None:
+            raise error
+
+    handlers = {EffectKind.SEND_DISPATCH: handle}
+    clock = ManualClock(NOW)
+    worker = Worker(
+        outbox, handlers, clock=clock, chance=lambda: 0.5, tally=Counted(), on_crash=crashes.append
+    )
+    stopping = asyncio.Event()
+    running = asyncio.create_task(worker.run(asyncio.Event(), stopping))
+    await settle()
+    stopping.set()
+    await running
+    return len(begun), crashes
+
+
+@pytest.mark.parametrize(("lease_s", "begun"), [(120, 1), (31, 1), (29, 0), (-1, 0)])
+async def test_fault_10_what_may_soon_be_another_workers_is_given_back_unbegun(
+    lease_s: int, begun: int
+) -> None:
+    outbox = OneEffect(timedelta(seconds=lease_s))
+    assert await work(outbox) == (begun, [])
+    assert outbox.released == ([] if begun else [outbox.effect])
+
+
+async def test_an_effect_that_crashes_is_tried_again_as_unsure_and_ends_nobody() -> None:
+    outbox, bug = OneEffect(timedelta(seconds=120)), ZeroDivisionError("a bug")
+    assert await work(outbox, bug) == (1, [bug])
+    [failure] = outbox.failures
+    assert failure.unsure
+    assert failure.counts

@@ -6,8 +6,9 @@ from pathlib import Path
 from callbacks import BACKEND, client_of, dispatched, post, refused
 from crcr.decide.model import RepoName
 from crcr.front import build_app
+from crcr.receive.issuers import GITHUB_ACTIONS
 from crcr.sim.faults import Match
-from stage import UPSTREAM, Stage, stage
+from stage import AUDIENCE, UPSTREAM, Stage, stage
 
 DISPATCHES = Match(method="POST", path="*/dispatches")
 
@@ -90,3 +91,25 @@ async def test_a_re_run_that_leaves_its_attempt_out_means_the_signed_one(tmp_pat
 
         assert answer.status_code == 200, answer.text
         assert [job["attempt"] for job in it.jobs()] == [1, 2]
+
+
+async def test_beside_a_server_of_its_own_the_tokens_of_public_github_are_not_known(tmp_path: Path) -> None:
+    """The same names mean other repositories there."""
+    async with dispatched(tmp_path) as (it, run):
+        token = it.github.oidc_token(run, run.jobs[0], audience=AUDIENCE, iss=GITHUB_ACTIONS)
+        answer = await it.github.report(run, run.jobs[0], status="in_progress", token=token)
+
+        assert refused(answer) == (401, "not_authentic")
+        assert "is not known" in answer.json()["error"]["detail"]
+
+
+async def test_an_upstream_without_a_list_does_not_hide_the_answer_of_the_other(tmp_path: Path) -> None:
+    lists = {UPSTREAM: f"L2: [{BACKEND}]", "other/core": "L2: [not a name]"}
+    async with stage(tmp_path, lists, downstreams=(BACKEND,)) as it:
+        await it.github.open_pr(UPSTREAM)
+        await it.act()
+        run = it.github.runs(BACKEND)[0]
+        body = it.github.ci.report_body(run, run.jobs[0], "in_progress") | {"delivery_id": "made-up"}
+        answer = await it.github.report(run, run.jobs[0], status="in_progress", body=body)
+
+        assert refused(answer) == (404, "unknown_delivery")

@@ -92,8 +92,14 @@ async def test_fault_26_an_upstream_whose_name_a_stranger_has_is_not_listened_to
         assert pr.last_delivery is not None
         assert "another repository id" in pr.last_delivery.answer_body
         assert told(it) == ["opened"]
-        [alarm] = it.rows("SELECT who, act FROM audit WHERE act = 'upstream_identity_changed'")
+        [alarm] = it.rows("SELECT who FROM audit WHERE act = 'upstream_identity_changed'")
         assert alarm["who"] == "relay"
+
+        accepted = it.github.repository(UPSTREAM).id
+        await it.services.targets.rebind(CORE, CORE, accepted, who="ann", now=it.clock.now())
+        await it.github.open_pr(UPSTREAM, title="Accepted")
+        await it.act()
+        assert told(it) == ["opened", "opened"]
 
 
 async def test_a_hidden_name_is_not_told_by_the_problems_of_a_bad_allowlist(tmp_path: Path) -> None:

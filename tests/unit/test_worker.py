@@ -8,7 +8,9 @@ import pytest
 from clock import ManualClock, settle
 from crcr.decide.effects import ClaimedEffect, Failure
 from crcr.decide.model import EffectKind
+from crcr.decide.retry import TryAgain
 from crcr.deliver.worker import Worker
+from crcr.errors import NotFound, OutsideLimited, OutsideRefused, OutsideUnreachable, OutsideUnsure
 from made import NOW, UPSTREAM
 
 
@@ -95,3 +97,23 @@ async def test_an_effect_that_crashes_is_tried_again_as_unsure_and_ends_nobody()
     [failure] = outbox.failures
     assert failure.unsure
     assert failure.counts
+
+
+@pytest.mark.parametrize(
+    ("error", "again", "unsure", "counts"),
+    [
+        (OutsideUnsure("a time-out"), True, True, True),
+        (OutsideUnreachable("refused"), True, False, True),
+        (OutsideLimited("wait", retry_after_s=60), True, False, False),
+        (OutsideRefused("the token was not taken", status=401), True, False, True),
+        (OutsideRefused("too large", status=422), False, False, True),
+        (NotFound("the body is gone"), False, False, True),
+    ],
+)
+async def test_each_fault_leads_to_its_own_decision(
+    error: Exception, again: bool, unsure: bool, counts: bool
+) -> None:
+    outbox = OneEffect(timedelta(seconds=120))
+    await work(outbox, error)
+    [failure] = outbox.failures
+    assert (isinstance(failure.decision, TryAgain), failure.unsure, failure.counts) == (again, unsure, counts)

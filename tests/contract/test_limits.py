@@ -11,7 +11,10 @@ from hypothesis import strategies as st
 from clock import ManualClock
 from crcr.errors import LimiterUnavailable, RateLimited
 from crcr.ports import Clock, Limits
-from crcr.record.memory_limits import CALLBACK, DEFAULT_RULES, FAILED_AUTHENTICATION, MemoryLimits, Rule
+from crcr.receive.callback import CALLBACK, FAILED_AUTHENTICATION
+from crcr.record.memory_limits import MemoryLimits, Rule
+
+RULES = {CALLBACK: Rule(limit=300, window_s=60), FAILED_AUTHENTICATION: Rule(limit=30, window_s=60)}
 
 Build = Callable[[Mapping[str, Rule], Clock], Limits]
 """Makes a limiter whose windows are all empty."""
@@ -31,7 +34,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def limits(build: Build, clock: ManualClock) -> Limits:
-    return build(DEFAULT_RULES, clock)
+    return build(RULES, clock)
 
 
 async def take(limits: Limits, times: int, *, subject: str = "org/backend", scope: str = CALLBACK) -> None:
@@ -127,7 +130,7 @@ async def test_no_window_ever_holds_more_than_its_limit(
 
 
 async def test_in_memory_empty_windows_are_forgotten(clock: ManualClock) -> None:
-    limits = MemoryLimits(DEFAULT_RULES, clock, max_subjects=100)
+    limits = MemoryLimits(RULES, clock, max_subjects=100)
     for round_number in range(3):
         for number in range(100):
             await limits.take(CALLBACK, f"org/{round_number}-{number}")

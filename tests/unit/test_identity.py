@@ -21,7 +21,7 @@ from crcr.decide.identity import Identity, IssuerKind
 from crcr.decide.model import RepoName
 from crcr.errors import CrcrError, KeysUnavailable, NotAuthentic, NotRegistered
 from crcr.receive.identity import MAX_TOKEN_BYTES, OidcVerifier
-from crcr.receive.issuers import GITHUB_ACTIONS, Issuer, enterprise_issuer, issuer_of, issuer_table
+from crcr.receive.issuers import GITHUB_ACTIONS, Issuer, issuer_of, issuer_table
 from crcr.receive.jwks import KeyCache
 
 AUDIENCE = "crcr-relay"
@@ -305,7 +305,7 @@ async def test_the_workflow_is_the_path_in_its_signed_ref(workflow_ref: str, pat
 
 
 async def test_an_enterprise_server_is_an_issuer_by_configuration_and_signs_no_check_run() -> None:
-    world = World(issuers=(enterprise_issuer("ghe.example"),))
+    world = World(issuers=(issuer_of("https://ghe.example/_services/token", IssuerKind.GITHUB),))
     signed = token(iss="https://ghe.example/_services/token", check_run_id=...)
     identity = await world.verifier.verify(signed)
     assert (identity.kind, identity.check_run_id) == (IssuerKind.GITHUB, None)

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from crcr.decide.model import Level, RepoName
-from crcr.decide.payload import MAX_BODY_BYTES, DispatchBody, Relay, dispatch_body, prepare
+from crcr.decide.payload import MAX_BODY_BYTES, DispatchBody, Relay, prepare
 from crcr.decide.payload_trim import MARK, STEPS, encode
 from crcr.errors import BadRequest
 from published import example, webhook_examples
@@ -51,7 +51,7 @@ def _push(commits: int, **changes: Any) -> dict[str, Any]:
 
 
 def _dispatch(payload: dict[str, Any], event_type: str = "pull_request") -> DispatchBody:
-    return dispatch_body(event_type=event_type, delivery_id=GUID, payload=payload, relay=RELAY)
+    return prepare(event_type=event_type, delivery_id=GUID, payload=payload).dispatch(RELAY)
 
 
 def _sent(made: DispatchBody) -> dict[str, Any]:
@@ -236,7 +236,7 @@ def test_one_preparation_serves_every_level() -> None:
     prepared = prepare(event_type="pull_request", delivery_id=GUID, payload=payload)
     for level in Level:
         relay = replace(RELAY, level=level)
-        single = dispatch_body(event_type="pull_request", delivery_id=GUID, payload=payload, relay=relay)
+        single = prepare(event_type="pull_request", delivery_id=GUID, payload=payload).dispatch(relay)
         assert prepared.dispatch(relay) == single
         assert json.loads(single.body)["client_payload"]["relay"]["level"] == f"L{level.value}"
 

@@ -97,13 +97,6 @@ def prepare(*, event_type: str, delivery_id: str, payload: Mapping[str, Any]) ->
     return Prepared(head, (verbatim, trimmed) if near else (trimmed,))
 
 
-def dispatch_body(
-    *, event_type: str, delivery_id: str, payload: Mapping[str, Any], relay: Relay
-) -> DispatchBody:
-    """Return the whole request body for one downstream; for many, `prepare` once."""
-    return prepare(event_type=event_type, delivery_id=delivery_id, payload=payload).dispatch(relay)
-
-
 def _head(event_type: str, delivery_id: str) -> bytes:
     """Write everything before the payload; GitHub takes at most 10 keys in `client_payload`, and we use four."""
     name, delivery = encode(event_type), encode(delivery_id)

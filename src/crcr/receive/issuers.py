@@ -74,11 +74,6 @@ def issuer_of(issuer: str, kind: IssuerKind, *, jwks_url: str | None = None) -> 
     return Issuer(issuer, kind, jwks_url or issuer + habits.keys_path, max_age_s=habits.max_age_s)
 
 
-def enterprise_issuer(host: str) -> Issuer:
-    """Return the Actions issuer of a GitHub Enterprise Server."""
-    return issuer_of(f"https://{host}/_services/token", IssuerKind.GITHUB)
-
-
 def known_issuers() -> tuple[Issuer, ...]:
     """Return the issuers that need no configuration. CircleCI has one per organisation: each is configured."""
     return (

@@ -9,7 +9,6 @@ from collections import OrderedDict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from types import MappingProxyType
 
 from crcr.errors import LimiterUnavailable, RateLimited
 from crcr.ports import Clock
@@ -27,18 +26,6 @@ class Rule:
     def __post_init__(self) -> None:
         if self.limit < 1 or self.window_s <= 0:
             raise ValueError("a limit needs at least one take and some time")
-
-
-CALLBACK = "callback"
-FAILED_AUTHENTICATION = "failed_authentication"
-
-DEFAULT_RULES: Mapping[str, Rule] = MappingProxyType(
-    {
-        CALLBACK: Rule(limit=300, window_s=60),
-        FAILED_AUTHENTICATION: Rule(limit=30, window_s=60),
-    }
-)
-"""Callbacks count per repository, failed authentications per address."""
 
 
 class MemoryLimits:

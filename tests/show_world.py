@@ -20,6 +20,7 @@ from crcr.decide.model import RepoName
 from crcr.receive.allowlist_yaml import read_allowlist as check
 from crcr.record import schema
 from crcr.record.allowlists import Allowlists
+from crcr.record.publishing import Publishing
 from crcr.record.signals import Signals
 from crcr.record.sqlite import SqliteDatabase
 from crcr.record.targets import Targets
@@ -151,7 +152,7 @@ async def open_world(
     engine = create_engine(f"sqlite:///{folder / 'crcr.db'}")
     schema.metadata.create_all(engine)
     database = SqliteDatabase(folder / "crcr.db", Signals())
-    lists = Allowlists(database, Targets(database), check)
+    lists = Allowlists(database, Targets(database, Publishing({})), Publishing({}), check)
     clock = ManualClock(now) if now else ManualClock()
     world = World(engine, database, SqlViews(database, lists, upstreams), clock)
     for each in upstreams:

@@ -25,6 +25,8 @@ ALLOWED: dict[str, set[str]] = {
     "sim": {"sim"},
     "docs": {"settings", "decide", "app"},
     "app": {"decide", "errors", "receive", ""},
+    "ground": {"*"},
+    "handlers": {"*"},
     "wiring": {"*"},
     "company": {"deliver", "record", "wiring"},
     "front": {"*"},
@@ -119,6 +121,7 @@ def test_everything_is_caught_only_in_the_worker_and_at_the_edge() -> None:
         <= {
             "app.py",
             "deliver/worker.py",
+            "deliver/recover.py",  # a webhook that broke us live is in the log, and would break every start
             "record/sqlite.py",  # one caller's failure is handed back to that caller; a failed group is rolled back
             "receive/body.py",  # gives its bytes back and raises on
             "github/lanes.py",  # gives its connection back and raises on

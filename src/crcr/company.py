@@ -7,6 +7,7 @@ from typing import Any
 
 import structlog
 
+from crcr.deliver.reconcile import RECONCILE_EVERY_S
 from crcr.deliver.sweeper import FORGET_EVERY_S, REFRESH_EVERY_S, SWEEP_EVERY_S, repeat
 from crcr.record.leases import free_leases
 from crcr.record.signals import EFFECTS
@@ -43,8 +44,17 @@ class Company:
         self._run(services.worker.run(wake, self._stopping))
         self._run(loop(services.sweeper.sweep, SWEEP_EVERY_S))
         self._run(loop(services.sweeper.forget, FORGET_EVERY_S))
+        self._run(self._reconcile())
         for refresher in services.refreshers.values():
             self._run(loop(refresher.refresh_or_complain, REFRESH_EVERY_S))
+
+    async def _reconcile(self) -> None:
+        """At once, for what was missed while we were away, and every few minutes from then on."""
+        services = self._services
+        await services.reconciler.run_quietly()
+        await repeat(
+            services.reconciler.run_quietly, RECONCILE_EVERY_S, clock=services.clock, stopping=self._stopping
+        )
 
     async def stop(self) -> None:
         self._stopping.set()

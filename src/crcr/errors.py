@@ -153,3 +153,9 @@ class OutsideLimited(OutsideFault):
     def __init__(self, detail: str, *, retry_after_s: float) -> None:
         super().__init__(detail)
         self.retry_after_s = retry_after_s
+
+
+class NotYet(OutsideLimited):
+    """What is asked about has not happened yet: the same question later will tell."""
+
+    code = "not_yet"

@@ -7,9 +7,24 @@ transitions of the domain, not operations on tables.
 from datetime import datetime
 from typing import Protocol
 
+from crcr.decide.check_runs import Shown
 from crcr.decide.identity import Identity
 from crcr.decide.model import RepoName
-from crcr.decide.outside import FilePlace, FileText, PullFacts, RepositoryFacts, Target
+from crcr.decide.outside import (
+    ActionsJob,
+    ActionsRun,
+    ChangedFiles,
+    Comparison,
+    FilePlace,
+    FileText,
+    FoundCheck,
+    LogPage,
+    PostedComment,
+    PullFacts,
+    RepositoryFacts,
+    Role,
+    Target,
+)
 
 
 class Clock(Protocol):
@@ -51,4 +66,78 @@ class GitHub(Protocol):
 
     async def read_file(self, place: FilePlace, *, etag: str | None) -> FileText | None:
         """Return the file's text, or None when it still is what `etag` names."""
+        ...
+
+
+class Checks(Protocol):
+    """An upstream's check runs. `keep` leaves that many points of the minute to more urgent writes."""
+
+    async def create_check(
+        self, where: Target, *, head_sha: str, name: str, external_id: str, shown: Shown, keep: int = 0
+    ) -> int:
+        """Return the check run's id; doing it twice makes two of the same name."""
+        ...
+
+    async def update_check(self, where: Target, check_run_id: int, shown: Shown, *, keep: int = 0) -> None:
+        """Show something else; annotations are added to those that the check already has."""
+        ...
+
+    async def find_checks(self, where: Target, head_sha: str, name: str) -> tuple[FoundCheck, ...]:
+        """Return the check runs of that name, other Apps' too."""
+        ...
+
+
+class Changes(Protocol):
+    """What an upstream's pull requests and commits hold."""
+
+    async def pull_files(self, where: Target, number: int) -> ChangedFiles: ...
+
+    async def compare(self, where: Target, base: str, head: str) -> Comparison: ...
+
+    async def commit_tree(self, where: Target, sha: str) -> str: ...
+
+    async def commit_pulls(self, where: Target, sha: str) -> tuple[int, ...]:
+        """Return the numbers of the open pull requests into this repository that the commit is part of."""
+        ...
+
+
+class People(Protocol):
+    """Who may do what in an upstream, and answers to them."""
+
+    async def permission(self, where: Target, login: str) -> Role: ...
+
+    async def comment(self, where: Target, number: int, body: str) -> int:
+        """Return the comment's id."""
+        ...
+
+    async def comments(self, where: Target, number: int, since: datetime) -> tuple[PostedComment, ...]:
+        """Return what was written or changed since then, by anybody."""
+        ...
+
+    async def react(self, where: Target, comment_id: int, content: str) -> None:
+        """React to a comment; doing it twice leaves one reaction."""
+        ...
+
+
+class Actions(Protocol):
+    """A downstream's workflow runs."""
+
+    async def rerun(self, where: Target, run_id: int, *, failed_only: bool) -> None: ...
+
+    async def read_run(self, where: Target, run_id: int) -> ActionsRun: ...
+
+    async def list_runs(
+        self, where: Target, *, event: str, since: datetime, until: datetime
+    ) -> tuple[ActionsRun, ...]: ...
+
+    async def run_jobs(self, where: Target, run_id: int, attempt: int) -> tuple[ActionsJob, ...]: ...
+
+
+class DeliveryLog(Protocol):
+    """The App's webhooks as GitHub logged them, the newest first."""
+
+    async def delivery_log(self, cursor: str | None) -> LogPage: ...
+
+    async def logged_delivery(self, log_id: int) -> tuple[str, str, bytes]:
+        """Return the GUID, the event's name and the payload."""
         ...

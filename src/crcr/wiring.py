@@ -1,10 +1,10 @@
-"""The composition root: settings in, a working relay out. The only place that names concrete classes.
+"""The composition root: settings in, a working relay out. With `ground` and `handlers` the only place that names
+concrete classes.
 
-Tests and the demo override seams here (`Seams`), never inside a module.
+Tests and the demo override seams (`Seams`), never inside a module.
 """
 
 import asyncio
-import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -13,44 +13,38 @@ from urllib.parse import urlsplit
 import httpx
 import structlog
 
-from crcr.clock import SystemClock
-from crcr.decide.effects import ClaimedEffect
 from crcr.decide.identity import IssuerKind
-from crcr.decide.model import EffectKind, RepoName
+from crcr.decide.model import RepoName
 from crcr.deliver.allowlist_source import AllowlistRefresher, Source
 from crcr.deliver.allowlist_source import FileSource as FileReader
 from crcr.deliver.allowlist_source import GitHubSource as GitHubReader
-from crcr.deliver.effects import ConfirmHead, IdentifyRepository, RefreshAllowlist, SendDispatch
-from crcr.deliver.forward import ForwardResult
+from crcr.deliver.reconcile import Reconciler
+from crcr.deliver.recover import Recovery
 from crcr.deliver.sweeper import Sweeper
-from crcr.deliver.worker import Handler, Worker
-from crcr.errors import BadSettings
-from crcr.github.app_auth import AppAuth
+from crcr.deliver.worker import Worker
 from crcr.github.client import GitHubClient
-from crcr.github.governor import Governor
-from crcr.github.lanes import open_http
-from crcr.github.tokens import TokenCache
+from crcr.ground import Ground, Seams, open_ground
+from crcr.handlers import effect_handlers
 from crcr.ports import Clock
-from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.receive.body import Bodies
 from crcr.receive.callback import CALLBACK, FAILED_AUTHENTICATION, CallbackIntake
 from crcr.receive.identity import OidcVerifier
 from crcr.receive.issuers import GITHUB_ACTIONS, issuer_of, issuer_table
 from crcr.receive.jwks import KeyCache, http_fetcher
 from crcr.receive.webhook import WebhookIntake
+from crcr.record.actions_news import ActionsNews
 from crcr.record.acts import Acts
 from crcr.record.allowlists import Allowlists
-from crcr.record.dispatch_loads import DispatchLoads
-from crcr.record.doubts import Doubts
 from crcr.record.forwards import Forwards
 from crcr.record.inbox import Inbox
 from crcr.record.installations import Installations
 from crcr.record.leases import new_owner
 from crcr.record.memory_limits import MemoryLimits, Rule
-from crcr.record.migrate import migrate
 from crcr.record.outbox import Outbox
+from crcr.record.recovery import RecoveryStore
 from crcr.record.reports import Reports
 from crcr.record.signals import Signals
+from crcr.record.silences import Silences
 from crcr.record.sqlite import SqliteDatabase
 from crcr.record.sweeps import Sweeps
 from crcr.record.targets import Targets
@@ -64,16 +58,6 @@ _BODIES_AT_ONCE = 128 * 1024 * 1024
 PUBLIC_API = "api.github.com"
 _LEASE = timedelta(seconds=120)
 _FAILED_PER_MINUTE = 30
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seams:
-    """What a test, a bench or the demo may put in place of the real thing."""
-
-    clock: Clock = field(default_factory=SystemClock)
-    http: Callable[[str], httpx.AsyncClient] = open_http
-    chance: Callable[[], float] = random.random
-    on_crash: Callable[[Exception], None] = lambda _: None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +79,7 @@ class Services:
     keys: KeyCache
     refreshers: dict[str, AllowlistRefresher]
     sweeper: Sweeper
+    reconciler: Reconciler
     worker: Worker
     metrics: Metrics
     webhook: WebhookIntake
@@ -113,34 +98,9 @@ class Services:
         await self.database.close()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Ground:
-    """What everything else stands on: the store, the clock, the ways out."""
-
-    settings: Settings
-    seams: Seams
-    signals: Signals
-    metrics: Metrics
-    database: SqliteDatabase
-    targets: Targets
-    allowlists: Allowlists
-    api_http: httpx.AsyncClient
-    keys_http: httpx.AsyncClient
-    forward_http: httpx.AsyncClient
-    github: GitHubClient
-
-    @property
-    def clock(self) -> Clock:
-        return self.seams.clock
-
-    @property
-    def upstreams(self) -> tuple[RepoName, ...]:
-        return tuple(upstream.name for upstream in self.settings.upstreams)
-
-
 def build(settings: Settings, seams: Seams | None = None) -> Services:
     """Open the store, bring its schema up to date, and wire everything to it."""
-    ground = _ground(settings, seams or Seams())
+    ground = open_ground(settings, seams or Seams())
     clock, database, settings = ground.clock, ground.database, ground.settings
     keys, inbox, reports, limits = (
         KeyCache(http_fetcher(ground.keys_http), clock),
@@ -148,6 +108,7 @@ def build(settings: Settings, seams: Seams | None = None) -> Services:
         _reports(ground),
         _limits(ground),
     )
+    stopping, webhook = asyncio.Event(), _webhook(ground, inbox)
     refreshers = {
         each.name.key: AllowlistRefresher(each.name, _source(each, ground.github), ground.allowlists, clock)
         for each in settings.upstreams
@@ -167,64 +128,64 @@ def build(settings: Settings, seams: Seams | None = None) -> Services:
         github=ground.github,
         keys=keys,
         refreshers=refreshers,
-        sweeper=Sweeper(Sweeps(database, timedelta(days=settings.keep_bodies_days)), clock),
+        sweeper=Sweeper(
+            Sweeps(database, ground.publishing, timedelta(days=settings.keep_bodies_days)),
+            ground.checks,
+            clock,
+        ),
+        reconciler=_reconciler(ground, webhook, stopping),
         worker=_worker(ground, refreshers),
         metrics=ground.metrics,
-        webhook=_webhook(ground, inbox),
+        webhook=webhook,
         callback=_callback(ground, keys, limits, reports),
         http=(ground.api_http, ground.keys_http, ground.forward_http),
-        stopping=asyncio.Event(),
+        stopping=stopping,
         on_crash=ground.seams.on_crash,
     )
 
 
-def _ground(settings: Settings, seams: Seams) -> _Ground:
-    migrate(settings.database.path)
-    signals = Signals()
-    database = SqliteDatabase(settings.database.path, signals)
-    targets = Targets(database)
-    api_http = seams.http(settings.github_api_url)
-    return _Ground(
-        settings=settings,
-        seams=seams,
-        signals=signals,
-        metrics=Metrics(),
-        database=database,
-        targets=targets,
-        allowlists=Allowlists(database, targets, read_allowlist),
-        api_http=api_http,
-        keys_http=seams.http(GITHUB_ACTIONS),
-        forward_http=seams.http(settings.hud_forward_url or GITHUB_ACTIONS),
-        github=_github(settings, api_http, seams.clock),
-    )
-
-
-def _inbox(ground: _Ground) -> Inbox:
+def _inbox(ground: Ground) -> Inbox:
     ignored = {upstream.name.key: upstream.ignore_refs for upstream in ground.settings.upstreams}
-    return Inbox(ground.database, ground.allowlists, ground.targets, ignored)
+    return Inbox(ground.database, ground.allowlists, ground.targets, ground.publishing, ignored)
 
 
-def _reports(ground: _Ground) -> Reports:
+def _reports(ground: Ground) -> Reports:
     return Reports(
         ground.database,
         allowlists=ground.allowlists,
         targets=ground.targets,
         forwards=Forwards(enabled=ground.settings.hud_forward_url is not None),
+        publishing=ground.publishing,
         upstreams=ground.upstreams,
-        job_timeout=timedelta(seconds=ground.settings.job_timeout_s),
+        job_timeout=ground.job_timeout,
     )
 
 
-def _limits(ground: _Ground) -> MemoryLimits:
+def _reconciler(ground: Ground, intake: WebhookIntake, stopping: asyncio.Event) -> Reconciler:
+    silences = Silences(
+        ground.database, ground.allowlists, ground.publishing, ground.upstreams, ground.job_timeout
+    )
+    recovery = Recovery(
+        ground.github,
+        RecoveryStore(ground.database),
+        intake,
+        clock=ground.clock,
+        stopping=stopping,
+        on_crash=ground.seams.on_crash,
+    )
+    return Reconciler(recovery, silences, ground.clock)
+
+
+def _limits(ground: Ground) -> MemoryLimits:
     callbacks = Rule(ground.settings.rate_limit_per_min, 60.0)
     failures = Rule(_FAILED_PER_MINUTE, 60.0)
     return MemoryLimits({CALLBACK: callbacks, FAILED_AUTHENTICATION: failures}, ground.clock)
 
 
-def _worker(ground: _Ground, refreshers: dict[str, AllowlistRefresher]) -> Worker:
+def _worker(ground: Ground, refreshers: dict[str, AllowlistRefresher]) -> Worker:
     return Worker(
-        Outbox(ground.database, ground.upstreams, owner=new_owner(), lease=_LEASE),
-        _handlers(ground, refreshers),
+        Outbox(ground.database, ground.upstreams, ground.publishing, owner=new_owner(), lease=_LEASE),
+        effect_handlers(ground, refreshers),
         clock=ground.clock,
         chance=ground.seams.chance,
         tally=ground.metrics,
@@ -233,7 +194,7 @@ def _worker(ground: _Ground, refreshers: dict[str, AllowlistRefresher]) -> Worke
     )
 
 
-def _webhook(ground: _Ground, inbox: Inbox) -> WebhookIntake:
+def _webhook(ground: Ground, inbox: Inbox) -> WebhookIntake:
     on_github = {
         each.name: each.allowlist.place
         for each in ground.settings.upstreams
@@ -243,6 +204,8 @@ def _webhook(ground: _Ground, inbox: Inbox) -> WebhookIntake:
         secret=ground.settings.github_webhook_secret.get_secret_value().encode(),
         bodies=Bodies(_BODIES_AT_ONCE),
         inbox=inbox,
+        desk=ground.desk,
+        actions_news=ActionsNews(ground.database, ground.publishing),
         installations=Installations(ground.database),
         upstreams=frozenset(ground.upstreams),
         allowlist_places=on_github,
@@ -251,7 +214,7 @@ def _webhook(ground: _Ground, inbox: Inbox) -> WebhookIntake:
     )
 
 
-def _callback(ground: _Ground, keys: KeyCache, limits: MemoryLimits, reports: Reports) -> CallbackIntake:
+def _callback(ground: Ground, keys: KeyCache, limits: MemoryLimits, reports: Reports) -> CallbackIntake:
     return CallbackIntake(
         verifier=_verifier(ground.settings, keys, ground.clock),
         limits=limits,
@@ -260,21 +223,6 @@ def _callback(ground: _Ground, keys: KeyCache, limits: MemoryLimits, reports: Re
         trusted_proxies=ground.settings.trusted_proxies,
         clock=ground.clock,
         tally=ground.metrics,
-    )
-
-
-def _github(settings: Settings, http: httpx.AsyncClient, clock: Clock) -> GitHubClient:
-    try:
-        auth = AppAuth(settings.github_app_id, settings.github_app_private_key.get_secret_value(), clock)
-    except ValueError as fault:
-        raise BadSettings([f"CRCR_GITHUB_APP_PRIVATE_KEY: {fault}"]) from None
-    return GitHubClient(
-        http,
-        api_url=settings.github_api_url,
-        auth=auth,
-        tokens=TokenCache(clock),
-        governor=Governor(),
-        clock=clock,
     )
 
 
@@ -298,29 +246,4 @@ def _source(upstream: UpstreamSetting, github: GitHubClient) -> Source:
     return GitHubReader(github, upstream.allowlist.place)
 
 
-def _handlers(ground: _Ground, refreshers: dict[str, AllowlistRefresher]) -> dict[EffectKind, Handler]:
-    settings, github, clock = ground.settings, ground.github, ground.clock
-    return {
-        EffectKind.SEND_DISPATCH: SendDispatch(
-            DispatchLoads(ground.database),
-            ground.targets,
-            github,
-            callback_url=f"{settings.public_url.rstrip('/')}/github/callback",
-            audience=settings.oidc_audiences[0],
-        ),
-        EffectKind.IDENTIFY_REPOSITORY: IdentifyRepository(ground.targets, github, clock),
-        EffectKind.CONFIRM_HEAD: ConfirmHead(Doubts(ground.database, ground.allowlists), github, clock),
-        EffectKind.REFRESH_ALLOWLIST: RefreshAllowlist(refreshers),
-        EffectKind.FORWARD_RESULT: _forwarder(settings, ground.forward_http),
-    }
-
-
-def _forwarder(settings: Settings, http: httpx.AsyncClient) -> Handler:
-    if settings.hud_forward_url is None or settings.hud_forward_token is None:
-        return _not_wanted
-    return ForwardResult(http, settings.hud_forward_url, settings.hud_forward_token.get_secret_value())
-
-
-async def _not_wanted(_: ClaimedEffect) -> bool:
-    """Forwarding was turned off while results waited for it."""
-    return False
+__all__ = ["PUBLIC_API", "Seams", "Services", "build"]

@@ -20,6 +20,7 @@ from crcr.record.database import Database, Tx
 from crcr.record.inbox import Inbox
 from crcr.record.migrate import migrate
 from crcr.record.outbox import Outbox
+from crcr.record.publishing import Publishing
 from crcr.record.signals import Signals
 from crcr.record.sqlite import SqliteDatabase
 from crcr.record.statement import Statement
@@ -54,14 +55,14 @@ class Stores:
 
     @classmethod
     def over(cls, database: Database) -> "Stores":
-        targets = Targets(database)
-        allowlists = Allowlists(database, targets, read_allowlist)
+        targets = Targets(database, Publishing({}))
+        allowlists = Allowlists(database, targets, Publishing({}), read_allowlist)
         ignored: dict[str, tuple[str, ...]] = {each.key: ("refs/heads/gh/**",) for each in UPSTREAMS}
-        inbox = Inbox(database, allowlists, targets, ignored)
+        inbox = Inbox(database, allowlists, targets, Publishing({}), ignored)
         return cls(database, allowlists, targets, inbox, Acts(database, targets, allowlists))
 
     def outbox(self, owner: str) -> Outbox:
-        return Outbox(self.database, UPSTREAMS, owner=owner, lease=LEASE)
+        return Outbox(self.database, UPSTREAMS, Publishing({}), owner=owner, lease=LEASE)
 
     async def prepare(self, listed: dict[RepoName, str], now: datetime) -> None:
         """Register the upstreams with their allowlists; nobody waits to be identified."""

@@ -11,6 +11,7 @@ from alembic.migration import MigrationContext
 from sqlalchemy import create_engine
 
 from crcr.errors import StoreUnavailable
+from crcr.record import schema_gate  # noqa: F401 - its tables are part of the metadata
 from crcr.record.migrate import head, migrate
 from crcr.record.schema import metadata
 
@@ -48,6 +49,6 @@ def test_a_file_that_is_no_database_is_told_so_and_left_alone(tmp_path: Path) ->
     assert path.read_text().startswith("this is a letter")
 
 
-def test_every_table_has_the_upstream_in_its_keys_or_its_rows() -> None:
-    for table in metadata.sorted_tables:
-        assert "upstream" in table.c, table.name
+def test_every_table_but_those_of_the_whole_app_has_the_upstream_in_its_keys_or_its_rows() -> None:
+    without = {table.name for table in metadata.sorted_tables if "upstream" not in table.c}
+    assert without == {"recovered", "watermarks"}

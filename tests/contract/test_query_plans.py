@@ -12,7 +12,10 @@ import crcr.record
 from crcr.record.migrate import migrate
 from crcr.record.statement import Statement
 
-GROWING = ("deliveries", "dispatches", "runs", "jobs", "effects", "changes", "audit", "pulls")
+GROWING = (
+    *("deliveries", "dispatches", "runs", "jobs", "effects", "changes", "audit", "pulls"),
+    *("checks", "gates", "waivers", "commands", "recovered", "merge_groups", "approvals"),
+)
 _QUERY = re.compile(r"\s*(SELECT|UPDATE|DELETE|WITH)", re.IGNORECASE)
 
 

@@ -25,6 +25,7 @@ from crcr.record.allowlists import Allowlists
 from crcr.record.database import Database
 from crcr.record.forwards import Forwards
 from crcr.record.migrate import migrate
+from crcr.record.publishing import Publishing
 from crcr.record.reports import Reports
 from crcr.record.schema import deliveries, dispatches
 from crcr.record.signals import Signals
@@ -63,13 +64,14 @@ class Relay:
 
     def __init__(self, database: Database, forwards: Forwards) -> None:
         self.database = database
-        self.targets = Targets(database)
-        self.allowlists = Allowlists(database, self.targets, read_allowlist)
+        self.targets = Targets(database, Publishing({}))
+        self.allowlists = Allowlists(database, self.targets, Publishing({}), read_allowlist)
         self.reports = Reports(
             database,
             allowlists=self.allowlists,
             targets=self.targets,
             forwards=forwards,
+            publishing=Publishing({}),
             upstreams=(UPSTREAM, SECOND),
             job_timeout=timedelta(hours=6),
         )

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from callbacks import BACKEND, dispatched, marks, outcome, refused
+from callbacks import BACKEND, dispatched, end_unreported, marks, outcome, refused, sweep
 
 HOUR = 3600.0
 
@@ -84,11 +84,12 @@ async def test_fault_18_a_job_of_20_hours_is_swept_by_its_own_time_out_and_its_r
 ) -> None:
     async with dispatched(tmp_path, f"L2:\n  - {BACKEND}{option}\n") as (it, run):
         await it.github.start_job(run, "build")
+        end_unreported(it, run, "build")
         it.clock.advance(20 * HOUR)
-        await it.services.sweeper.sweep()
+        await sweep(it)
         swept = hours < 20
         assert [job["state"] for job in it.jobs()] == ["timed_out" if swept else "in_progress"]
-        answer = await it.github.complete_job(run, "build", "success")
+        answer = await it.github.report(run, "build", status="completed", conclusion="success")
 
         assert outcome(answer) == "applied"
         [job] = it.jobs()
@@ -99,8 +100,9 @@ async def test_fault_18_a_job_of_20_hours_is_swept_by_its_own_time_out_and_its_r
 async def test_a_start_after_the_sweep_is_a_repeat(tmp_path: Path) -> None:
     async with dispatched(tmp_path) as (it, run):
         await it.github.start_job(run, "build")
+        end_unreported(it, run, "build")
         it.clock.advance(7 * HOUR)
-        await it.services.sweeper.sweep()
+        await sweep(it)
 
         assert outcome(await it.github.report(run, "build")) == "repeat"
         assert [job["state"] for job in it.jobs()] == ["timed_out"]

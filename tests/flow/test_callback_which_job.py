@@ -5,7 +5,7 @@ from typing import Any
 
 import httpx
 
-from callbacks import dispatched, outcome, refused, with_jobs
+from callbacks import dispatched, outcome, refused, sweep, with_jobs
 from crcr.sim.github import Job, WorkflowRun
 from stage import Stage
 
@@ -168,7 +168,8 @@ async def test_a_leg_that_was_swept_is_still_the_one_its_own_id_closes(tmp_path:
         it.clock.advance(3600)
         await start(it, run, second)
         it.clock.advance(5.5 * 3600)
-        await it.services.sweeper.sweep()
+        it.github.ci.complete(run, first, "success")
+        await sweep(it)
 
         assert names_and_states(it) == {"build": "timed_out", "build (2)": "in_progress"}
         assert await finish(it, run, first) == "applied"

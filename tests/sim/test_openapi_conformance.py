@@ -16,8 +16,8 @@ import jsonschema
 import pytest
 
 from crcr.sim.exchange import Auth
-from crcr.sim.github import GitHub
-from crcr.sim.records import CheckRun, Json
+from crcr.sim.github import CheckRun, GitHub, PullRequest
+from crcr.sim.records import Json
 from crcr.sim.rest import ROUTES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -147,6 +147,7 @@ async def walk(
     pull = await github.open_pr("org/upstream", labels=["bug"], fork=True)
     await _walk_app(github, ask, app_auth())
     await _walk_repository(github, ask, await token_for("org/upstream"), pull.head_sha)
+    await _walk_pull(github, ask, await token_for("org/upstream"), pull)
     down = await token_for("acme/backend")
     payload = {"event_type": "pull_request", "client_payload": {"delivery_id": "d"}}
     await ask("POST", "/repos/acme/backend/dispatches", down, json=payload)
@@ -190,6 +191,24 @@ async def _walk_repository(github: GitHub, ask: Asker, token: dict[str, str], he
     await ask("PATCH", one, token, json={"conclusion": "success", "completed_at": "2026-08-03T09:00:00Z"})
     await ask("GET", one, token)
     await ask("GET", f"{root}/commits/{head}/check-runs", token)
+
+
+async def _walk_pull(github: GitHub, ask: Asker, token: dict[str, str], pull: PullRequest) -> None:
+    root = "/repos/org/upstream"
+    github.set_permission("org/upstream", "maintainer", "maintain")
+    comment = await github.comment_pr(pull, "Looks good", author="maintainer")
+    own = await ask("POST", f"{root}/issues/1/comments", token, json={"body": "Noted."})
+    await ask("POST", f"{root}/issues/9/comments", token, json={"body": "Noted."})
+    one = f"{root}/issues/comments/{own.json()['id']}"
+    await ask("PATCH", one, token, json={"body": "Noted, twice."})
+    for path in (
+        "/issues/1/comments", f"/git/commits/{pull.head_sha}", "/git/commits/none", "/collaborators/nobody/permission",
+        "/collaborators/maintainer/permission", f"/commits/{pull.head_sha}/pulls", "/compare/main...main?page=2",
+    ):  # fmt: skip
+        await ask("GET", f"{root}{path}", token)
+    await ask("GET", one, token)
+    for content in ("eyes", "eyes", "tea"):
+        await ask("POST", f"{root}/issues/comments/{comment.id}/reactions", token, json={"content": content})
 
 
 async def _walk_actions(github: GitHub, ask: Asker, token: dict[str, str]) -> None:
@@ -244,7 +263,7 @@ async def test_every_webhook_is_as_described(github: GitHub) -> None:
         found = problems(description()["components"]["schemas"][name], json.loads(sent.payload))
         wrong += [f"{name} {each}" for each in found]
     assert wrong == []
-    assert len(kinds) >= 20
+    assert len(kinds) >= 30
 
 
 async def _make_check_webhooks(github: GitHub) -> None:
@@ -278,6 +297,9 @@ async def _make_every_webhook(github: GitHub) -> None:
     await github.convert_to_draft(pull)
     await github.ready_for_review(pull)
     await github.edit_pr(pull, title="Another", base="main")
+    comment = await github.comment_pr(pull, "/crcr status", author="someone")
+    await github.edit_comment(comment, "never mind")
+    await github.delete_comment(comment)
     await github.merge_group("org/upstream", pull.number)
     await github.merge_group("org/upstream", pull.number, action="destroyed", reason="merged")
     await github.close_pr(pull, merged=True)

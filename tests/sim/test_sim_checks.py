@@ -5,7 +5,7 @@ import httpx
 import pytest
 
 from crcr.sim.clock import ManualClock
-from crcr.sim.github import GitHub
+from crcr.sim.github import AnswerLost, GitHub, Match
 
 TokenFor = Callable[..., Awaitable[dict[str, str]]]
 ROOT = "/repos/org/upstream/check-runs"
@@ -64,6 +64,58 @@ async def test_a_check_needs_the_permission(api: httpx.AsyncClient, token_for: T
     assert (await api.post(ROOT, json={}, headers=auth)).status_code == 403
 
 
+async def test_the_list_has_the_newest_of_each_name_unless_all_are_asked_for(
+    github: GitHub, api: httpx.AsyncClient, token_for: TokenFor
+) -> None:
+    auth = await token_for("org/upstream")
+    sha = github.repository("org/upstream").head_sha
+    made = [
+        (await api.post(ROOT, json={"name": name, "head_sha": sha}, headers=auth)).json()["id"]
+        for name in ("gate", "other", "gate")
+    ]
+
+    async def listed(**query: str) -> set[int]:
+        path = f"/repos/org/upstream/commits/{sha}/check-runs"
+        answer = (await api.get(path, params=query)).json()
+        assert answer["total_count"] == len(answer["check_runs"])
+        return {check["id"] for check in answer["check_runs"]}
+
+    assert await listed() == await listed(filter="latest") == {made[1], made[2]}
+    assert await listed(filter="all") == set(made)
+    assert await listed(check_name="gate") == {made[2]}
+    assert await listed(check_name="gate", filter="all") == {made[0], made[2]}
+    assert await listed(app_id=str(github.app_id)) == {made[1], made[2]}
+    assert await listed(app_id="1") == set()
+    assert await listed(status="completed") == set()
+
+
+async def test_a_completed_check_does_not_reopen_and_trying_fails_the_test(
+    github: GitHub, api: httpx.AsyncClient, token_for: TokenFor
+) -> None:
+    auth = await token_for("org/upstream")
+    body = {"name": "gate", "head_sha": github.repository("org/upstream").head_sha, "conclusion": "neutral"}
+    made = (await api.post(ROOT, json=body, headers=auth)).json()["id"]
+    again = await api.patch(f"{ROOT}/{made}", json={"conclusion": "success"}, headers=auth)
+    assert again.json()["conclusion"] == "success"
+    github.finish()
+    reopened = await api.patch(f"{ROOT}/{made}", json={"status": "in_progress"}, headers=auth)
+    assert (reopened.status_code, reopened.json()["status"]) == (200, "completed")
+    with pytest.raises(AssertionError, match="reopen the completed check run gate"):
+        github.finish()
+
+
+async def test_a_check_is_made_though_its_answer_is_lost(
+    github: GitHub, api: httpx.AsyncClient, token_for: TokenFor
+) -> None:
+    auth = await token_for("org/upstream")
+    body = {"name": "gate", "head_sha": github.repository("org/upstream").head_sha, "external_id": "row-1"}
+    github.faults.lose_answer(on=Match(method="POST", path="*/check-runs"), times=1)
+    with pytest.raises(AnswerLost):
+        await api.post(ROOT, json=body, headers=auth)
+    assert [check.external_id for check in github.checks("org/upstream")] == ["row-1"]
+    assert (await api.post(ROOT, json=body, headers=auth)).status_code == 201
+
+
 async def test_a_run_is_rerun_only_when_it_is_done(
     github: GitHub, api: httpx.AsyncClient, token_for: TokenFor
 ) -> None:
@@ -76,6 +128,37 @@ async def test_a_run_is_rerun_only_when_it_is_done(
     jobs = (await api.get(f"{RUNS}/{run.id}/attempts/2/jobs", headers=auth)).json()["jobs"]
     assert {job["status"] for job in jobs} == {"queued"}
     assert run.attempt == 2
+
+
+@pytest.mark.parametrize("kind", ["rerun", "rerun-failed-jobs"])
+async def test_a_run_older_than_a_month_is_not_rerun(
+    github: GitHub, api: httpx.AsyncClient, token_for: TokenFor, clock: ManualClock, kind: str
+) -> None:
+    run = github.start_run("acme/backend", event="repository_dispatch")
+    github.ci.cancel(run)
+    clock.advance(30 * 86_400)
+    assert (
+        await api.post(f"{RUNS}/{run.id}/{kind}", headers=await token_for("acme/backend"))
+    ).status_code == 201
+    github.ci.cancel(run)
+    clock.advance(1)
+    answer = await api.post(f"{RUNS}/{run.id}/{kind}", headers=await token_for("acme/backend"))
+    assert (answer.status_code, answer.json()["message"]) == (
+        403,
+        "Unable to retry this workflow run because it was created over a month ago",
+    )
+
+
+async def test_a_run_is_rerun_fifty_times(
+    github: GitHub, api: httpx.AsyncClient, token_for: TokenFor, clock: ManualClock
+) -> None:
+    run = github.start_run("acme/backend", event="repository_dispatch")
+    auth = await token_for("acme/backend")
+    statuses = []
+    for _ in range(51):
+        github.ci.cancel(run)
+        statuses.append((await api.post(f"{RUNS}/{run.id}/rerun", headers=auth)).status_code)
+    assert statuses == [201] * 50 + [403]
 
 
 async def test_runs_are_found_by_event_and_time(

@@ -125,15 +125,6 @@ async def test_the_api_also_answers_where_enterprise_servers_do(api: httpx.Async
     assert (await api.get("/api/v3/repos/org/upstream")).json()["full_name"] == "org/upstream"
 
 
-async def test_a_browser_gets_a_page_with_escaped_text(api: httpx.AsyncClient, github: GitHub) -> None:
-    pull = await github.open_pr("org/upstream", title="<script>alert(1)</script>")
-    page = await api.get(f"/org/upstream/pull/{pull.number}", headers={"accept": "text/html"})
-    assert page.status_code == 200
-    assert "&lt;script&gt;" in page.text
-    assert "<script>" not in page.text
-    github.finish()
-
-
 async def test_a_new_repository_under_an_old_name_has_another_id(github: GitHub) -> None:
     before = github.repository("acme/backend")
     after = github.replace_repository("acme/backend")

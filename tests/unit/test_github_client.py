@@ -3,14 +3,9 @@
 import asyncio
 import json
 import traceback
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from datetime import timedelta
 
 import httpx
 import pytest
-from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from clock import ManualClock
 from crcr import __version__
@@ -18,58 +13,15 @@ from crcr.decide.model import RepoName
 from crcr.decide.outside import FilePlace, FileText, PullFacts, RepositoryFacts, Target
 from crcr.errors import OutsideFault, OutsideLimited, OutsideRefused, OutsideUnreachable, OutsideUnsure
 from crcr.github.api import MAX_ANSWER_BYTES
-from crcr.github.app_auth import AppAuth
 from crcr.github.client import GitHubClient
-from crcr.github.governor import Governor
-from crcr.github.tokens import TokenCache
 from crcr.ports import GitHub
+from fake_github import FakeGitHub, connect
 
-PEM = (
-    generate_private_key(65537, 2048)
-    .private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    .decode()
-)
 REPO = RepoName("org/backend")
 TARGET = Target(REPO, 9, 5)
 BODY = '{"event_type":"push","client_payload":{"é":1}}'.encode()
 DISPATCHES = "/repos/org/backend/dispatches"
 MINT = "/app/installations/5/access_tokens"
-Answer = httpx.Response | Exception
-
-
-@dataclass
-class FakeGitHub:
-    """Answers by path, from a queue and then with the last; mints tokens by itself; remembers what was asked."""
-
-    clock: ManualClock
-    answers: dict[str, list[Answer]] = field(default_factory=dict)
-    asked: list[httpx.Request] = field(default_factory=list)
-    minted: int = 0
-
-    def will(self, path: str, *answers: Answer) -> None:
-        self.answers[path] = list(answers)
-
-    async def __call__(self, request: httpx.Request) -> httpx.Response:
-        self.asked.append(request)
-        await asyncio.sleep(0)
-        queue = self.answers.get(request.url.path)
-        if queue is None:
-            return self.mint() if request.url.path.endswith("/access_tokens") else httpx.Response(204)
-        answer = queue.pop(0) if len(queue) > 1 else queue[0]
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    def mint(self) -> httpx.Response:
-        self.minted += 1
-        expires_at = (self.clock.now() + timedelta(hours=1)).isoformat()
-        return httpx.Response(201, json={"token": f"ghs_{self.minted}_x.y-z", "expires_at": expires_at})
-
-    def paths(self) -> list[str]:
-        return [request.url.path for request in self.asked]
-
-    def bearers(self, path: str) -> list[str]:
-        return [r.headers["authorization"] for r in self.asked if r.url.path == path]
 
 
 @pytest.fixture
@@ -85,20 +37,6 @@ def server(clock: ManualClock) -> FakeGitHub:
 @pytest.fixture
 def github(server: FakeGitHub, clock: ManualClock) -> GitHubClient:
     return connect(server, clock)
-
-
-def connect(
-    server: Callable[[httpx.Request], object], clock: ManualClock, *, total_s: float = 10.0
-) -> GitHubClient:
-    return GitHubClient(
-        httpx.AsyncClient(transport=httpx.MockTransport(server)),  # type: ignore[arg-type]
-        api_url="https://api.github.test/",
-        auth=AppAuth("1234", PEM, clock),
-        tokens=TokenCache(clock),
-        governor=Governor(),
-        clock=clock,
-        total_s=total_s,
-    )
 
 
 async def test_the_client_keeps_to_the_port(github: GitHubClient) -> None:

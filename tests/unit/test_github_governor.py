@@ -63,6 +63,67 @@ def test_the_181st_write_waits_for_the_first_to_age() -> None:
     assert governor.reserve(HOME, WRITE_POINTS, T + 60) == 0
 
 
+def test_what_can_wait_leaves_room_for_what_cannot() -> None:
+    governor = Governor()
+
+    def writes(keep: int) -> int:
+        sent = 0
+        while governor.reserve(HOME, WRITE_POINTS, T, keep=keep) == 0:
+            sent += 1
+        return sent
+
+    assert [writes(keep) for keep in (270, 90, 0)] == [126, 36, 18]
+    assert governor.reserve(HOME, WRITE_POINTS, T + 20, keep=270) == 40
+    assert governor.reserve(HOME, 0, T, keep=270) == 0
+
+
+@given(st.lists(st.tuples(st.floats(0, 5), st.sampled_from([0, 10, 25, 30, 99])), max_size=200))
+def test_whatever_is_kept_whoever_waits_as_told_may_go(steps: list[tuple[float, int]]) -> None:
+    governor, now = Governor(points_per_minute=30), T
+    for pause, keep in steps:
+        now += pause
+        wait_s = governor.reserve(HOME, WRITE_POINTS, now, keep=keep)
+        assert 0 <= wait_s <= 60
+        if wait_s:
+            now += wait_s + 1e-6
+            assert governor.reserve(HOME, WRITE_POINTS, now, keep=keep) == 0
+
+
+@given(st.lists(st.tuples(st.floats(0, 5), st.sampled_from([0, 10, 25])), max_size=200))
+def test_nobody_touches_what_it_should_keep(steps: list[tuple[float, int]]) -> None:
+    governor, now, sent = Governor(points_per_minute=60), T, list[float]()
+    for pause, keep in steps:
+        now += pause
+        if governor.reserve(HOME, WRITE_POINTS, now, keep=keep) == 0:
+            sent.append(now)
+            assert WRITE_POINTS * sum(at + 60 > now for at in sent) <= 60 - keep
+
+
+def test_content_has_a_minute_and_an_hour_of_its_own() -> None:
+    governor = Governor()
+
+    def comments(now: float) -> int:
+        sent = 0
+        while governor.reserve(HOME, WRITE_POINTS, now, content=True) == 0:
+            sent += 1
+        return sent
+
+    assert [comments(T + 60 * minute) for minute in range(8)] == [80, 80, 80, 80, 80, 80, 20, 0]
+    assert governor.reserve(HOME, WRITE_POINTS, T + 480, content=True) == 3120
+    assert governor.reserve(HOME, WRITE_POINTS, T + 480) == 0
+    assert governor.reserve(HOME + 1, WRITE_POINTS, T + 480, content=True) == 0
+    assert comments(T + 3600) == 80
+
+
+def test_content_that_is_held_back_costs_nothing() -> None:
+    governor = Governor(points_per_minute=500)
+    for _ in range(80):
+        assert governor.reserve(HOME, WRITE_POINTS, T, content=True) == 0
+    for _ in range(50):
+        assert governor.reserve(HOME, WRITE_POINTS, T, content=True) == 60
+    assert [governor.reserve(HOME, WRITE_POINTS, T) for _ in range(21)] == [0] * 20 + [60]
+
+
 def test_an_hour_used_up_is_waited_for_and_then_forgotten() -> None:
     governor = Governor()
     governor.observe(HOME, hour(2, T + 100), T)

@@ -119,12 +119,12 @@ def test_a_suspended_downstream_is_left_out(event: PullRequest | Push) -> None:
 @pytest.mark.parametrize(
     "action", ["labeled", "unlabeled", "edited", "ready_for_review", "converted_to_draft"]
 )
-def test_other_events_are_recorded_tell_nobody_and_release_what_is_no_draft(action: str) -> None:
+def test_other_events_are_recorded_tell_nobody_and_have_what_is_held_looked_at_again(action: str) -> None:
     draft = action == "converted_to_draft"
     made = planned(replace(PULL, action=action, draft=draft, updated_at=LATER), facts(pull=OPEN))
 
     assert (made.state, made.dispatches, made.drop) == (DeliveryState.ACCEPTED, (), Drop.NONE)
-    assert made.releases_drafts is not draft
+    assert made.reconsiders
     assert made.pull is not None
     assert (made.pull.head_at, made.pull.updated_at) == (T, LATER)
 

@@ -18,6 +18,7 @@ import typer
 from crcr.clock import SystemClock
 from crcr.decide.model import RepoName
 from crcr.errors import NotFound, StoreUnavailable
+from crcr.ground import publishing_of
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.record.acts import Acts
 from crcr.record.allowlists import Allowlists
@@ -98,8 +99,9 @@ def at_desk(config: Path | None, act: Callable[[Desk], Awaitable[T]]) -> T:
 
 async def _act(settings: Settings, act: Callable[[Desk], Awaitable[T]]) -> T:
     database = SqliteDatabase(settings.database.path, Signals())
-    targets = Targets(database)
-    allowlists = Allowlists(database, targets, read_allowlist)
+    publishing = publishing_of(settings)
+    targets = Targets(database, publishing)
+    allowlists = Allowlists(database, targets, publishing, read_allowlist)
     desk = Desk(
         settings=settings,
         views=OperatorViews(database, allowlists),

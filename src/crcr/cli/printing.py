@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Self
 
 from rich.console import Console
 from rich.measure import Measurement
@@ -18,6 +19,7 @@ from rich.text import Text
 _UNPAGED_WIDTH = 200
 _FREE_TEXT_WIDTH = 24
 _WIDEST = 10_000
+_PROGRESS_LINES = 50
 _STYLES = {
     **dict.fromkeys(("sent", "done", "success", "accepted", "yes"), "green"),
     **dict.fromkeys(("waiting", "claimed", "in_progress", "held", "in_doubt", "warning"), "yellow"),
@@ -53,6 +55,34 @@ def complain(message: str, hint: str | None = None) -> None:
         err.print(Text("error: ", "bold red") + Text(plain(line)), soft_wrap=True)
     if hint:
         err.print(Text("hint: ", "cyan") + Text(plain(hint)), soft_wrap=True)
+
+
+class ProgressLine:
+    """How far a long act is, on stderr: one line that updates on a terminal, now and then a line elsewhere."""
+
+    def __init__(self, *, shown: bool) -> None:
+        self._shown = shown
+        self._updates = sys.stderr.isatty()
+        self._open = False
+        self._count = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._open:
+            sys.stderr.write("\n")
+
+    def show(self, words: str, *, final: bool) -> None:
+        self._count += 1
+        if not self._shown:
+            return
+        if self._updates:
+            sys.stderr.write(f"\r{plain(words)}\x1b[K")
+            self._open = True
+        elif final or self._count == 1 or self._count % _PROGRESS_LINES == 0:
+            sys.stderr.write(f"{plain(words)}\n")
+        sys.stderr.flush()
 
 
 def print_json(value: object) -> None:

@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from crcr import __version__
-from crcr.cli import acts, allowlist, check_config, deliveries, demo, effects, repos, serve
+from crcr.cli import acts, allowlist, check_config, deliveries, demo, effects, reconcile, repos, serve
 from crcr.cli.options import LOOK_AND_ACT
 from crcr.cli.printing import complain
 from crcr.errors import BadSettings, CrcrError
@@ -56,7 +56,7 @@ def root(
     """Every command stands for itself; nothing is shared but this roof."""
 
 
-for each in (serve, demo, check_config, acts):
+for each in (serve, demo, check_config, acts, reconcile):
     each.register(app)
 for group in (allowlist.app, deliveries.app, effects.app, repos.repos, repos.audit):
     app.add_typer(group, rich_help_panel=LOOK_AND_ACT)

@@ -65,6 +65,7 @@ class Allowlist:
     entries: tuple[Entry, ...]
     _by_name: dict[RepoName, Entry] = field(init=False, repr=False, compare=False)
     _by_event: dict[str, tuple[Entry, ...]] = field(init=False, repr=False, compare=False)
+    _by_level: dict[Level, tuple[Entry, ...]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         by_name = {entry.name: entry for entry in self.entries}
@@ -75,9 +76,19 @@ class Allowlist:
         }
         object.__setattr__(self, "_by_name", by_name)
         object.__setattr__(self, "_by_event", by_event)
+        object.__setattr__(self, "_by_level", dict(self.by_level()))
 
     def find(self, name: RepoName) -> Entry | None:
         return self._by_name.get(name)
+
+    @property
+    def gating(self) -> tuple[Entry, ...]:
+        return self._by_level[Level.L4]
+
+    @property
+    def speaks(self) -> bool:
+        """Whether anybody in it is shown on pull requests."""
+        return bool(self._by_level[Level.L3] or self._by_level[Level.L4])
 
     def taking(self, event: str) -> tuple[Entry, ...]:
         """Return the entries that list this event, worked out once because every webhook asks."""

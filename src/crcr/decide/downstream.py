@@ -115,6 +115,8 @@ class ReportFacts:
     """The jobs of this run attempt that have the reported name, or could be a leg of it."""
     run_superseded: bool = False
     """Whether this run was bound before and has stopped counting."""
+    rerun_asked_at: datetime | None = None
+    """When the relay asked for this attempt, if it did."""
     opened_others: bool
     """Whether the signed check run id opened jobs of other names in this run attempt."""
 
@@ -244,7 +246,7 @@ def _open(
     older = tuple(run.run_id for run in facts.sibling_runs if run not in newer and not run.superseded)
     return OpenJob(
         job_name=leg.job_name if leg else report.job_name,
-        queue_s=_queue_s(report, facts.dispatch, now),
+        queue_s=_queue_s(report, facts, now),
         late=report.late,
         unsigned=identity.run_id is None,
         superseded=bool(newer) or facts.run_superseded,
@@ -259,11 +261,11 @@ def _close(report: Report, job: JobFacts, *, now: datetime, late: bool) -> Close
     return CloseJob(job.job_name, report.conclusion or Conclusion.NONE, job.queue_s, took, late)
 
 
-def _queue_s(report: Report, dispatch: DispatchFacts | None, now: datetime) -> float | None:
-    """From the dispatch to the start, for first attempts: a re-run's wait did not begin at the dispatch."""
-    if report.late or report.run_attempt != 1 or dispatch is None or dispatch.attempted_at is None:
-        return None
-    return _elapsed_s(dispatch.attempted_at, now)
+def _queue_s(report: Report, facts: ReportFacts, now: datetime) -> float | None:
+    """From the dispatch to the start, for first attempts; a re-run waits from when it was asked for, if we know."""
+    dispatch = facts.dispatch.attempted_at if facts.dispatch else None
+    since = dispatch if report.run_attempt == 1 else facts.rerun_asked_at
+    return None if report.late or since is None else _elapsed_s(since, now)
 
 
 def _elapsed_s(since: datetime, now: datetime) -> float | None:

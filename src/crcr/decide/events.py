@@ -3,10 +3,13 @@
 These are the facts that decisions need, nothing more: the raw body stays beside them for the dispatch.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from types import MappingProxyType
 
 from crcr.decide.model import RepoName
+from crcr.decide.outside import ActionsJob, ActionsRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,85 @@ class RepositoryMoved:
 
 
 @dataclass(frozen=True, slots=True)
+class MergeGroup:
+    """`merge_group` (checks_requested, destroyed): a commit that the merge queue made and wants judged."""
+
+    upstream: RepoName
+    repository_id: int
+    action: str
+    head_sha: str
+    head_ref: str
+    base_sha: str
+    base_ref: str
+    installation_id: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckAsked:
+    """`check_run` rerequested (Re-run beside one check) or requested_action (a button of it, by `identifier`)."""
+
+    upstream: RepoName
+    repository_id: int
+    action: str
+    head_sha: str
+    name: str
+    check_run_id: int
+    external_id: str | None
+    identifier: str | None
+    app_id: int | None
+    sender: str
+    installation_id: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class SuiteAsked:
+    """`check_suite` rerequested: Re-run all checks of a commit."""
+
+    upstream: RepoName
+    repository_id: int
+    head_sha: str
+    app_id: int | None
+    sender: str
+    installation_id: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Commented:
+    """`issue_comment` created on a pull request, with at least one line that begins with `/crcr`."""
+
+    upstream: RepoName
+    repository_id: int
+    number: int
+    comment_id: int
+    author: str
+    author_is_person: bool
+    """False for bots, Apps and deleted accounts: none of them commands."""
+    body: str
+    installation_id: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunTold:
+    """`workflow_run` of a downstream where the App is installed: GitHub's own word about a run."""
+
+    repository: RepoName
+    repository_id: int
+    run: ActionsRun
+    installation_id: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobTold:
+    """`workflow_job` of a downstream where the App is installed: GitHub's own word about a job."""
+
+    repository: RepoName
+    repository_id: int
+    run_id: int
+    job: ActionsJob
+    installation_id: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Ping:
     zen: str
 
@@ -91,4 +173,40 @@ class Unwanted:
     reason: str
 
 
-Event = PullRequest | Push | Installation | InstallationRepositories | RepositoryMoved | Ping | Unwanted
+Dispatched = PullRequest | Push | MergeGroup
+"""What downstreams are told of."""
+Asked = CheckAsked | SuiteAsked | Commented
+"""What people ask of the relay on the upstream's pages."""
+Told = RunTold | JobTold
+"""What GitHub says of a downstream's Actions."""
+Event = (
+    Dispatched | Asked | Told | Installation | InstallationRepositories | RepositoryMoved | Ping | Unwanted
+)
+
+USED_ACTIONS: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        "pull_request": frozenset(
+            {
+                "opened",
+                "reopened",
+                "synchronize",
+                "closed",
+                "labeled",
+                "unlabeled",
+                "ready_for_review",
+                "converted_to_draft",
+                "edited",
+            }
+        ),
+        "merge_group": frozenset({"checks_requested", "destroyed"}),
+        "check_run": frozenset({"rerequested", "requested_action"}),
+        "check_suite": frozenset({"rerequested"}),
+        "issue_comment": frozenset({"created"}),
+        "workflow_run": frozenset({"requested", "in_progress", "completed"}),
+        "workflow_job": frozenset({"queued", "in_progress", "completed"}),
+        "installation": frozenset({"created", "deleted", "suspend", "unsuspend", "new_permissions_accepted"}),
+        "installation_repositories": frozenset({"added", "removed"}),
+        "repository": frozenset({"renamed", "transferred"}),
+    }
+)
+"""Of events that have actions, those that the relay does something with."""

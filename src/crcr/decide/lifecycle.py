@@ -15,6 +15,7 @@ class JobEvent(StrEnum):
     FINISHED = "completed"
     FINISHED_OTHERWISE = "completed with another conclusion"
     WENT_SILENT = "silence"
+    ENDED_ON_GITHUB = "GitHub says that it ended badly"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +45,22 @@ LIFECYCLE: dict[tuple[JobState, JobEvent], Verdict] = {
     (_S.DISPATCHED, _E.FINISHED): Reject("no_in_progress"),
     (_S.DISPATCHED, _E.FINISHED_OTHERWISE): Reject("no_in_progress"),
     (_S.DISPATCHED, _E.WENT_SILENT): Repeat(),
+    (_S.DISPATCHED, _E.ENDED_ON_GITHUB): Repeat(),
     (_S.IN_PROGRESS, _E.STARTED): Repeat(),
     (_S.IN_PROGRESS, _E.FINISHED): Apply(_S.COMPLETED),
     (_S.IN_PROGRESS, _E.FINISHED_OTHERWISE): Apply(_S.COMPLETED),
     (_S.IN_PROGRESS, _E.WENT_SILENT): Apply(_S.TIMED_OUT),
+    (_S.IN_PROGRESS, _E.ENDED_ON_GITHUB): Apply(_S.COMPLETED),
     (_S.COMPLETED, _E.STARTED): Repeat(),
     (_S.COMPLETED, _E.FINISHED): Repeat(),
     (_S.COMPLETED, _E.FINISHED_OTHERWISE): Reject("conflicting_result", Mark.DISPUTED),
     (_S.COMPLETED, _E.WENT_SILENT): Repeat(),
+    (_S.COMPLETED, _E.ENDED_ON_GITHUB): Repeat(),
     (_S.TIMED_OUT, _E.STARTED): Repeat(),
     (_S.TIMED_OUT, _E.FINISHED): Apply(_S.COMPLETED, Mark.LATE),
     (_S.TIMED_OUT, _E.FINISHED_OTHERWISE): Apply(_S.COMPLETED, Mark.LATE),
     (_S.TIMED_OUT, _E.WENT_SILENT): Repeat(),
+    (_S.TIMED_OUT, _E.ENDED_ON_GITHUB): Apply(_S.COMPLETED),
 }
 
 _BEST_TO_WORST = (

@@ -75,6 +75,8 @@ class DispatchState(StrEnum):
     SENT = "sent"
     PARKED = "parked"
     CANCELLED = "cancelled"
+    LEFT_OUT = "left_out"
+    """Not concerned by its own options: recorded where the gate must say so, never sent."""
 
 
 class EffectState(StrEnum):
@@ -91,6 +93,19 @@ class EffectKind(StrEnum):
     CONFIRM_HEAD = "confirm_head"
     REFRESH_ALLOWLIST = "refresh_allowlist"
     FORWARD_RESULT = "forward_result"
+    ASK_FILES = "ask_files"
+    """Which files a delivery changes, for the entries with `paths`."""
+    READ_GROUP = "read_group"
+    """A merge group's tree and pull requests, before its dispatches leave."""
+    PUBLISH_CHECKS = "publish_checks"
+    """A commit's checks of one tier, as they should be now."""
+    RERUN = "rerun"
+    LOOK_UP = "look_up"
+    """What GitHub's Actions say of the runs that answer a dispatch."""
+    ANSWER_COMMAND = "answer_command"
+    """A `/crcr` comment: rights asked, obeyed or refused, answered."""
+    OFFER_WAIVER = "offer_waiver"
+    """The gate's button: a comment with the ready command."""
 
 
 class JobState(StrEnum):
@@ -148,3 +163,5 @@ class Pull:
     base_ref: str
     title: str
     author: str
+    author_association: str = "NONE"
+    merged: bool = False

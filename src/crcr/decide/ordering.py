@@ -75,6 +75,7 @@ def touch(event: PullRequest, known: Pull | None) -> Pull | None:
         previous_sha=known.previous_sha,
         head_at=known.head_at,
         is_open=known.is_open,
+        merged=known.merged,
     )
 
 
@@ -108,4 +109,6 @@ def _from(event: PullRequest) -> Pull:
         base_ref=event.base_ref,
         title=event.title,
         author=event.author,
+        author_association=event.author_association,
+        merged=event.merged,
     )

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 from datetime import datetime
+from enum import IntEnum
 
-from crcr.decide.model import RepoName
+from crcr.decide.model import Conclusion, RepoName
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,3 +41,103 @@ class FilePlace:
 class FileText:
     text: str
     etag: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class FoundCheck:
+    """A check run as GitHub lists it; `external_id` is the id that we gave it."""
+
+    check_run_id: int
+    external_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedFiles:
+    paths: tuple[str, ...]
+    complete: bool
+    """False when there are more than GitHub lists."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What lies between two commits."""
+
+    commits: tuple[str, ...]
+    files: ChangedFiles
+    complete: bool
+    """False when there are more commits than were listed."""
+
+
+class Role(IntEnum):
+    """A person's role in a repository; each includes the ones before it."""
+
+    NONE = 0
+    READ = 1
+    TRIAGE = 2
+    WRITE = 3
+    MAINTAIN = 4
+    ADMIN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class PostedComment:
+    comment_id: int
+    body: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionsRun:
+    """A workflow run as GitHub sees it; `status` is queued, in_progress, completed or one of GitHub's others."""
+
+    run_id: int
+    attempt: int
+    status: str
+    conclusion: Conclusion | None
+    display_title: str
+    workflow_name: str
+    workflow_path: str
+    event: str
+    created_at: datetime
+
+    @property
+    def is_over(self) -> bool:
+        return self.status == "completed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionsJob:
+    """A job of a workflow run as GitHub sees it. Its `check_run_id` is what its token signs."""
+
+    job_id: int
+    check_run_id: str | None
+    name: str
+    attempt: int
+    status: str
+    conclusion: Conclusion | None
+    started_at: datetime | None
+    completed_at: datetime | None
+
+    @property
+    def is_over(self) -> bool:
+        return self.status == "completed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedDelivery:
+    """One attempt of a webhook in the App's delivery log."""
+
+    log_id: int
+    guid: str
+    delivered_at: datetime
+    redelivery: bool
+    ok: bool
+    """Whether it was answered with a 2xx."""
+    event: str
+    action: str | None
+    repository_id: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class LogPage:
+    entries: tuple[LoggedDelivery, ...]
+    next_cursor: str | None

@@ -1,29 +1,39 @@
 """Which entries of an allowlist an event goes to, which must wait, and which leave it out.
 
-An entry that does not list the event gets no choice at all. `closed` goes where the pull request's other events
-would have gone (same labels and authors) and is never held for being a draft, because downstreams cancel on it.
-`ignore_refs` and `refs` are about pushes: a pull request is not a ref. `paths` is not looked at here.
+An entry that does not list the event gets no choice at all, unless it gates: then the gate must be able to say
+why it is not concerned. `closed` goes where the pull request's other events would have gone (same labels and
+authors) and is never held for being a draft, because downstreams cancel on it. `ignore_refs` and `refs` are about
+pushes: a pull request is not a ref. The files of a pull request are not in its webhook: `paths` holds until they
+were asked for.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
 from crcr.decide.allowlist import Allowlist, Authors, Entry
-from crcr.decide.events import PullRequest, Push
+from crcr.decide.events import MergeGroup, PullRequest, Push
 from crcr.decide.globs import name_glob, path_glob
+from crcr.decide.model import Level
 
 DISPATCHED_ACTIONS = frozenset({"opened", "reopened", "synchronize", "closed"})
 TRUSTED_ASSOCIATIONS = frozenset({"OWNER", "MEMBER", "COLLABORATOR", "CONTRIBUTOR"})
 _SHORT_REF_ROOTS = ("refs/heads/", "refs/tags/")
+_MERGING = frozenset({"pull_request", "merge_group"})
+
+APPROVAL = "approval"
+DRAFT = "draft"
+PATHS = "paths"
+TREE = "tree"
+"""A merge group's content is compared with heads that have passed before anybody is told of it."""
 
 
 class Verdict(StrEnum):
     DISPATCH = "dispatch"
     HOLD = "hold"
-    """Later, once what the reason names is gone: `draft` or `approval`."""
+    """Later, once what the reason names is gone: `approval`, `draft`, `paths` or `tree`."""
     NOT_CONCERNED = "not_concerned"
-    """Left out by its own options: `refs`, `labels` or `authors`."""
+    """Left out by its own options: `events`, `refs`, `paths`, `labels` or `authors`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,19 +43,56 @@ class Choice:
     reason: str | None
 
 
-_Objection = tuple[Verdict, str]
-
-
 def select(
-    event: PullRequest | Push, allowlist: Allowlist, *, ignore_refs: tuple[str, ...]
+    event: PullRequest | Push | MergeGroup,
+    allowlist: Allowlist,
+    *,
+    ignore_refs: tuple[str, ...],
+    approved: bool = False,
 ) -> tuple[Choice, ...]:
+    """Choose for every entry that the event may concern; `approved` is about the pull request's head."""
     if isinstance(event, Push):
         if matches_ref(ignore_refs, event.ref):
             return ()
-        return tuple(_choose_push(entry, event.ref) for entry in allowlist.taking("push"))
+        return tuple(_choose_push(entry, event) for entry in allowlist.taking("push"))
+    if isinstance(event, MergeGroup):
+        return tuple(choice for entry in allowlist.entries if (choice := _choose_group(entry)))
     if event.action not in DISPATCHED_ACTIONS:
         return ()
-    return tuple(_choose_pull(entry, event) for entry in allowlist.taking("pull_request"))
+    chosen = [_choose_pull(entry, event, approved=approved) for entry in allowlist.taking("pull_request")]
+    gating = [entry for entry in allowlist.gating if "pull_request" not in entry.events]
+    return (*chosen, *(Choice(entry, Verdict.NOT_CONCERNED, "events") for entry in gating))
+
+
+def hold_reason(
+    entry: Entry, *, closed: bool, draft: bool, trusted: bool, approved: bool, concerned: bool | None
+) -> str | None:
+    """What a chosen entry still waits for; `concerned` is what its `paths` said, None before they were asked.
+
+    Approval comes first, because a person's word is needed whatever becomes of the draft. A gate that ran for
+    trusted authors only would be open to everybody else: there, a stranger's head waits for approval as well.
+    """
+    if not approved and _needs_approval(entry, trusted=trusted):
+        return APPROVAL
+    if draft and not entry.drafts and not closed:
+        return DRAFT
+    return PATHS if entry.paths is not None and concerned is None else None
+
+
+def _needs_approval(entry: Entry, *, trusted: bool) -> bool:
+    if entry.authors is Authors.TRUSTED:
+        return entry.level is Level.L4 and not trusted
+    return entry.authors is Authors.APPROVED
+
+
+def is_trusted(association: str) -> bool:
+    return association.upper() in TRUSTED_ASSOCIATIONS
+
+
+def touches(entry: Entry, paths: Iterable[str]) -> bool:
+    """Whether any of the changed files is one that the entry cares about."""
+    globs = [path_glob(glob) for glob in entry.paths or ("**",)]
+    return any(glob.matches(path) for path in paths for glob in globs)
 
 
 def matches_ref(globs: tuple[str, ...], ref: str) -> bool:
@@ -64,51 +111,53 @@ def _short_name(ref: str) -> str:
     return ref
 
 
-def _choose_push(entry: Entry, ref: str) -> Choice:
-    if entry.refs is not None and not matches_ref(entry.refs, ref):
+def _choose_push(entry: Entry, push: Push) -> Choice:
+    if entry.refs is not None and not matches_ref(entry.refs, push.ref):
         return Choice(entry, Verdict.NOT_CONCERNED, "refs")
+    # A push that names no files (a new branch, a tag, a deletion) says nothing about them.
+    if entry.paths is not None and push.changed_paths and not touches(entry, push.changed_paths):
+        return Choice(entry, Verdict.NOT_CONCERNED, "paths")
     return Choice(entry, Verdict.DISPATCH, None)
 
 
-def _choose_pull(entry: Entry, pull: PullRequest) -> Choice:
-    for rule in _PULL_RULES:
-        objection = rule(entry, pull)
-        if objection is not None:
-            return Choice(entry, *objection)
-    return Choice(entry, Verdict.DISPATCH, None)
+def _choose_group(entry: Entry) -> Choice | None:
+    """Merge groups go to whoever gates pull requests, and to whoever lists them."""
+    if "merge_group" in entry.events or (entry.level is Level.L4 and entry.events & _MERGING):
+        return Choice(entry, Verdict.HOLD, TREE)
+    return Choice(entry, Verdict.NOT_CONCERNED, "events") if entry.level is Level.L4 else None
 
 
-def _by_labels(entry: Entry, pull: PullRequest) -> _Objection | None:
+def _choose_pull(entry: Entry, pull: PullRequest, *, approved: bool) -> Choice:
+    # What leaves an entry out comes before what makes it wait: nobody should wait for nothing.
+    for name, concerns in _CONCERNS:
+        if not concerns(entry, pull):
+            return Choice(entry, Verdict.NOT_CONCERNED, name)
+    closed = pull.action == "closed"
+    reason = hold_reason(
+        entry,
+        closed=closed,
+        draft=pull.draft,
+        trusted=is_trusted(pull.author_association),
+        approved=approved,
+        concerned=None,
+    )
+    return Choice(entry, Verdict.HOLD if reason else Verdict.DISPATCH, reason)
+
+
+def _by_labels(entry: Entry, pull: PullRequest) -> bool:
     if entry.labels is None:
-        return None
+        return True
     globs = [name_glob(glob.casefold()) for glob in entry.labels]
-    if any(glob.matches(label.casefold()) for label in pull.labels for glob in globs):
-        return None
-    return Verdict.NOT_CONCERNED, "labels"
+    return any(glob.matches(label.casefold()) for label in pull.labels for glob in globs)
 
 
-def _by_trust(entry: Entry, pull: PullRequest) -> _Objection | None:
-    if entry.authors is not Authors.TRUSTED or pull.author_association.upper() in TRUSTED_ASSOCIATIONS:
-        return None
-    return Verdict.NOT_CONCERNED, "authors"
+def _by_trust(entry: Entry, pull: PullRequest) -> bool:
+    return (
+        entry.authors is not Authors.TRUSTED or entry.level is Level.L4 or is_trusted(pull.author_association)
+    )
 
 
-def _by_draft(entry: Entry, pull: PullRequest) -> _Objection | None:
-    if entry.drafts or not pull.draft or pull.action == "closed":
-        return None
-    return Verdict.HOLD, "draft"
-
-
-def _by_approval(entry: Entry, _pull: PullRequest) -> _Objection | None:
-    """Hold every head; who knows the approvals of this head releases it, its `closed` too."""
-    return (Verdict.HOLD, "approval") if entry.authors is Authors.APPROVED else None
-
-
-# What leaves an entry out comes before what makes it wait: nobody should wait for nothing. Approval comes before
-# the draft, because a person's word is needed whatever becomes of the draft.
-_PULL_RULES: tuple[Callable[[Entry, PullRequest], _Objection | None], ...] = (
-    _by_labels,
-    _by_trust,
-    _by_approval,
-    _by_draft,
+_CONCERNS: tuple[tuple[str, Callable[[Entry, PullRequest], bool]], ...] = (
+    ("labels", _by_labels),
+    ("authors", _by_trust),
 )

@@ -8,13 +8,13 @@ from datetime import datetime
 from enum import StrEnum
 
 from crcr.decide.allowlist import Allowlist, Entry
-from crcr.decide.events import PullRequest, Push
-from crcr.decide.model import DeliveryState, DispatchState, Pull
+from crcr.decide.events import MergeGroup, PullRequest, Push
+from crcr.decide.model import DeliveryState, DispatchState, Level, Pull
 from crcr.decide.ordering import Place, move_head, place, present, touch
 from crcr.decide.selection import DISPATCHED_ACTIONS, Choice, Verdict, select
 
 HEAD_IN_DOUBT = "head in doubt"
-DRAFT = "draft"
+SUSPENDED = "suspended"
 
 
 class Drop(StrEnum):
@@ -31,7 +31,12 @@ class UpstreamFacts:
     ignore_refs: tuple[str, ...]
     suspended: frozenset[str]
     """Keys of downstreams that an operator has suspended."""
-    pull: Pull | None
+    pull: Pull | None = None
+    approved: bool = False
+    """Whether a person has approved the event's head."""
+    gate_on: bool = False
+    told_of_group: frozenset[str] | None = None
+    """Keys of downstreams that were told of the event's merge group; None when nobody has heard of the group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +44,11 @@ class PlannedDispatch:
     entry: Entry
     state: DispatchState
     reason: str | None = None
+
+    @property
+    def leaves(self) -> bool:
+        """Whether it is, or may become, a dispatch; the others are recorded for the gate to tell."""
+        return self.state in {DispatchState.WAITING, DispatchState.HELD}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +59,8 @@ class Plan:
     """The pull request as it is after this event; None leaves the record alone."""
     dispatches: tuple[PlannedDispatch, ...] = ()
     drop: Drop = Drop.NONE
-    releases_drafts: bool = False
+    reconsiders: bool = False
+    """What is held of the pull request may have lost its reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +93,11 @@ class Receipt:
     received_at: datetime
 
 
-def plan(event: PullRequest | Push, facts: UpstreamFacts) -> Plan | Ignored:
+def plan(event: PullRequest | Push | MergeGroup, facts: UpstreamFacts) -> Plan | Ignored:
     if isinstance(event, Push):
         return _plan_push(event, facts)
+    if isinstance(event, MergeGroup):
+        return _plan_group(event, facts)
     if event.action in DISPATCHED_ACTIONS:
         return _plan_dispatching(event, facts)
     return _plan_record_only(event, facts)
@@ -95,6 +108,22 @@ def _plan_push(event: Push, facts: UpstreamFacts) -> Plan | Ignored:
     if not dispatches:
         return Ignored(f"no downstream takes pushes to {event.ref}")
     return Plan(dispatches=dispatches)
+
+
+def _plan_group(event: MergeGroup, facts: UpstreamFacts) -> Plan | Ignored:
+    if event.action == "checks_requested":
+        if facts.told_of_group is not None:
+            return Ignored(f"the merge group {event.head_sha[:12]} is known")
+        dispatches = _dispatches(event, facts)
+        if not facts.gate_on and not any(each.leaves for each in dispatches):
+            return Ignored("no downstream takes merge groups, and there is no gate")
+        return Plan(dispatches=dispatches)
+    if facts.told_of_group is None:
+        return Ignored(f"the merge group {event.head_sha[:12]} was never heard of")
+    # Whoever was told of the group is told of its end; the others have nothing to cancel.
+    told = (entry for entry in facts.allowlist.entries if entry.name.key in facts.told_of_group)
+    waiting = tuple(PlannedDispatch(entry, DispatchState.WAITING) for entry in told)
+    return Plan(dispatches=tuple(each for each in waiting if each.entry.name.key not in facts.suspended))
 
 
 def _plan_dispatching(event: PullRequest, facts: UpstreamFacts) -> Plan:
@@ -114,30 +143,34 @@ def _plan_record_only(event: PullRequest, facts: UpstreamFacts) -> Plan:
     pull = touch(event, facts.pull)
     if pull is None:
         return Plan(state=DeliveryState.SUPERSEDED, reason=_why_stale(event, facts.pull))
-    return Plan(pull=pull, releases_drafts=not pull.draft)
+    return Plan(pull=pull, reconsiders=True)
 
 
-def _dispatches(event: PullRequest | Push, facts: UpstreamFacts) -> tuple[PlannedDispatch, ...]:
-    choices = select(event, facts.allowlist, ignore_refs=facts.ignore_refs)
-    return tuple(
-        PlannedDispatch(choice.entry, _STATE_OF[choice.verdict], choice.reason)
-        for choice in choices
-        if choice.verdict is not Verdict.NOT_CONCERNED and not _suspended(choice, facts)
-    )
+def _dispatches(event: PullRequest | Push | MergeGroup, facts: UpstreamFacts) -> tuple[PlannedDispatch, ...]:
+    choices = select(event, facts.allowlist, ignore_refs=facts.ignore_refs, approved=facts.approved)
+    told = not isinstance(event, Push) and event.action != "closed"
+    planned = (_planned(choice, facts) for choice in choices)
+    return tuple(each for each in planned if each.leaves or (told and each.entry.level is Level.L4))
 
 
-_STATE_OF = {Verdict.DISPATCH: DispatchState.WAITING, Verdict.HOLD: DispatchState.HELD}
+def _planned(choice: Choice, facts: UpstreamFacts) -> PlannedDispatch:
+    if choice.verdict is not Verdict.NOT_CONCERNED and choice.entry.name.key in facts.suspended:
+        return PlannedDispatch(choice.entry, DispatchState.CANCELLED, SUSPENDED)
+    return PlannedDispatch(choice.entry, _STATE_OF[choice.verdict], choice.reason)
+
+
+_STATE_OF = {
+    Verdict.DISPATCH: DispatchState.WAITING,
+    Verdict.HOLD: DispatchState.HELD,
+    Verdict.NOT_CONCERNED: DispatchState.LEFT_OUT,
+}
 
 
 def _held_in_doubt(dispatch: PlannedDispatch) -> PlannedDispatch:
     """What waits for something else goes on waiting for it: the end of the doubt must not release it."""
-    if dispatch.state is DispatchState.HELD:
+    if dispatch.state is not DispatchState.WAITING:
         return dispatch
     return PlannedDispatch(dispatch.entry, DispatchState.HELD, HEAD_IN_DOUBT)
-
-
-def _suspended(choice: Choice, facts: UpstreamFacts) -> bool:
-    return choice.entry.name.key in facts.suspended
 
 
 def _why_stale(event: PullRequest, known: Pull | None) -> str:

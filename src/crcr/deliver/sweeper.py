@@ -7,6 +7,7 @@ from typing import Protocol
 
 import structlog
 
+from crcr.deliver.pace import wait
 from crcr.errors import StoreUnavailable
 from crcr.ports import Clock
 
@@ -22,12 +23,18 @@ class Sweeps(Protocol):
     async def forget(self, now: datetime) -> None: ...
 
 
+class Gates(Protocol):
+    async def look_again(self, now: datetime) -> int: ...
+
+
 class Sweeper:
-    def __init__(self, sweeps: Sweeps, clock: Clock) -> None:
+    def __init__(self, sweeps: Sweeps, gates: Gates, clock: Clock) -> None:
         self._sweeps = sweeps
+        self._gates = gates
         self._clock = clock
 
     async def sweep(self) -> None:
+        await self._gates.look_again(self._clock.now())
         swept = await self._sweeps.time_out_silent(self._clock.now())
         if swept:
             log.warning("jobs_timed_out", jobs=swept)
@@ -37,17 +44,19 @@ class Sweeper:
 
 
 async def repeat(
-    act: Callable[[], Awaitable[None]], every_s: float, clock: Clock, stopping: asyncio.Event
+    act: Callable[[], Awaitable[None]],
+    every_s: float,
+    clock: Clock,
+    stopping: asyncio.Event,
+    *,
+    at_once: bool = False,
 ) -> None:
     """Do `act` every `every_s` seconds until `stopping`; a store that is away is waited for."""
+    if not at_once:
+        await wait(every_s, clock, stopping)
     while not stopping.is_set():
-        waits = {asyncio.ensure_future(clock.sleep(every_s)), asyncio.ensure_future(stopping.wait())}
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        for wait in waits:
-            wait.cancel()
-        if stopping.is_set():
-            return
         try:
             await act()
         except StoreUnavailable as fault:
             log.warning("loop_waits_for_store", act=getattr(act, "__name__", "act"), error=str(fault))
+        await wait(every_s, clock, stopping)

@@ -1,7 +1,9 @@
 """GitHub's REST calls as data: how each of ours is asked, and what a good answer to it says.
 
-No IO and no clock: the client sends a `Request` and hands back a `Response`; what a bad status means stands in
-`faults.py`. Bodies are untrusted: only named fields are read, by type, and anything else is `OutsideUnsure`.
+Here: what all calls share, and the calls about installations and repositories; the others stand in `api_…` by
+subject. No IO and no clock: the client sends a `Request` and hands back a `Response`; what a bad status means stands
+in `faults.py`. Bodies are untrusted: only named fields are read, by type, and anything else is `OutsideUnsure`.
+Nothing from outside can change a path: numbers are written as numbers, names are one quoted segment.
 """
 
 import json
@@ -10,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Annotated, TypeVar
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 
@@ -21,6 +23,9 @@ from crcr.errors import OutsideRefused, OutsideUnsure
 JSON_TYPE = "application/vnd.github+json"
 RAW_TYPE = "application/vnd.github.raw+json"
 MAX_ANSWER_BYTES = 1 << 20
+MAX_LIST_BYTES = 8 << 20
+MAX_LARGE_BYTES = 40 << 20
+"""A webhook has up to 25 MB, and GitHub escapes some characters to six; a hundred comments come to as much."""
 READ_POINTS = 1
 WRITE_POINTS = 5
 
@@ -29,6 +34,11 @@ METADATA_READ: Permissions = (("metadata", "read"),)
 CONTENTS_READ: Permissions = (("contents", "read"),)
 CONTENTS_WRITE: Permissions = (("contents", "write"),)
 PULLS_READ: Permissions = (("pull_requests", "read"),)
+PULLS_WRITE: Permissions = (("pull_requests", "write"),)
+CHECKS_READ: Permissions = (("checks", "read"),)
+CHECKS_WRITE: Permissions = (("checks", "write"),)
+ACTIONS_READ: Permissions = (("actions", "read"),)
+ACTIONS_WRITE: Permissions = (("actions", "write"),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +51,12 @@ class Request:
     accept: str = JSON_TYPE
     etag: str | None = None
     writes: bool = False
+    most_bytes: int = MAX_ANSWER_BYTES
+    """How much of the answer is read."""
+    keep: int = 0
+    """Points of the minute that this call leaves for more urgent ones."""
+    creates_content: bool = False
+    """Whether it writes what people are notified of; GitHub limits that more tightly."""
 
     @property
     def points(self) -> int:
@@ -49,7 +65,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """One answer; header names are lower case, `cut` says that the body went on past `MAX_ANSWER_BYTES`."""
+    """One answer; header names are lower case, `cut` says that the body went on past the request's `most_bytes`."""
 
     status: int
     headers: Mapping[str, str]
@@ -63,6 +79,48 @@ class Token:
 
     value: str = field(repr=False)
     expires_at: datetime
+
+
+# How requests are put together
+
+
+def segment(text: str) -> str:
+    """Return `text` as one segment of a path; what a URL's reader would resolve away is refused."""
+    if text in {"", ".", ".."}:
+        raise OutsideRefused(f"{text!r} cannot be part of an address.", status=400)
+    # Lone surrogates have no UTF-8; a name with one names nothing.
+    return quote(text, safe="", errors="replace")
+
+
+def listing(path: str, *, size: int = 100, most_bytes: int = MAX_LIST_BYTES, **wanted: str) -> Request:
+    """Ask for the first page of a list; `turned` asks for the others."""
+    query = urlencode({**wanted, "per_page": size}, quote_via=quote, safe="", errors="replace")
+    return Request("GET", f"{path}?{query}", most_bytes=most_bytes)
+
+
+def turned(request: Request, page: int) -> Request:
+    return request if page == 1 else replace(request, path=f"{request.path}&page={page:d}")
+
+
+_LINK = re.compile(r"<([^<>]*)>([^<]*)")
+_NEXT = re.compile(r';\s*rel="?next"?\s*(?:[;,]|\Z)')
+
+
+def next_link(response: Response) -> str | None:
+    """Return the address of the list's next page, to look at and never to ask: pages are counted here."""
+    for link in _LINK.finditer(response.headers.get("link", "")):
+        if _NEXT.search(link[2]):
+            return link[1]
+    return None
+
+
+def json_body(**fields: object) -> bytes:
+    return json.dumps(fields).encode()
+
+
+def moment(at: datetime) -> str:
+    """Return a time as GitHub writes it: UTC, whole seconds, Z."""
+    return f"{at.astimezone(UTC).replace(tzinfo=None).isoformat(timespec='seconds')}Z"
 
 
 # Requests
@@ -148,23 +206,23 @@ def _path_within(api_url: str, location: str) -> str | None:
 
 # Answers
 
-_Id = Annotated[int, msgspec.Meta(ge=1)]
-_Time = Annotated[datetime, msgspec.Meta(tz=True)]
+Id = Annotated[int, msgspec.Meta(ge=1)]
+Time = Annotated[datetime, msgspec.Meta(tz=True)]
 # A token becomes a header: no blanks, no line ends. Its form is GitHub's affair and is not looked into.
 _HeaderText = Annotated[str, msgspec.Meta(pattern=r"\A[!-~]+\Z")]
 
 
 class _Installation(msgspec.Struct):
-    id: _Id
+    id: Id
 
 
 class _MintedToken(msgspec.Struct):
     token: _HeaderText
-    expires_at: _Time
+    expires_at: Time
 
 
 class _Repository(msgspec.Struct):
-    id: _Id
+    id: Id
     full_name: str
     owner: _Installation
 
@@ -176,25 +234,25 @@ class _Head(msgspec.Struct):
 class _Pull(msgspec.Struct):
     state: str
     head: _Head
-    updated_at: _Time
+    updated_at: Time
 
 
 def installation_id(response: Response) -> int:
-    return _decode(response, _Installation).id
+    return decode(response, _Installation).id
 
 
 def minted_token(response: Response) -> Token:
-    minted = _decode(response, _MintedToken)
+    minted = decode(response, _MintedToken)
     return Token(minted.token, minted.expires_at.astimezone(UTC))
 
 
 def repository_facts(response: Response) -> RepositoryFacts:
-    found = _decode(response, _Repository)
+    found = decode(response, _Repository)
     return RepositoryFacts(repository_id=found.id, owner_id=found.owner.id, full_name=found.full_name)
 
 
 def pull_facts(response: Response) -> PullFacts:
-    found = _decode(response, _Pull)
+    found = decode(response, _Pull)
     return PullFacts(found.head.sha, found.state == "open", found.updated_at.astimezone(UTC))
 
 
@@ -211,12 +269,12 @@ def file_text(response: Response) -> FileText | None:
     return FileText(text=text, etag=response.headers.get("etag"))
 
 
-_Struct = TypeVar("_Struct", bound=msgspec.Struct)
+_Kind = TypeVar("_Kind")
 
 
-def _decode(response: Response, kind: type[_Struct]) -> _Struct:
+def decode(response: Response, kind: type[_Kind]) -> _Kind:
     if response.cut:
-        raise OutsideUnsure(f"GitHub's answer is larger than {MAX_ANSWER_BYTES} bytes.")
+        raise OutsideUnsure(f"GitHub's answer is larger than what we read of it, {len(response.body)} bytes.")
     try:
         return msgspec.json.decode(response.body, type=kind)
     except (ValueError, RecursionError) as error:

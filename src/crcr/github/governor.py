@@ -5,6 +5,11 @@ at most 180 writes. A bucket that refills would let twice that through around a 
 stand the hour's budget as GitHub counts it (`x-ratelimit-*`) and blocks that GitHub asked for, which double while
 they follow one another. App-wide, a cap on requests under way. Nothing here sleeps: `reserve` says how long to
 wait, and the worker reschedules. The key `APP` stands for calls signed by the App itself.
+
+What is less urgent leaves a part of the minute untouched (`keep`), so that a gate never waits behind job checks.
+Comments are counted a second time, 80 a minute and 500 an hour: GitHub's limit on content that people are notified
+of. Check runs are not: nobody is notified of one, GitHub does not name them there, and 500 an hour would hold up
+the gates of a busy upstream for a limit that may not exist. Should GitHub count them, it says so, and that blocks.
 """
 
 import asyncio
@@ -17,31 +22,53 @@ from crcr.errors import OutsideLimited
 from crcr.github.faults import LONGEST_WAIT_S, header_number
 
 APP = 0
-WINDOW_S = 60.0
+CONTENT_PER_MINUTE = 80
+CONTENT_PER_HOUR = 500
+
+
+@dataclass(slots=True)
+class _Window:
+    """What was spent in the last `span_s` seconds."""
+
+    span_s: float
+    log: deque[tuple[float, int]] = field(default_factory=deque)
+    spent: int = 0
+
+    def wait_s(self, cost: int, budget: int, now: float) -> float:
+        while self.log and self.log[0][0] + self.span_s <= now:
+            self.spent -= self.log.popleft()[1]
+        # What costs more than there is waits for an empty window, not for ever.
+        over = self.spent + cost - max(budget, cost)
+        if not cost or over <= 0:
+            return 0.0
+        for at, cost_then in self.log:
+            over -= cost_then
+            if over <= 0:
+                return at + self.span_s - now
+        return 0.0
+
+    def spend(self, cost: int, now: float) -> None:
+        self.log.append((now, cost))
+        self.spent += cost
 
 
 @dataclass(slots=True)
 class _Account:
     """One installation's standing; times are seconds since the epoch, as GitHub's headers give them."""
 
-    log: deque[tuple[float, int]] = field(default_factory=deque)
-    points: int = 0
+    points: _Window = field(default_factory=lambda: _Window(60.0))
+    content_minute: _Window = field(default_factory=lambda: _Window(60.0))
+    content_hour: _Window = field(default_factory=lambda: _Window(3600.0))
     blocked_until: float = 0.0
     strikes: int = 0
     remaining: int | None = None
     resets_at: float = 0.0
 
-    def window_wait_s(self, cost: int, budget: int, now: float) -> float:
-        while self.log and self.log[0][0] + WINDOW_S <= now:
-            self.points -= self.log.popleft()[1]
-        over = self.points + cost - budget
-        for at, spent in self.log:
-            if over <= 0:
-                break
-            over -= spent
-            if over <= 0:
-                return at + WINDOW_S - now
-        return 0.0
+    def content_wait_s(self, now: float) -> float:
+        return max(
+            self.content_minute.wait_s(1, CONTENT_PER_MINUTE, now),
+            self.content_hour.wait_s(1, CONTENT_PER_HOUR, now),
+        )
 
     def hour_wait_s(self, now: float) -> float:
         if self.remaining is None or self.remaining > 0:
@@ -51,10 +78,13 @@ class _Account:
     def spend(self, cost: int, now: float) -> None:
         if not cost:
             return
-        self.log.append((now, cost))
-        self.points += cost
+        self.points.spend(cost, now)
         if self.remaining is not None:
             self.remaining -= 1
+
+    def spend_content(self, now: float) -> None:
+        self.content_minute.spend(1, now)
+        self.content_hour.spend(1, now)
 
 
 class Governor:
@@ -67,20 +97,26 @@ class Governor:
         # As many accounts as the App has installations.
         self._accounts: defaultdict[int, _Account] = defaultdict(_Account)
 
-    def reserve(self, installation_id: int, cost: int, now: float) -> float:
+    def reserve(
+        self, installation_id: int, cost: int, now: float, *, keep: int = 0, content: bool = False
+    ) -> float:
         """Take `cost` points and return 0, or take nothing and return the seconds to wait.
 
-        A cost of 0 only asks whether the installation is blocked or has used up its hour.
+        At least `keep` points of the minute stay for others; `content` counts as content created. A cost of 0 only
+        asks whether the installation is blocked or has used up its hour.
         """
         account = self._accounts[installation_id]
         wait_s = max(
             account.blocked_until - now,
             account.hour_wait_s(now),
-            account.window_wait_s(cost, self._budget, now),
+            account.points.wait_s(cost, self._budget - keep, now),
+            account.content_wait_s(now) if content else 0.0,
         )
         if wait_s > 0:
             return wait_s
         account.spend(cost, now)
+        if content:
+            account.spend_content(now)
         return 0.0
 
     def observe(self, installation_id: int, headers: Mapping[str, str], now: float) -> None:

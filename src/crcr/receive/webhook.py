@@ -14,13 +14,15 @@ import structlog
 from starlette.requests import Request
 
 from crcr.decide.events import (
+    Asked,
+    Dispatched,
     Event,
     Installation,
     InstallationRepositories,
     Ping,
-    PullRequest,
     Push,
     RepositoryMoved,
+    Told,
     Unwanted,
 )
 from crcr.decide.model import RepoName
@@ -42,8 +44,20 @@ _GUID_CHARS = 100
 
 
 class Inbox(Protocol):
-    async def take(self, receipt: Receipt, event: PullRequest | Push) -> Taken | Seen | Ignored: ...
+    async def take(self, receipt: Receipt, event: Dispatched) -> Taken | Seen | Ignored: ...
     async def refresh(self, upstreams: tuple[RepoName, ...], now: datetime) -> None: ...
+
+
+class Desk(Protocol):
+    """Takes what people ask on the upstream's pages."""
+
+    async def take(self, receipt: Receipt, event: Asked) -> Taken | Seen | Ignored: ...
+
+
+class ActionsNews(Protocol):
+    """Hears what GitHub says of downstreams' runs and jobs; False when it concerns nothing of ours."""
+
+    async def hear(self, event: Told, now: datetime) -> bool: ...
 
 
 class Installations(Protocol):
@@ -61,6 +75,8 @@ class WebhookIntake:
     secret: bytes
     bodies: Bodies
     inbox: Inbox
+    desk: Desk
+    actions_news: ActionsNews
     installations: Installations
     upstreams: frozenset[RepoName]
     allowlist_places: Mapping[RepoName, FilePlace]
@@ -86,45 +102,75 @@ class WebhookIntake:
         def examine() -> tuple[str, Event, bytes]:
             verify_signature(self.secret, body, signature)
             name, guid = _headers(request)
-            event = parse_event(name, body)
-            if not isinstance(event, PullRequest | Push):
-                return guid, event, b""
-            parse_payload(body)  # what could not be dispatched later must not be acknowledged now
-            return guid, event, pack(body)
+            return guid, *_parse(name, body)
 
         # A body of megabytes would hold up everybody else's request.
         return examine() if len(body) <= _INLINE_BYTES else await asyncio.to_thread(examine)
+
+    async def recover(self, guid: str, name: str, body: bytes) -> Answer:
+        """Take a webhook that GitHub's own log holds, as if it had just come; the log needs no signature."""
+        event, packed = await asyncio.to_thread(_parse, name, body)
+        answer = await self._act(Receipt(guid, name, "recovered", packed, len(body), self.clock.now()), event)
+        self.tally.delivery(name, f"recovered {_outcome(answer)}")
+        return answer
 
     async def _act(self, receipt: Receipt, event: Event) -> Answer:
         if isinstance(event, Ping):
             return Answer(200, {"ok": True, "pong": event.zen})
         if isinstance(event, Unwanted):
             return _ignored(event.reason)
-        if isinstance(event, PullRequest | Push):
+        if isinstance(event, Dispatched):
             return await self._take(receipt, event)
-        await self.installations.follow(event, receipt.received_at)
+        if isinstance(event, Asked):
+            return await self._ask(receipt, event)
+        if isinstance(event, Told):
+            if not await self.actions_news.hear(event, receipt.received_at):
+                return _ignored(f"no run of {event.repository} that answers us")
+        else:
+            await self.installations.follow(event, receipt.received_at)
         return Answer(202, {"ok": True, "delivery": receipt.guid, "dispatches": 0})
 
-    async def _take(self, receipt: Receipt, event: PullRequest | Push) -> Answer:
+    async def _ask(self, receipt: Receipt, event: Asked) -> Answer:
+        if event.upstream not in self.upstreams:
+            return _not_ours(event.upstream)
+        taken = await self.desk.take(receipt, event)
+        return self._answer(receipt, event.upstream, taken)
+
+    async def _take(self, receipt: Receipt, event: Dispatched) -> Answer:
         # In a transaction of its own: it must stand even when no allowlist is in force to plan by.
         if refreshes := self._refreshes(event):
             await self.inbox.refresh(refreshes, receipt.received_at)
         if event.upstream not in self.upstreams:
-            return _ignored(f"{event.upstream} is not an upstream of this relay")
-        taken = await self.inbox.take(receipt, event)
+            return _not_ours(event.upstream)
+        return self._answer(receipt, event.upstream, await self.inbox.take(receipt, event))
+
+    def _answer(self, receipt: Receipt, upstream: RepoName, taken: Taken | Seen | Ignored) -> Answer:
         if isinstance(taken, Ignored):
             return _ignored(taken.reason)
         if isinstance(taken, Seen):
             return Answer(202, {"ok": True, "delivery": receipt.guid, "repeat": True})
-        who = {"delivery": receipt.guid, "github_event": receipt.event, "upstream": str(event.upstream)}
+        who = {"delivery": receipt.guid, "github_event": receipt.event, "upstream": str(upstream)}
         log.info("delivery_taken", dispatches=taken.dispatches, state=taken.state.value, **who)
         return Answer(202, {"ok": True, "delivery": receipt.guid, "dispatches": taken.dispatches})
 
-    def _refreshes(self, event: PullRequest | Push) -> tuple[RepoName, ...]:
+    def _refreshes(self, event: Dispatched) -> tuple[RepoName, ...]:
         """Upstreams whose allowlist this push may have changed."""
         if not isinstance(event, Push):
             return ()
         return tuple(upstream for upstream, place in self.allowlist_places.items() if _touches(event, place))
+
+
+def _parse(name: str, body: bytes) -> tuple[Event, bytes]:
+    """The event, and its body packed for the dispatch if it is one that is dispatched."""
+    event = parse_event(name, body)
+    if not isinstance(event, Dispatched):
+        return event, b""
+    parse_payload(body)  # what could not be dispatched later must not be acknowledged now
+    return event, pack(body)
+
+
+def _not_ours(upstream: RepoName) -> Answer:
+    return _ignored(f"{upstream} is not an upstream of this relay")
 
 
 def _touches(event: Push, place: FilePlace) -> bool:

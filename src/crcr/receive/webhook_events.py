@@ -5,17 +5,17 @@ by the field's path. Unknown events and actions are never an error: GitHub adds 
 """
 
 import re
-from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
 
 from crcr.decide.events import (
+    USED_ACTIONS,
     Event,
     Installation,
     InstallationRepositories,
-    InstalledRepository,
+    MergeGroup,
     Ping,
     PullRequest,
     Push,
@@ -26,28 +26,13 @@ from crcr.decide.model import RepoName
 from crcr.errors import BadRequest
 from crcr.receive import webhook_shapes as shapes
 from crcr.receive.json_body import decode
+from crcr.receive.webhook_asked import check_asked, commented, suite_asked
+from crcr.receive.webhook_fields import id_of, installed, login, plain, repo_name, utc
+from crcr.receive.webhook_told import job_told, run_told
 
 T = TypeVar("T")
 
 _WORD = re.compile(r"[a-z][a-z0-9_]{0,99}")
-_ACTIONS = {
-    "pull_request": frozenset(
-        {
-            "opened",
-            "reopened",
-            "synchronize",
-            "closed",
-            "labeled",
-            "unlabeled",
-            "ready_for_review",
-            "converted_to_draft",
-            "edited",
-        }
-    ),
-    "installation": frozenset({"created", "deleted", "suspend", "unsuspend", "new_permissions_accepted"}),
-    "installation_repositories": frozenset({"added", "removed"}),
-    "repository": frozenset({"renamed", "transferred"}),
-}
 _ANY_OBJECT = msgspec.json.Decoder(dict[str, Any])
 _ANY_ACTION = msgspec.json.Decoder(shapes.ActionBody)
 
@@ -76,7 +61,7 @@ def parse_payload(body: bytes) -> dict[str, Any]:
 
 
 def _is_used(name: str, action: str) -> bool:
-    return name not in _ACTIONS or action in _ACTIONS[name]
+    return name not in USED_ACTIONS or action in USED_ACTIONS[name]
 
 
 def _unwanted(name: str, action: str) -> Unwanted:
@@ -87,28 +72,28 @@ def _unwanted(name: str, action: str) -> Unwanted:
 def _pull_request(body: shapes.PullRequestBody) -> PullRequest:
     pull = body.pull_request
     return PullRequest(
-        upstream=_repo(body.repository.full_name, "$.repository.full_name"),
+        upstream=repo_name(body.repository.full_name),
         repository_id=body.repository.id,
         action=body.action,
         number=pull.number,
         head_sha=pull.head.sha,
         before=body.before if body.action == "synchronize" else None,
         base_ref=pull.base.ref,
-        updated_at=_utc(pull.updated_at, "$.pull_request.updated_at"),
+        updated_at=utc(pull.updated_at, "$.pull_request.updated_at"),
         is_open=pull.state == "open",
         merged=bool(pull.merged),
         draft=bool(pull.draft),
-        labels=tuple(_text(label.name) for label in pull.labels or ()),
-        title=_text(pull.title),
-        author=_login(pull.user),
-        author_association=_text(pull.author_association or "NONE"),
-        installation_id=_installation_id(body.installation),
+        labels=tuple(plain(label.name) for label in pull.labels or ()),
+        title=plain(pull.title),
+        author=login(pull.user),
+        author_association=plain(pull.author_association or "NONE"),
+        installation_id=id_of(body.installation),
     )
 
 
 def _push(body: shapes.PushBody) -> Push:
     return Push(
-        upstream=_repo(body.repository.full_name, "$.repository.full_name"),
+        upstream=repo_name(body.repository.full_name),
         repository_id=body.repository.id,
         ref=body.ref,
         before=body.before,
@@ -120,7 +105,21 @@ def _push(body: shapes.PushBody) -> Push:
             for paths in (commit.added, commit.removed, commit.modified)
             for path in paths or ()
         ),
-        installation_id=_installation_id(body.installation),
+        installation_id=id_of(body.installation),
+    )
+
+
+def _merge_group(body: shapes.MergeGroupBody) -> MergeGroup:
+    group = body.merge_group
+    return MergeGroup(
+        upstream=repo_name(body.repository.full_name),
+        repository_id=body.repository.id,
+        action=body.action,
+        head_sha=group.head_sha,
+        head_ref=group.head_ref,
+        base_sha=group.base_sha,
+        base_ref=group.base_ref,
+        installation_id=id_of(body.installation),
     )
 
 
@@ -128,8 +127,8 @@ def _installation(body: shapes.InstallationBody) -> Installation:
     return Installation(
         action=body.action,
         installation_id=body.installation.id,
-        account=_login(body.installation.account),
-        repositories=_installed(body.repositories, "$.repositories"),
+        account=login(body.installation.account),
+        repositories=installed(body.repositories, "$.repositories"),
     )
 
 
@@ -137,74 +136,36 @@ def _installation_repositories(body: shapes.InstallationRepositoriesBody) -> Ins
     return InstallationRepositories(
         action=body.action,
         installation_id=body.installation.id,
-        account=_login(body.installation.account),
-        added=_installed(body.repositories_added, "$.repositories_added"),
-        removed=_installed(body.repositories_removed, "$.repositories_removed"),
+        account=login(body.installation.account),
+        added=installed(body.repositories_added, "$.repositories_added"),
+        removed=installed(body.repositories_removed, "$.repositories_removed"),
     )
 
 
 def _repository_moved(body: shapes.RepositoryBody) -> RepositoryMoved:
-    new = _repo(body.repository.full_name, "$.repository.full_name")
+    new = repo_name(body.repository.full_name)
     return RepositoryMoved(
         action=body.action,
         repository_id=body.repository.id,
         old_name=_old_name(new, body.changes or shapes.ChangesPart()),
         new_name=new,
-        installation_id=_installation_id(body.installation),
+        installation_id=id_of(body.installation),
     )
 
 
 def _old_name(new: RepoName, changes: shapes.ChangesPart) -> RepoName | None:
     if changes.repository and changes.repository.name:
-        return _repo(f"{new.owner}/{changes.repository.name.old}", "$.changes.repository.name.from")
+        return repo_name(f"{new.owner}/{changes.repository.name.old}", "$.changes.repository.name.from")
     if changes.owner and changes.owner.old:
         old = changes.owner.old
         owner = old.user or old.organization
         if owner and owner.login:
-            return _repo(f"{owner.login}/{new.name}", "$.changes.owner.from")
+            return repo_name(f"{owner.login}/{new.name}", "$.changes.owner.from")
     return None
 
 
 def _ping(body: shapes.PingBody) -> Ping:
-    return Ping(zen=_text(body.zen))
-
-
-def _repo(full_name: str, path: str) -> RepoName:
-    try:
-        return RepoName(full_name)
-    except ValueError:
-        raise BadRequest(f"{full_name[:120]!r} is not owner/name - at `{path}`") from None
-
-
-def _installed(parts: Sequence[shapes.RepositoryPart] | None, path: str) -> tuple[InstalledRepository, ...]:
-    return tuple(
-        InstalledRepository(part.id, _repo(part.full_name, f"{path}[{index}].full_name"))
-        for index, part in enumerate(parts or ())
-    )
-
-
-def _installation_id(part: shapes.InstallationId | None) -> int | None:
-    return part.id if part else None
-
-
-def _login(account: shapes.AccountPart | None) -> str:
-    """Name the account; GitHub shows a deleted one as `ghost`, and sends null for it in places."""
-    return _text((account and (account.login or account.slug)) or "ghost")
-
-
-def _text(text: str) -> str:
-    # PostgreSQL stores no NUL; in text that is only shown it is not worth losing the event.
-    return text.replace("\0", "\ufffd")
-
-
-def _utc(value: datetime | int, path: str) -> datetime:
-    try:
-        if isinstance(value, int):
-            return datetime.fromtimestamp(value, UTC)
-        # A time without a zone is UTC everywhere in GitHub's API.
-        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
-    except (ValueError, OverflowError, OSError):
-        raise BadRequest(f"the time is out of range - at `{path}`") from None
+    return Ping(zen=plain(body.zen))
 
 
 def _reader(name: str, shape: type[T], build: Callable[[T], Event]) -> Callable[[bytes], Event]:
@@ -223,6 +184,12 @@ def _reader(name: str, shape: type[T], build: Callable[[T], Event]) -> Callable[
 _READERS: dict[str, Callable[[bytes], Event]] = {
     "pull_request": _reader("pull_request", shapes.PullRequestBody, _pull_request),
     "push": _reader("push", shapes.PushBody, _push),
+    "merge_group": _reader("merge_group", shapes.MergeGroupBody, _merge_group),
+    "check_run": _reader("check_run", shapes.CheckRunBody, check_asked),
+    "check_suite": _reader("check_suite", shapes.CheckSuiteBody, suite_asked),
+    "issue_comment": _reader("issue_comment", shapes.IssueCommentBody, commented),
+    "workflow_run": _reader("workflow_run", shapes.WorkflowRunBody, run_told),
+    "workflow_job": _reader("workflow_job", shapes.WorkflowJobBody, job_told),
     "installation": _reader("installation", shapes.InstallationBody, _installation),
     "installation_repositories": _reader(
         "installation_repositories", shapes.InstallationRepositoriesBody, _installation_repositories

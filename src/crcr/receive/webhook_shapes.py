@@ -14,6 +14,7 @@ Number = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Sha = Annotated[str, Meta(pattern=r"\A[0-9a-f]{40}(?:[0-9a-f]{24})?\Z")]
 # Git allows neither control characters nor spaces in a ref's name.
 Ref = Annotated[str, Meta(pattern=r"\A[^\x00-\x20\x7f]{1,1024}\Z")]
+Time = datetime | int
 
 
 class ActionBody(Struct):
@@ -27,8 +28,14 @@ class RepositoryPart(Struct):
     full_name: str
 
 
-class InstallationId(Struct):
+class IdPart(Struct):
+    """An installation or an App, known by its number."""
+
     id: Id
+
+
+class PresentPart(Struct):
+    """An object of which only matters that it is there."""
 
 
 class AccountPart(Struct):
@@ -54,7 +61,7 @@ class PullPart(Struct):
     number: Number
     state: str
     title: str
-    updated_at: datetime | int
+    updated_at: Time
     head: HeadPart
     base: BasePart
     user: AccountPart | None = None
@@ -69,7 +76,7 @@ class PullRequestBody(Struct):
     pull_request: PullPart
     repository: RepositoryPart
     before: Sha | None = None
-    installation: InstallationId | None = None
+    installation: IdPart | None = None
 
 
 class CommitPart(Struct):
@@ -85,7 +92,125 @@ class PushBody(Struct):
     repository: RepositoryPart
     deleted: bool = False
     commits: list[CommitPart] | None = None
-    installation: InstallationId | None = None
+    installation: IdPart | None = None
+
+
+class MergeGroupPart(Struct):
+    head_sha: Sha
+    head_ref: Ref
+    base_sha: Sha
+    base_ref: Ref
+
+
+class MergeGroupBody(Struct):
+    action: str
+    merge_group: MergeGroupPart
+    repository: RepositoryPart
+    installation: IdPart | None = None
+
+
+class CheckRunPart(Struct):
+    id: Id
+    head_sha: Sha
+    name: str
+    external_id: str | None = None
+    app: IdPart | None = None
+
+
+class ButtonPart(Struct):
+    identifier: str | None = None
+
+
+class CheckRunBody(Struct):
+    action: str
+    check_run: CheckRunPart
+    repository: RepositoryPart
+    requested_action: ButtonPart | None = None
+    sender: AccountPart | None = None
+    installation: IdPart | None = None
+
+
+class CheckSuitePart(Struct):
+    head_sha: Sha
+    app: IdPart | None = None
+
+
+class CheckSuiteBody(Struct):
+    action: str
+    check_suite: CheckSuitePart
+    repository: RepositoryPart
+    sender: AccountPart | None = None
+    installation: IdPart | None = None
+
+
+class IssuePart(Struct):
+    """An issue; GitHub's pull requests are issues with a `pull_request`."""
+
+    number: Number
+    pull_request: PresentPart | None = None
+
+
+class CommenterPart(AccountPart):
+    type: str | None = None
+
+
+class CommentPart(Struct):
+    id: Id
+    body: str | None = None
+    user: CommenterPart | None = None
+    performed_via_github_app: PresentPart | None = None
+
+
+class IssueCommentBody(Struct):
+    action: str
+    issue: IssuePart
+    comment: CommentPart
+    repository: RepositoryPart
+    installation: IdPart | None = None
+
+
+class WorkflowPart(Struct):
+    name: str | None = None
+    path: str | None = None
+
+
+class RunPart(Struct):
+    id: Id
+    status: str
+    event: str
+    created_at: Time
+    run_attempt: Number | None = None
+    conclusion: str | None = None
+    display_title: str | None = None
+    name: str | None = None
+    path: str | None = None
+
+
+class WorkflowRunBody(Struct):
+    action: str
+    workflow_run: RunPart
+    repository: RepositoryPart
+    workflow: WorkflowPart | None = None
+    installation: IdPart | None = None
+
+
+class JobPart(Struct):
+    id: Id
+    run_id: Id
+    name: str
+    status: str
+    run_attempt: Number | None = None
+    conclusion: str | None = None
+    started_at: Time | None = None
+    completed_at: Time | None = None
+    check_run_url: str | None = None
+
+
+class WorkflowJobBody(Struct):
+    action: str
+    workflow_job: JobPart
+    repository: RepositoryPart
+    installation: IdPart | None = None
 
 
 class InstallationPart(Struct):
@@ -132,7 +257,7 @@ class RepositoryBody(Struct):
     action: str
     repository: RepositoryPart
     changes: ChangesPart | None = None
-    installation: InstallationId | None = None
+    installation: IdPart | None = None
 
 
 class PingBody(Struct):

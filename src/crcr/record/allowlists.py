@@ -16,6 +16,7 @@ from crcr.decide.allowlist import Allowlist, AllowlistVersion, Checked, Problem,
 from crcr.decide.model import RepoName
 from crcr.errors import NoAllowlist
 from crcr.record.database import Database, Row, Tx
+from crcr.record.publishing import Publishing
 from crcr.record.schema import allowlist_versions as versions
 from crcr.record.signals import ALLOWLIST
 from crcr.record.statement import Statement
@@ -42,9 +43,12 @@ _ADD = Statement(insert(versions))
 
 
 class Allowlists:
-    def __init__(self, database: Database, targets: Targets, check: Callable[[str], Checked]) -> None:
+    def __init__(
+        self, database: Database, targets: Targets, publishing: Publishing, check: Callable[[str], Checked]
+    ) -> None:
         self._database = database
         self._targets = targets
+        self._publishing = publishing
         self._check = check
         self._cache: dict[str, tuple[int, Allowlist]] = {}
 
@@ -92,6 +96,7 @@ class Allowlists:
             await tx.run(_ADD, **row)
             if checked.allowlist is not None:
                 await self._targets.follow(tx, upstream, checked.allowlist, now)
+                await self._publishing.follow(tx, upstream, checked.allowlist, now)
             tx.signal(ALLOWLIST)
             return _version(row)
 

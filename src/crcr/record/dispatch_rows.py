@@ -1,6 +1,6 @@
 """Dispatches in their table, each with the effect that sends it.
 
-Written, dropped, held and released here, always inside the caller's transaction.
+Written and dropped here, always inside the caller's transaction; what is held is let go in `held_rows`.
 """
 
 from collections.abc import Mapping
@@ -9,11 +9,10 @@ from typing import Any
 
 from sqlalchemy import text
 
-from crcr.decide.allowlist import Allowlist
-from crcr.decide.events import PullRequest, Push
+from crcr.decide.events import MergeGroup, PullRequest, Push
 from crcr.decide.model import DispatchState, EffectKind, Pull, RepoName
 from crcr.decide.upstream import Drop, PlannedDispatch
-from crcr.record.database import Row, Tx
+from crcr.record.database import Tx
 from crcr.record.effect_rows import add_effects, effect_row
 from crcr.record.schema import dispatches
 from crcr.record.statement import Statement, inserting
@@ -59,30 +58,26 @@ _DROP_PARKED = Statement(
         " AND d.number = :number AND d.state = 'cancelled')"
     )
 )
-_HELD = Statement(
+_DROP_DELIVERY = Statement(
     text(
-        "SELECT d.delivery, d.downstream, d.lane FROM dispatches d WHERE d.upstream = :upstream AND d.number = :number"
-        " AND d.state = 'held' AND (:reason IS NULL OR d.reason = :reason)"
-        " AND (:delivery IS NULL OR d.delivery = :delivery) AND NOT EXISTS (SELECT 1 FROM deliveries v"
-        " WHERE v.guid = d.delivery AND v.upstream = d.upstream AND v.state = 'in_doubt')"
+        "UPDATE dispatches SET state = 'cancelled', reason = :reason, superseded_at = :at WHERE upstream = :upstream"
+        " AND delivery = :delivery AND state IN ('held', 'waiting', 'parked')"
     )
 )
-_RELEASE = Statement(
+_DROP_DELIVERY_EFFECTS = Statement(
     text(
-        "UPDATE dispatches SET state = 'waiting', reason = NULL WHERE upstream = :upstream"
-        " AND delivery = :delivery AND downstream = :downstream AND state = 'held'"
-    )
-)
-_DROP_ONE = Statement(
-    text(
-        "UPDATE dispatches SET state = 'cancelled', reason = :reason, superseded_at = :superseded_at"
-        " WHERE upstream = :upstream AND delivery = :delivery AND downstream = :downstream AND state = 'held'"
+        "UPDATE effects SET state = 'cancelled', finished_at = :at, last_error = :reason WHERE effect_id IN ("
+        " SELECT e.effect_id FROM dispatches d JOIN effects e ON e.upstream = d.upstream AND e.target = d.downstream"
+        " AND e.lane = d.lane AND e.delivery = d.delivery AND e.state IN ('waiting', 'claimed') AND e.state = 'waiting' AND e.kind = 'send_dispatch'"
+        " WHERE d.upstream = :upstream AND d.delivery = :delivery AND d.state = 'cancelled')"
     )
 )
 
 
-def lane_of(event: PullRequest | Push) -> str:
-    return f"pull/{event.number}" if isinstance(event, PullRequest) else f"ref/{event.ref}"
+def lane_of(event: PullRequest | Push | MergeGroup) -> str:
+    if isinstance(event, PullRequest):
+        return f"pull/{event.number}"
+    return f"group/{event.head_sha}" if isinstance(event, MergeGroup) else f"ref/{event.ref}"
 
 
 async def write_dispatches(
@@ -128,30 +123,8 @@ async def drop_unsent(tx: Tx, upstream: RepoName, pull: Pull, drop: Drop, now: d
     await tx.run(_SUPERSEDE, head_sha=pull.head_sha, **where)
 
 
-async def held_dispatches(
-    tx: Tx, upstream: RepoName, number: int, *, reason: str | None = None, delivery: str | None = None
-) -> list[Row]:
-    """What is held, for this reason or any, save what a doubt holds besides."""
-    return await tx.all(_HELD, upstream=upstream.key, number=number, reason=reason, delivery=delivery)
-
-
-async def release(tx: Tx, upstream: RepoName, held: list[Row], allowlist: Allowlist, now: datetime) -> None:
-    """Send what was held, to those who are still listed."""
-    listed: list[Row] = []
-    for row in held:
-        key = _key_of(upstream, row)
-        if allowlist.find(RepoName(row["downstream"])):
-            await tx.run(_RELEASE, **key)
-            listed.append(row)
-        else:
-            await tx.run(_DROP_ONE, reason="left the allowlist", superseded_at=None, **key)
-    await send(tx, upstream.key, listed, now)
-
-
-async def drop_held(tx: Tx, upstream: RepoName, held: list[Row], now: datetime) -> None:
-    for row in held:
-        await tx.run(_DROP_ONE, reason="superseded", superseded_at=to_us(now), **_key_of(upstream, row))
-
-
-def _key_of(upstream: RepoName, row: Row) -> dict[str, str]:
-    return {"upstream": upstream.key, "delivery": row["delivery"], "downstream": row["downstream"]}
+async def drop_delivery(tx: Tx, upstream: RepoName, delivery: str, reason: str, now: datetime) -> None:
+    """Cancel what is unsent of one delivery."""
+    where = {"upstream": upstream.key, "delivery": delivery, "reason": reason, "at": to_us(now)}
+    await tx.run(_DROP_DELIVERY, **where)
+    await tx.run(_DROP_DELIVERY_EFFECTS, **where)

@@ -7,11 +7,13 @@ from sqlalchemy import text
 from crcr.decide.model import DeliveryState, Pull, RepoName
 from crcr.decide.ordering import believe, is_head
 from crcr.decide.outside import PullFacts
-from crcr.decide.upstream import DRAFT, HEAD_IN_DOUBT, Drop
+from crcr.decide.upstream import Drop
 from crcr.record.allowlists import Allowlists
 from crcr.record.database import Database, Tx
-from crcr.record.dispatch_rows import drop_held, drop_unsent, held_dispatches, release
+from crcr.record.dispatch_rows import drop_unsent
+from crcr.record.held_rows import drop_held, held_of_pull, reconsider
 from crcr.record.log_rows import note_change
+from crcr.record.publishing import Publishing
 from crcr.record.pull_rows import load_pull, save_pull
 from crcr.record.statement import Statement
 
@@ -30,9 +32,10 @@ _IN_DOUBT = Statement(
 
 
 class Doubts:
-    def __init__(self, database: Database, allowlists: Allowlists) -> None:
+    def __init__(self, database: Database, allowlists: Allowlists, publishing: Publishing) -> None:
         self._database = database
         self._allowlists = allowlists
+        self._publishing = publishing
 
     async def in_doubt(self, upstream: RepoName, delivery: str) -> tuple[int, int | None] | None:
         """The pull request to ask about, and the installation to ask with; None when the doubt has ended."""
@@ -58,8 +61,9 @@ class Doubts:
         else:
             reason = f"GitHub says that the head is {facts.head_sha[:12]}"
             await self._end(tx, upstream, delivery, DeliveryState.SUPERSEDED, reason)
-            held = await held_dispatches(tx, upstream, known.number, delivery=delivery)
+            held = await held_of_pull(tx, upstream, known.number, delivery=delivery)
             await drop_held(tx, upstream, held, now)
+        await self._publishing.again(tx, upstream, {known.head_sha, row["head_sha"], facts.head_sha}, now)
         await note_change(tx, upstream, "delivery", delivery=delivery, number=known.number, now=now)
         return True
 
@@ -67,10 +71,7 @@ class Doubts:
         await self._end(tx, upstream, delivery, DeliveryState.ACCEPTED, None)
         await save_pull(tx, upstream, pull)
         await drop_unsent(tx, upstream, pull, Drop.OLDER_HEADS if pull.is_open else Drop.ALL_BUT_CLOSED, now)
-        allowlist = await self._allowlists.in_force(tx, upstream)
-        for reason in (HEAD_IN_DOUBT,) if pull.draft else (HEAD_IN_DOUBT, DRAFT):
-            held = await held_dispatches(tx, upstream, pull.number, reason=reason, delivery=delivery)
-            await release(tx, upstream, held, allowlist, now)
+        await reconsider(tx, upstream, pull, await self._allowlists.in_force(tx, upstream), now)
 
     async def _end(
         self, tx: Tx, upstream: RepoName, delivery: str, state: DeliveryState, reason: str | None

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
+from sqlalchemy import text
+
 from crcr.decide.model import EffectKind, EffectState, RepoName
 from crcr.record.database import Tx
 from crcr.record.schema import effects
@@ -18,6 +20,15 @@ from crcr.record.times import to_us
 _ADD = Statement(
     inserting(
         effects, "upstream", "kind", "target", "lane", "delivery", "payload", "state", "due_at", "created_at"
+    )
+)
+# Beside a waiting one of the same lane: whatever it was to do, it will do with the newest facts.
+_ADD_ONCE = Statement(
+    text(
+        "INSERT INTO effects (upstream, kind, target, lane, delivery, payload, state, due_at, created_at)"
+        " SELECT :upstream, :kind, :target, :lane, :delivery, :payload, :state, :due_at, :created_at"
+        " WHERE NOT EXISTS (SELECT 1 FROM effects WHERE upstream = :upstream AND target = :target"
+        " AND lane = :lane AND kind = :kind AND state IN ('waiting', 'claimed') AND state = 'waiting')"
     )
 )
 
@@ -44,6 +55,13 @@ def effect_row(
         "due_at": at,
         "created_at": at,
     }
+
+
+async def add_once(tx: Tx, *rows: dict[str, Any]) -> None:
+    """Add effects that look at the present when they are done: one that waits already is enough."""
+    for row in rows:
+        await tx.run(_ADD_ONCE, **row)
+    tx.signal(EFFECTS)
 
 
 async def add_effects(tx: Tx, rows: Iterable[dict[str, Any]]) -> None:

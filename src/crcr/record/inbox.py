@@ -10,14 +10,18 @@ from typing import Any
 
 from sqlalchemy import bindparam, select, text
 
-from crcr.decide.events import PullRequest, Push
-from crcr.decide.model import DeliveryState, EffectKind, RepoName
-from crcr.decide.upstream import DRAFT, Drop, Ignored, Plan, Receipt, Seen, Taken, UpstreamFacts, plan
+from crcr.decide.events import Dispatched, MergeGroup, PullRequest, Push
+from crcr.decide.model import DeliveryState, EffectKind, Pull, RepoName
+from crcr.decide.upstream import Drop, Ignored, Plan, Receipt, Seen, Taken, UpstreamFacts, plan
 from crcr.record.allowlists import Allowlists
+from crcr.record.approvals import is_approved
 from crcr.record.database import Database, Tx
-from crcr.record.dispatch_rows import drop_unsent, held_dispatches, lane_of, release, write_dispatches
+from crcr.record.dispatch_rows import drop_unsent, lane_of, write_dispatches
 from crcr.record.effect_rows import add_effects, effect_row
+from crcr.record.held_rows import ask_for_files, reconsider
 from crcr.record.log_rows import note_act, note_change
+from crcr.record.merge_groups import add_group, destroy_group, told_of
+from crcr.record.publishing import Publishing
 from crcr.record.pull_rows import load_pull, save_pull
 from crcr.record.schema import deliveries
 from crcr.record.statement import Statement, inserting
@@ -65,14 +69,16 @@ class Inbox:
         database: Database,
         allowlists: Allowlists,
         targets: Targets,
+        publishing: Publishing,
         ignore_refs: dict[str, tuple[str, ...]],
     ) -> None:
         self._database = database
         self._allowlists = allowlists
         self._targets = targets
+        self._publishing = publishing
         self._ignore_refs = ignore_refs
 
-    async def take(self, receipt: Receipt, event: PullRequest | Push) -> Taken | Seen | Ignored:
+    async def take(self, receipt: Receipt, event: Dispatched) -> Taken | Seen | Ignored:
         return await self._database.write(lambda tx: self._take(tx, receipt, event))
 
     async def refresh(self, upstreams: tuple[RepoName, ...], now: datetime) -> None:
@@ -80,14 +86,15 @@ class Inbox:
         effects = [refresh_effect(upstream, now) for upstream in upstreams]
         await self._database.write(lambda tx: add_effects(tx, effects))
 
-    async def _take(self, tx: Tx, receipt: Receipt, event: PullRequest | Push) -> Taken | Seen | Ignored:
+    async def _take(self, tx: Tx, receipt: Receipt, event: Dispatched) -> Taken | Seen | Ignored:
         upstream = event.upstream
         if await tx.one(_SEEN, guid=receipt.guid, upstream=upstream.key):
             return Seen()
         if await tx.one(_OTHER_ID, upstream=upstream.key, repository_id=event.repository_id):
             await self._alarm(tx, event, receipt.received_at)
             return Ignored(f"{upstream} is bound to another repository id than {event.repository_id}")
-        planned = plan(event, await self._facts(tx, event))
+        facts = await self._facts(tx, event)
+        planned = plan(event, facts)
         if isinstance(planned, Ignored):
             return planned
         # The GUID's own key decides between two transactions that both saw nothing.
@@ -100,9 +107,10 @@ class Inbox:
             installation_id=event.installation_id,
         )
         await self._write_plan(tx, receipt, event, planned)
-        return Taken(len(planned.dispatches), planned.state)
+        await self._write_consequences(tx, receipt, event, planned, facts)
+        return Taken(sum(each.leaves for each in planned.dispatches), planned.state)
 
-    async def _alarm(self, tx: Tx, event: PullRequest | Push, now: datetime) -> None:
+    async def _alarm(self, tx: Tx, event: Dispatched, now: datetime) -> None:
         """Say once that somebody else has the upstream's name."""
         detail = {"repository_id": event.repository_id}
         if not await tx.one(_ALARMED, upstream=event.upstream.key, detail=json.dumps(detail)):
@@ -116,16 +124,21 @@ class Inbox:
                 **detail,
             )
 
-    async def _facts(self, tx: Tx, event: PullRequest | Push) -> UpstreamFacts:
+    async def _facts(self, tx: Tx, event: Dispatched) -> UpstreamFacts:
         upstream = event.upstream
+        pull = event if isinstance(event, PullRequest) else None
+        group = event if isinstance(event, MergeGroup) else None
         return UpstreamFacts(
             allowlist=await self._allowlists.in_force(tx, upstream),
             ignore_refs=self._ignore_refs[upstream.key],
             suspended=await self._targets.suspended(tx, upstream),
-            pull=await load_pull(tx, upstream, event.number) if isinstance(event, PullRequest) else None,
+            pull=await load_pull(tx, upstream, pull.number) if pull else None,
+            approved=pull is not None and await is_approved(tx, upstream, pull.number, pull.head_sha),
+            gate_on=await self._publishing.gate_on(tx, upstream),
+            told_of_group=await told_of(tx, upstream, group.head_sha) if group else None,
         )
 
-    async def _write_plan(self, tx: Tx, receipt: Receipt, event: PullRequest | Push, planned: Plan) -> None:
+    async def _write_plan(self, tx: Tx, receipt: Receipt, event: Dispatched, planned: Plan) -> None:
         now = receipt.received_at
         number = event.number if isinstance(event, PullRequest) else None
         if planned.pull is not None:
@@ -133,20 +146,57 @@ class Inbox:
             if planned.drop is not Drop.NONE:
                 await drop_unsent(tx, event.upstream, planned.pull, planned.drop, now)
         await write_dispatches(tx, _dispatch_columns(receipt, event), planned.dispatches, now)
-        if planned.releases_drafts and number is not None:
-            await self._release_drafts(tx, event.upstream, number, now)
         if planned.state is DeliveryState.IN_DOUBT and number is not None:
             await add_effects(tx, [_confirm_head(event.upstream, receipt, number)])
         await note_change(tx, event.upstream, "delivery", delivery=receipt.guid, number=number, now=now)
 
-    async def _release_drafts(self, tx: Tx, upstream: RepoName, number: int, now: datetime) -> None:
-        held = await held_dispatches(tx, upstream, number, reason=DRAFT)
-        if held:
-            await release(tx, upstream, held, await self._allowlists.in_force(tx, upstream), now)
+    async def _write_consequences(
+        self, tx: Tx, receipt: Receipt, event: Dispatched, planned: Plan, facts: UpstreamFacts
+    ) -> None:
+        """What follows beside the dispatches: what was held moves on, and the commits' checks are looked at."""
+        now = receipt.received_at
+        if isinstance(event, MergeGroup):
+            await self._follow_group(tx, receipt, event)
+        elif isinstance(event, PullRequest) and planned.pull is not None:
+            if planned.reconsiders:
+                await reconsider(tx, event.upstream, planned.pull, facts.allowlist, now)
+            else:
+                await ask_for_files(tx, event.upstream, event.number, now)
+        if not isinstance(event, Push) and (facts.gate_on or facts.allowlist.speaks):
+            await self._publishing.again(tx, event.upstream, _heads(event, facts.pull, planned), now)
+
+    async def _follow_group(self, tx: Tx, receipt: Receipt, event: MergeGroup) -> None:
+        if event.action == "destroyed":
+            await destroy_group(tx, event, receipt.received_at)
+            return
+        await add_group(tx, event, receipt.guid, receipt.received_at)
+        await add_effects(tx, [_read_group(event, receipt)])
 
 
 def refresh_effect(upstream: RepoName, now: datetime) -> dict[str, Any]:
     return effect_row(upstream, EffectKind.REFRESH_ALLOWLIST, target="allowlist", lane="allowlist", now=now)
+
+
+def _heads(event: PullRequest | MergeGroup, known: Pull | None, planned: Plan) -> set[str]:
+    """The commits whose standing an event may have changed: its own, and the one that was the head before."""
+    heads = {event.head_sha}
+    if known is not None:
+        heads.add(known.head_sha)
+    if planned.pull is not None:
+        heads.add(planned.pull.head_sha)
+    return heads
+
+
+def _read_group(event: MergeGroup, receipt: Receipt) -> dict[str, Any]:
+    return effect_row(
+        event.upstream,
+        EffectKind.READ_GROUP,
+        target=event.upstream.key,
+        lane=lane_of(event),
+        delivery=receipt.guid,
+        payload=event.head_sha.encode(),
+        now=receipt.received_at,
+    )
 
 
 def _confirm_head(upstream: RepoName, receipt: Receipt, number: int) -> dict[str, Any]:
@@ -161,35 +211,37 @@ def _confirm_head(upstream: RepoName, receipt: Receipt, number: int) -> dict[str
     )
 
 
-def _delivery_row(receipt: Receipt, event: PullRequest | Push, planned: Plan) -> dict[str, Any]:
-    pull = event if isinstance(event, PullRequest) else None
-    push = event if isinstance(event, Push) else None
+def _place(event: Dispatched) -> dict[str, Any]:
+    """Where an event belongs: its action, pull request, commit and ref, as far as it has them."""
+    if isinstance(event, Push):
+        return {"action": None, "number": None, "head_sha": event.after, "ref": event.ref}
+    if isinstance(event, MergeGroup):
+        return {"action": event.action, "number": None, "head_sha": event.head_sha, "ref": event.head_ref}
+    return {"action": event.action, "number": event.number, "head_sha": event.head_sha, "ref": None}
+
+
+def _delivery_row(receipt: Receipt, event: Dispatched, planned: Plan) -> dict[str, Any]:
     return {
         "guid": receipt.guid,
         "upstream": event.upstream.key,
         "event": receipt.event,
-        "action": pull.action if pull else None,
+        **_place(event),
         "state": planned.state.value,
         "reason": planned.reason,
         "source": receipt.source,
-        "number": pull.number if pull else None,
-        "head_sha": pull.head_sha if pull else push.after if push else None,
-        "ref": push.ref if push else None,
         "received_at": to_us(receipt.received_at),
         "body_bytes": receipt.body_bytes,
         "body": receipt.body,
     }
 
 
-def _dispatch_columns(receipt: Receipt, event: PullRequest | Push) -> dict[str, Any]:
-    pull = event if isinstance(event, PullRequest) else None
+def _dispatch_columns(receipt: Receipt, event: Dispatched) -> dict[str, Any]:
+    place = _place(event)
     return {
         "upstream": event.upstream.key,
         "delivery": receipt.guid,
         "event": receipt.event,
-        "action": pull.action if pull else None,
-        "number": pull.number if pull else None,
-        "head_sha": pull.head_sha if pull else event.after if isinstance(event, Push) else None,
+        **{name: place[name] for name in ("action", "number", "head_sha")},
         "lane": lane_of(event),
         "created_at": to_us(receipt.received_at),
     }

@@ -12,8 +12,9 @@ from typing import Any
 import msgspec
 from sqlalchemy import and_, bindparam, case, func, or_, update
 
+from crcr.decide.commit import Verification
 from crcr.decide.downstream import CloseJob, DisputeJob, OpenJob
-from crcr.decide.identity import Identity
+from crcr.decide.identity import Identity, IssuerKind
 from crcr.decide.model import Level
 from crcr.decide.report import Report
 from crcr.record.database import Row, Tx
@@ -65,7 +66,7 @@ _OPEN = Statement(
             "in_progress_at",
             "silent_at",
         ),
-        *("queue_s", "trusted", "untrusted"),
+        *("queue_s", "trusted", "untrusted", "verification"),
     ).on_conflict_do_nothing()
 )
 _CLOSE = Statement(
@@ -134,8 +135,14 @@ async def open_job(tx: Tx, row: JobRow, report: Report, outcome: OpenJob, now: d
         queue_s=outcome.queue_s,
         trusted=row.trusted(outcome.queue_s, None),
         untrusted=report.untrusted,
+        verification=_verification(row.identity).value,
     )
     return row
+
+
+def _verification(identity: Identity) -> Verification:
+    on_github = identity.kind is IssuerKind.GITHUB
+    return Verification.UNCHECKED if on_github else Verification.SELF_REPORTED
 
 
 async def close_job(tx: Tx, row: JobRow, report: Report, outcome: CloseJob, now: datetime) -> JobRow:

@@ -14,6 +14,7 @@ from crcr.decide.model import EffectKind, RepoName
 from crcr.decide.retry import GiveUp
 from crcr.record.database import Database, Row, Tx
 from crcr.record.log_rows import note_change
+from crcr.record.publishing import Publishing
 from crcr.record.statement import Statement
 from crcr.record.times import from_us, to_us
 
@@ -112,6 +113,12 @@ _ARRIVED = Statement(
         " WHERE upstream = :upstream AND delivery = :delivery AND downstream = :target AND state <> 'sent'"
     )
 )
+_SPEAKS = Statement(
+    text(
+        "SELECT upstream, event, head_sha, level FROM dispatches"
+        " WHERE upstream = :upstream AND delivery = :delivery AND downstream = :target AND level >= 3"
+    )
+)
 _PAUSE_TARGET = Statement(
     text(
         "UPDATE effects SET due_at = :until WHERE upstream = :upstream AND target = :target"
@@ -145,9 +152,16 @@ SELECT min(CASE WHEN lease IS NOT NULL THEN lease ELSE due END) AS at FROM (
 
 class Outbox:
     def __init__(
-        self, database: Database, upstreams: tuple[RepoName, ...], owner: str, lease: timedelta
+        self,
+        database: Database,
+        upstreams: tuple[RepoName, ...],
+        publishing: Publishing,
+        *,
+        owner: str,
+        lease: timedelta,
     ) -> None:
         self._database = database
+        self._publishing = publishing
         self._upstreams = upstreams
         self._owner = owner
         self._lease = lease
@@ -272,6 +286,9 @@ class Outbox:
         await note_change(
             tx, effect.upstream, "dispatch", downstream=effect.target, delivery=effect.delivery, now=now
         )
+        dispatch = await tx.one(_SPEAKS, **_dispatch_of(effect))
+        if dispatch is not None:
+            await self._publishing.again_for(tx, dispatch, now)
 
 
 def _dispatch_of(effect: ClaimedEffect) -> dict[str, str | None]:

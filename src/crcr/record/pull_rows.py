@@ -12,7 +12,7 @@ from crcr.record.times import from_us, from_us_or_none, to_us
 
 _COLUMNS = (
     *("upstream", "number", "head_sha", "previous_sha", "head_at", "updated_at"),
-    *("is_open", "draft", "labels", "base_ref", "title", "author"),
+    *("is_open", "draft", "labels", "base_ref", "title", "author", "author_association", "merged"),
 )
 _LOAD = Statement(
     select(pulls).where(pulls.c.upstream == bindparam("upstream"), pulls.c.number == bindparam("number"))
@@ -41,6 +41,8 @@ async def load_pull(tx: Tx, upstream: RepoName, number: int) -> Pull | None:
         base_ref=row["base_ref"],
         title=row["title"],
         author=row["author"],
+        author_association=row["author_association"],
+        merged=bool(row["merged"]),
     )
 
 
@@ -59,4 +61,6 @@ async def save_pull(tx: Tx, upstream: RepoName, pull: Pull) -> None:
         base_ref=pull.base_ref,
         title=pull.title,
         author=pull.author,
+        author_association=pull.author_association,
+        merged=int(pull.merged),
     )

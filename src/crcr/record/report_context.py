@@ -1,7 +1,7 @@
 """One report with the rows that it concerns, read inside the transaction that will judge it."""
 
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import bindparam, select, text, union_all
@@ -22,7 +22,8 @@ from crcr.record.times import from_us, from_us_or_none
 _DISPATCH = Statement(
     text(
         "SELECT d.upstream, d.delivery, d.downstream, d.level, d.state, d.event, d.number, d.head_sha, d.lane, d.test,"
-        " d.unsure, d.attempted_at, d.sent_at, n.delivery AS run_delivery, n.superseded AS run_superseded,"
+        " d.unsure, d.attempted_at, d.sent_at, CASE WHEN n.reported = 1 THEN n.delivery END AS run_delivery,"
+        " n.superseded AS run_superseded, n.rerun_from, n.rerun_at,"
         " r.repository_id, r.owner_id, r.confirmed, r.suspended_at,"
         " (SELECT max(v.version) FROM allowlist_versions v WHERE v.upstream = d.upstream AND v.good = 1) AS version"
         " FROM dispatches d LEFT JOIN runs n ON n.run_id = :run_id AND n.downstream = d.downstream"
@@ -106,6 +107,7 @@ class ReportContext:
             run_superseded=bool(dispatch and dispatch["run_superseded"]),
             sibling_runs=tuple(RunFacts(row["run_id"], bool(row["superseded"])) for row in siblings),
             jobs=found,
+            rerun_asked_at=_rerun_asked_at(dispatch, report),
             opened_others=await _opened_others(tx, run, identity.check_run_id, report.job_name, found),
         )
         return cls(
@@ -122,6 +124,11 @@ class ReportContext:
     @property
     def upstream(self) -> RepoName:
         return self.standing.upstream
+
+    @property
+    def speaks(self) -> bool:
+        """Whether its results are shown on the upstream's pull requests."""
+        return self.dispatch is not None and self.dispatch["level"] >= Level.L3
 
     @property
     def proves_arrival(self) -> bool:
@@ -175,6 +182,13 @@ async def _dispatch_facts(tx: Tx, row: Row | None) -> DispatchFacts | None:
     arrived = row["state"] == "sent" or bool(row["unsure"]) or await tx.one(_UNDER_WAY, **key) is not None
     began_at = from_us_or_none(row["sent_at"] or row["attempted_at"])
     return DispatchFacts(row["event"], Level(row["level"]), began_at, arrived)
+
+
+def _rerun_asked_at(row: Row | None, report: Report) -> datetime | None:
+    """When the relay asked for the attempt that reports, if it did."""
+    if row is None or row["rerun_from"] is None or report.run_attempt != row["rerun_from"] + 1:
+        return None
+    return from_us_or_none(row["rerun_at"])
 
 
 def _job_facts(row: Row) -> JobFacts:

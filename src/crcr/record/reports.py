@@ -19,7 +19,7 @@ from crcr.decide.downstream import (
     admit,
     judge,
 )
-from crcr.decide.identity import Identity
+from crcr.decide.identity import Identity, IssuerKind
 from crcr.decide.model import Binding, RepoName
 from crcr.decide.report import Report
 from crcr.errors import NoAllowlist
@@ -28,6 +28,8 @@ from crcr.record.database import Database, Row, Tx
 from crcr.record.forwards import Forwards
 from crcr.record.job_rows import JobRow, close_job, dispute_job, open_job
 from crcr.record.log_rows import note_change
+from crcr.record.lookups import SETTLING, ask_soon, look_up
+from crcr.record.publishing import Publishing
 from crcr.record.report_context import ReportContext
 from crcr.record.schema import runs
 from crcr.record.statement import Statement, inserting
@@ -48,21 +50,28 @@ _RAISED = Statement(
 )
 
 
+_RUN = inserting(
+    runs,
+    *("upstream", "downstream", "run_id", "delivery", "workflow", "workflow_name", "issuer"),
+    *("superseded", "first_seen_at", "attempt", "attempt_at"),
+)
+# GitHub may have told of the run before it reported; its own signed word about its delivery counts.
 _BIND_RUN = Statement(
-    inserting(
-        runs,
-        *(
-            "upstream",
-            "downstream",
-            "run_id",
-            "delivery",
-            "workflow",
-            "workflow_name",
-            "issuer",
-            "superseded",
-            "first_seen_at",
-        ),
-    ).on_conflict_do_nothing()
+    _RUN.on_conflict_do_update(
+        index_elements=["run_id", "upstream", "downstream"],
+        set_={
+            **{name: _RUN.excluded[name] for name in ("delivery", "workflow", "workflow_name", "issuer")},
+            "superseded": _RUN.excluded.superseded,
+            "reported": 1,
+        },
+        where=runs.c.reported == 0,
+    )
+)
+_NEW_ATTEMPT = Statement(
+    text(
+        "UPDATE runs SET attempt = :attempt, attempt_at = :at WHERE run_id = :run_id AND upstream = :upstream"
+        " AND downstream = :downstream AND attempt < :attempt"
+    )
 )
 _SUPERSEDE_RUN = Statement(
     text(
@@ -104,6 +113,7 @@ class Reports:
         allowlists: Allowlists,
         targets: Targets,
         forwards: Forwards,
+        publishing: Publishing,
         upstreams: tuple[RepoName, ...],
         job_timeout: timedelta,
     ) -> None:
@@ -111,6 +121,7 @@ class Reports:
         self._allowlists = allowlists
         self._targets = targets
         self._forwards = forwards
+        self._publishing = publishing
         self._upstreams = {upstream.key: upstream for upstream in upstreams}
         self._job_timeout = job_timeout
 
@@ -220,6 +231,18 @@ class Reports:
             number=context.number,
             now=now,
         )
+        if context.speaks:
+            await self._follow_up(tx, context, outcome, now)
+
+    async def _follow_up(self, tx: Tx, context: ReportContext, outcome: Outcome, now: datetime) -> None:
+        """What a result of L3 and above brings about: its checks follow, and GitHub's view of it is asked."""
+        if context.dispatch is not None:
+            await self._publishing.again_for(tx, context.dispatch, now)
+        if isinstance(outcome, CloseJob) and context.identity.kind is IssuerKind.GITHUB:
+            key = context.key
+            await ask_soon(
+                tx, look_up(key["upstream"], key["delivery"], key["downstream"], now, after=SETTLING)
+            )
 
     async def _open(self, tx: Tx, context: ReportContext, outcome: OpenJob, now: datetime) -> JobRow:
         identity, upstream, key = context.identity, context.upstream, context.key
@@ -236,7 +259,13 @@ class Reports:
                 issuer=identity.kind.value,
                 superseded=int(outcome.superseded),
                 first_seen_at=to_us(now),
+                attempt=context.report.run_attempt,
+                attempt_at=to_us(now),
             )
+        elif context.report.run_attempt > 1:
+            run = {name: key[name] for name in ("upstream", "downstream")}
+            attempt = context.report.run_attempt
+            await tx.run(_NEW_ATTEMPT, run_id=context.report.run_id, attempt=attempt, at=to_us(now), **run)
         for older in outcome.supersedes:
             await tx.run(_SUPERSEDE_RUN, upstream=key["upstream"], downstream=key["downstream"], run_id=older)
             await tx.run(_SUPERSEDE_JOBS, **key, workflow=context.workflow, run_id=older)

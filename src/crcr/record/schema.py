@@ -4,7 +4,7 @@
 compares them so; the written form stands beside them where people read it. Times are microseconds since 1970
 in UTC (`_at`), so that both dialects compare, index and bucket them alike; durations are seconds (`_s`).
 Keys lead with what tells rows apart (a delivery, a run): a planner without statistics believes that the first
-column of a key does, and `upstream` does not.
+column of a key does, and `upstream` does not. What checks, gate and recovery add stands in `schema_gate`.
 """
 
 from sqlalchemy import (
@@ -30,34 +30,35 @@ metadata = MetaData(
 )
 
 # SQLite counts AUTOINCREMENT only on INTEGER; PostgreSQL wants 64 bits.
-_SERIAL = BigInteger().with_variant(Integer(), "sqlite")
+SERIAL = BigInteger().with_variant(Integer(), "sqlite")
 # `sqlite_with_rowid=False`: narrow rows that are found by their key live in the key's own tree, one page write less.
 
 
-def _key(name: str) -> Column[str]:
+def key(name: str) -> Column[str]:
     return Column(name, Text, primary_key=True)
 
 
-def _flag(name: str) -> Column[int]:
+def flag(name: str) -> Column[int]:
     return Column(name, SmallInteger, nullable=False, server_default=text("0"))
 
 
 upstreams = Table(
     "upstreams",
     metadata,
-    _key("upstream"),
+    key("upstream"),
     Column("name", Text, nullable=False),
     Column("repository_id", BigInteger),
     Column("installation_id", BigInteger),
     Column("paused_at", BigInteger),
     Column("created_at", BigInteger, nullable=False),
+    Column("gate_since", BigInteger),
     sqlite_with_rowid=False,
 )
 
 allowlist_versions = Table(
     "allowlist_versions",
     metadata,
-    _key("upstream"),
+    key("upstream"),
     Column("version", Integer, primary_key=True, autoincrement=False),
     Column("source", Text, nullable=False),
     Column("text", Text, nullable=False),
@@ -73,24 +74,27 @@ _SUSPENDED = text("suspended_at IS NOT NULL")
 repositories = Table(
     "repositories",
     metadata,
-    _key("upstream"),
-    _key("downstream"),
+    key("upstream"),
+    key("downstream"),
     Column("name", Text, nullable=False),
     Column("repository_id", BigInteger),
     Column("owner_id", BigInteger),
-    _flag("confirmed"),
+    flag("confirmed"),
     Column("bound_at", BigInteger),
     Column("installation_id", BigInteger),
     Column("suspended_at", BigInteger),
     Column("alarm", Text),
+    Column("reads_actions", SmallInteger),
     Index("ix_repositories_suspended", "upstream", sqlite_where=_SUSPENDED, postgresql_where=_SUSPENDED),
     sqlite_with_rowid=False,
 )
 
+_IS_OPEN = text("is_open = 1")
+
 pulls = Table(
     "pulls",
     metadata,
-    _key("upstream"),
+    key("upstream"),
     Column("number", Integer, primary_key=True, autoincrement=False),
     Column("head_sha", Text, nullable=False),
     Column("previous_sha", Text),
@@ -102,14 +106,20 @@ pulls = Table(
     Column("base_ref", Text, nullable=False),
     Column("title", Text, nullable=False),
     Column("author", Text, nullable=False),
+    Column("author_association", Text, nullable=False, server_default=text("'NONE'")),
+    flag("merged"),
+    Index("ix_pulls_head", "head_sha", "upstream", sqlite_where=_IS_OPEN, postgresql_where=_IS_OPEN),
+    Index("ix_pulls_open", "upstream", sqlite_where=_IS_OPEN, postgresql_where=_IS_OPEN),
     sqlite_with_rowid=False,
 )
+
+_OF_PULL = text("number IS NOT NULL")
 
 deliveries = Table(
     "deliveries",
     metadata,
-    _key("guid"),
-    _key("upstream"),
+    key("guid"),
+    key("upstream"),
     Column("event", Text, nullable=False),
     Column("action", Text),
     Column("state", Text, nullable=False),
@@ -122,6 +132,7 @@ deliveries = Table(
     Column("body_bytes", Integer, nullable=False),
     Column("body", LargeBinary),
     Index("ix_deliveries_recent", "upstream", "received_at"),
+    Index("ix_deliveries_pull", "upstream", "number", sqlite_where=_OF_PULL, postgresql_where=_OF_PULL),
     Index(
         "ix_deliveries_body_age",
         "received_at",
@@ -133,9 +144,9 @@ deliveries = Table(
 dispatches = Table(
     "dispatches",
     metadata,
-    _key("delivery"),
-    _key("upstream"),
-    _key("downstream"),
+    key("delivery"),
+    key("upstream"),
+    key("downstream"),
     Column("level", SmallInteger, nullable=False),
     Column("state", Text, nullable=False),
     Column("reason", Text),
@@ -144,12 +155,15 @@ dispatches = Table(
     Column("number", Integer),
     Column("head_sha", Text),
     Column("lane", Text, nullable=False),
-    _flag("test"),
-    _flag("unsure"),
+    flag("test"),
+    flag("unsure"),
     Column("created_at", BigInteger, nullable=False),
     Column("attempted_at", BigInteger),
     Column("sent_at", BigInteger),
     Column("superseded_at", BigInteger),
+    Column("answer", Text),
+    Column("concerned", SmallInteger),
+    Column("listed_at", BigInteger),
     Index("ix_dispatches_backend", "upstream", "downstream", "created_at"),
     Index("ix_dispatches_pull", "upstream", "number"),
     sqlite_with_rowid=False,
@@ -158,15 +172,21 @@ dispatches = Table(
 runs = Table(
     "runs",
     metadata,
-    _key("run_id"),
-    _key("upstream"),
-    _key("downstream"),
+    key("run_id"),
+    key("upstream"),
+    key("downstream"),
     Column("delivery", Text, nullable=False),
     Column("workflow", Text, nullable=False),
     Column("workflow_name", Text, nullable=False),
     Column("issuer", Text, nullable=False),
-    _flag("superseded"),
+    flag("superseded"),
     Column("first_seen_at", BigInteger, nullable=False),
+    Column("reported", SmallInteger, nullable=False, server_default=text("1")),
+    Column("attempt", Integer, nullable=False, server_default=text("1")),
+    Column("attempt_at", BigInteger),
+    Column("over_attempt", Integer),
+    Column("rerun_from", Integer),
+    Column("rerun_at", BigInteger),
     Index("ix_runs_delivery", "delivery", "upstream", "downstream", "workflow"),
     sqlite_with_rowid=False,
 )
@@ -176,23 +196,23 @@ _RUNNING = text("state = 'in_progress'")
 jobs = Table(
     "jobs",
     metadata,
-    _key("delivery"),
-    _key("upstream"),
-    _key("downstream"),
-    _key("workflow"),
-    _key("run_id"),
+    key("delivery"),
+    key("upstream"),
+    key("downstream"),
+    key("workflow"),
+    key("run_id"),
     Column("attempt", Integer, primary_key=True, autoincrement=False),
-    _key("job_name"),
+    key("job_name"),
     Column("reported_name", Text, nullable=False),
     Column("state", Text, nullable=False),
     Column("conclusion", Text),
     Column("first_conclusion", Text),
     Column("disputed_conclusion", Text),
-    _flag("late"),
-    _flag("late_start"),
-    _flag("disputed"),
-    _flag("superseded"),
-    _flag("unsigned"),
+    flag("late"),
+    flag("late_start"),
+    flag("disputed"),
+    flag("superseded"),
+    flag("unsigned"),
     Column("opened_by", Text),
     Column("closed_by", Text),
     Column("level", SmallInteger, nullable=False),
@@ -208,6 +228,9 @@ jobs = Table(
     Column("completed_at", BigInteger),
     Column("silent_at", BigInteger, nullable=False),
     Column("swept_at", BigInteger),
+    Column("asked_at", BigInteger),
+    Column("verification", Text, nullable=False, server_default=text("'unchecked'")),
+    Column("github_conclusion", Text),
     Column("queue_s", Double),
     Column("execution_s", Double),
     Column("tests_passed", Integer),
@@ -230,7 +253,7 @@ _OVER = text("state IN ('done', 'cancelled')")
 effects = Table(
     "effects",
     metadata,
-    Column("effect_id", _SERIAL, primary_key=True),
+    Column("effect_id", SERIAL, primary_key=True),
     Column("upstream", Text, nullable=False),
     Column("kind", Text, nullable=False),
     Column("target", Text, nullable=False),
@@ -239,7 +262,7 @@ effects = Table(
     Column("payload", LargeBinary),
     Column("state", Text, nullable=False),
     Column("attempts", Integer, nullable=False, server_default=text("0")),
-    _flag("unsure"),
+    flag("unsure"),
     Column("due_at", BigInteger, nullable=False),
     Column("lease_until", BigInteger),
     Column("lease_owner", Text),
@@ -273,7 +296,7 @@ effects = Table(
 audit = Table(
     "audit",
     metadata,
-    Column("audit_id", _SERIAL, primary_key=True),
+    Column("audit_id", SERIAL, primary_key=True),
     Column("upstream", Text, nullable=False),
     Column("at", BigInteger, nullable=False),
     Column("who", Text, nullable=False),
@@ -287,7 +310,7 @@ audit = Table(
 changes = Table(
     "changes",
     metadata,
-    Column("change_id", _SERIAL, primary_key=True),
+    Column("change_id", SERIAL, primary_key=True),
     Column("upstream", Text, nullable=False),
     Column("kind", Text, nullable=False),
     Column("downstream", Text),

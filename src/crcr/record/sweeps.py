@@ -6,23 +6,36 @@ from functools import partial
 
 from sqlalchemy import text
 
+from crcr.decide.commit import Verification
 from crcr.decide.lifecycle import LIFECYCLE, Apply, JobEvent
 from crcr.decide.model import JobState, RepoName
-from crcr.record.database import Database, Tx
+from crcr.record.database import Database, Row, Tx
 from crcr.record.log_rows import note_change
+from crcr.record.lookups import ask_soon, look_up
+from crcr.record.publishing import Publishing
 from crcr.record.statement import Statement
 from crcr.record.times import to_us
 
 _STEP = 500
 _KEEP_CHANGES = timedelta(days=1)
 _KEEP_FINISHED = timedelta(days=7)
+_PATIENCE = timedelta(hours=1)
+"""How long GitHub may take to say what became of a silent job; then it has timed out."""
 
 _KEY = ("upstream", "delivery", "downstream", "workflow", "run_id", "attempt", "job_name")
 
 _SILENT = Statement(
     text(
-        "SELECT upstream, delivery, downstream, workflow, run_id, attempt, job_name, number FROM jobs"
+        "SELECT upstream, delivery, downstream, workflow, run_id, attempt, job_name, number, level, event, head_sha,"
+        " asked_at, verification FROM jobs"
         " WHERE state = 'in_progress' AND silent_at <= :now ORDER BY silent_at LIMIT :most"
+    )
+)
+_ASKED = Statement(
+    text(
+        "UPDATE jobs SET asked_at = :now, silent_at = :patience WHERE upstream = :upstream AND delivery = :delivery"
+        " AND downstream = :downstream AND workflow = :workflow AND run_id = :run_id AND attempt = :attempt"
+        " AND job_name = :job_name AND state = 'in_progress'"
     )
 )
 _TIME_OUT = Statement(
@@ -57,29 +70,45 @@ _FORGET_CHANGES = Statement(
 
 
 class Sweeps:
-    def __init__(self, database: Database, keep_bodies: timedelta) -> None:
+    def __init__(self, database: Database, publishing: Publishing, keep_bodies: timedelta) -> None:
         self._database = database
+        self._publishing = publishing
         self._keep_bodies = keep_bodies
 
     async def time_out_silent(self, now: datetime) -> int:
-        """Time out jobs that reported nothing for too long; return how many. A late result is still taken."""
-        verdict = LIFECYCLE[JobState.IN_PROGRESS, JobEvent.WENT_SILENT]
-        state = verdict.state if isinstance(verdict, Apply) else JobState.IN_PROGRESS
+        """Have silent jobs looked up, and time out those that nobody can look up; return how many of these.
+
+        A late result is still taken.
+        """
+        timed_out = 0
 
         async def unit(tx: Tx) -> int:
+            nonlocal timed_out
             silent = await tx.all(_SILENT, now=to_us(now), most=_STEP)
             for row in silent:
-                key = {name: row[name] for name in _KEY}
-                await tx.run(_TIME_OUT, now=to_us(now), state=state.value, **key)
-                where = {
-                    "downstream": row["downstream"],
-                    "delivery": row["delivery"],
-                    "number": row["number"],
-                }
-                await note_change(tx, RepoName(row["upstream"]), "job", now=now, **where)
+                if row["asked_at"] is None and row["verification"] != Verification.SELF_REPORTED:
+                    await self._ask(tx, row, now)
+                else:
+                    await self._time_out(tx, row, now)
+                    timed_out += 1
             return len(silent)
 
-        return await _step_by_step(lambda: self._database.write(unit))
+        await _step_by_step(lambda: self._database.write(unit))
+        return timed_out
+
+    async def _ask(self, tx: Tx, row: Row, now: datetime) -> None:
+        key = {name: row[name] for name in _KEY}
+        await tx.run(_ASKED, now=to_us(now), patience=to_us(now + _PATIENCE), **key)
+        await ask_soon(tx, look_up(row["upstream"], row["delivery"], row["downstream"], now))
+
+    async def _time_out(self, tx: Tx, row: Row, now: datetime) -> None:
+        verdict = LIFECYCLE[JobState.IN_PROGRESS, JobEvent.WENT_SILENT]
+        state = verdict.state if isinstance(verdict, Apply) else JobState.IN_PROGRESS
+        key = {name: row[name] for name in _KEY}
+        await tx.run(_TIME_OUT, now=to_us(now), state=state.value, **key)
+        where = {"downstream": row["downstream"], "delivery": row["delivery"], "number": row["number"]}
+        await note_change(tx, RepoName(row["upstream"]), "job", now=now, **where)
+        await self._publishing.again_for(tx, row, now)
 
     async def forget(self, now: datetime) -> None:
         """Let go of what is kept for a while only: raw bodies, finished effects, live changes."""

@@ -16,6 +16,7 @@ from crcr.errors import NotFound
 from crcr.record.database import Database, Tx
 from crcr.record.effect_rows import add_effects, effect_row
 from crcr.record.log_rows import note_act, note_change
+from crcr.record.publishing import Publishing
 from crcr.record.schema import repositories
 from crcr.record.statement import Statement, inserting
 from crcr.record.times import to_us
@@ -28,6 +29,9 @@ _KNOWN = Statement(
     )
 )
 _ALL = Statement(select(repositories).where(repositories.c.upstream == bindparam("upstream")))
+_UPSTREAM = Statement(
+    text("SELECT name, repository_id, installation_id FROM upstreams WHERE upstream = :upstream")
+)
 _SUSPENDED = Statement(
     text("SELECT downstream FROM repositories WHERE upstream = :upstream AND suspended_at IS NOT NULL")
 )
@@ -101,8 +105,9 @@ class Known:
 
 
 class Targets:
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, publishing: Publishing) -> None:
         self._database = database
+        self._publishing = publishing
 
     async def known(self, tx: Tx, upstream: RepoName, downstream: RepoName) -> Known | None:
         row = await tx.one(_KNOWN, upstream=upstream.key, downstream=downstream.key)
@@ -111,6 +116,13 @@ class Targets:
         bound = row["repository_id"]
         binding = None if bound is None else Binding(bound, row["owner_id"], bool(row["confirmed"]))
         return Known(row["name"], binding, row["installation_id"], row["suspended_at"] is not None)
+
+    async def place(self, upstream: RepoName) -> tuple[RepoName, int | None, int | None]:
+        """The upstream's written name, its repository id and its installation id, as far as they are known."""
+        row = await self._database.glance(lambda tx: tx.one(_UPSTREAM, upstream=upstream.key))
+        if row is None:
+            return upstream, None, None
+        return RepoName(row["name"]), row["repository_id"], row["installation_id"]
 
     async def suspended(self, tx: Tx, upstream: RepoName) -> frozenset[str]:
         return frozenset(row["downstream"] for row in await tx.all(_SUSPENDED, upstream=upstream.key))
@@ -217,6 +229,7 @@ class Targets:
                 tx, upstream, who=who, act=act, subject=downstream.full_name, now=now, reason=reason
             )
             await note_change(tx, upstream, "backend", downstream=downstream.key, now=now)
+            await self._publishing.everywhere(tx, upstream, now, speaks=False)
 
         await self._database.write(unit)
 

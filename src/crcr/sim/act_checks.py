@@ -1,15 +1,11 @@
-"""What people and GitHub do around checks and runs: press Re-run, press a check's button, and the events
-that tell the App how a workflow run or job stands.
-
-Nothing is told by itself: a test that wants `workflow_run` or `workflow_job` events asks for them.
-"""
+"""What people do with checks: press Re-run, re-run all, press a check's button."""
 
 from crcr.sim import payloads
-from crcr.sim.actions import Job, WorkflowRun
 from crcr.sim.clock import stamp
 from crcr.sim.records import CheckRun, Delivery, Json, Repository
+from crcr.sim.rest_checks import newest
 from crcr.sim.shapes import app_json, node_id, repository_json
-from crcr.sim.shapes_actions import check_run_json, job_json, run_json
+from crcr.sim.shapes_actions import check_run_json
 from crcr.sim.shapes_pulls import git_user_json
 from crcr.sim.simulation import Simulation
 
@@ -20,6 +16,10 @@ class CheckActs(Simulation):
         wanted = self.world.repository(full_name).id
         found = [check for check in self.world.check_runs.values() if check.repository_id == wanted]
         return [check for check in found if sha in {None, check.head_sha}]
+
+    def latest_checks(self, full_name: str, sha: str) -> dict[str, CheckRun]:
+        """The newest check run of each name on a commit."""
+        return newest(self.world.checks_on(self.world.repository(full_name), sha))
 
     async def rerequest_check(self, check: CheckRun) -> Delivery | None:
         """Somebody presses Re-run beside one check."""
@@ -38,24 +38,6 @@ class CheckActs(Simulation):
         repository = self.world.repository(full_name)
         body = self._event(repository, "rerequested", {"check_suite": self._suite(repository, sha)})
         return await self.emit("check_suite", body, repository, repository.owner)
-
-    async def tell_run(self, run: WorkflowRun, action: str) -> Delivery | None:
-        """The App hears of a run: requested, in_progress or completed."""
-        repository = self.world.repositories[run.repository_id]
-        actor = self.world.account(run.actor)
-        more = {
-            "workflow_run": run_json(self.base_url, repository, run, actor),
-            "workflow": self._workflow(repository, run),
-        }
-        return await self.emit("workflow_run", self._event(repository, action, more), repository, actor)
-
-    async def tell_job(self, run: WorkflowRun, job: Job | str) -> Delivery | None:
-        """The App hears of a job as it stands: queued, in_progress or completed."""
-        chosen = run.job(job) if isinstance(job, str) else job
-        repository = self.world.repositories[run.repository_id]
-        more = {"workflow_job": job_json(self.base_url, repository, run, chosen)}
-        body = self._event(repository, chosen.status, more)
-        return await self.emit("workflow_job", body, repository, self.world.account(run.actor))
 
     async def _tell_check(self, check: CheckRun, action: str, more: Json) -> Delivery | None:
         repository = self.world.repositories[check.repository_id]
@@ -83,7 +65,7 @@ class CheckActs(Simulation):
         del who["username"]
         head = {
             "id": sha,
-            "tree_id": sha[::-1],
+            "tree_id": commit.tree_sha,
             "message": commit.message,
             "timestamp": stamp(commit.committed_at),
             "author": who,
@@ -107,20 +89,4 @@ class CheckActs(Simulation):
             "latest_check_runs_count": len(self.checks(repository.full_name, sha)),
             "check_runs_url": f"{url}/check-runs",
             "head_commit": head,
-        }
-
-    def _workflow(self, repository: Repository, run: WorkflowRun) -> Json:
-        url = f"{self.base_url}/repos/{repository.full_name}/actions/workflows/{run.workflow_id}"
-        page = f"{self.base_url}/{repository.full_name}"
-        return {
-            "id": run.workflow_id,
-            "node_id": node_id("W_", run.workflow_id),
-            "name": run.workflow.name,
-            "path": run.workflow.path,
-            "state": "active",
-            "created_at": stamp(repository.created_at),
-            "updated_at": stamp(repository.updated_at),
-            "url": url,
-            "html_url": f"{page}/blob/{repository.default_branch}/{run.workflow.path}",
-            "badge_url": f"{page}/workflows/{run.workflow.name}/badge.svg",
         }

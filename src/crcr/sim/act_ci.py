@@ -1,7 +1,8 @@
 """What downstream CI does, step by step: start a job, complete it, report, re-run, cancel.
 
 `start_job` and `complete_job` change the job and report it in one go; `report` sends anything, with any
-body and token, for the cases that must be refused.
+body and token, for the cases that must be refused. A repository with `tells_app` tells the App of its runs
+and jobs by itself: before a job's report that it started, and after its report that it ended.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,9 +10,10 @@ from typing import Any
 
 import httpx
 
+from crcr.sim import news
 from crcr.sim.actions import Job, WorkflowRun
 from crcr.sim.hostile import Hostile, hostile_token
-from crcr.sim.records import Dispatch, Json
+from crcr.sim.records import Delivery, Dispatch, Json
 from crcr.sim.simulation import Simulation
 
 
@@ -34,13 +36,17 @@ class CiActs(Simulation):
         event_type: str = "",
         client_payload: Json | None = None,
     ) -> WorkflowRun:
-        """A run that no dispatch made (a nightly one, or a second of the same delivery)."""
+        """A run that no dispatch made (a nightly one, or a second of the same delivery).
+
+        This and other steps that cannot wait leave their news to the next act, or to `tell_news()`.
+        """
         repository = self.world.repository(full_name)
         return self.ci.start_runs(repository, event, event_type, client_payload or {})[0]
 
     async def start_job(self, run: WorkflowRun, name: str, **workflow: Any) -> httpx.Response:
         job = run.job(name)
         self.ci.start(run, job)
+        await self.tell_news()
         return await self.report(run, job, status="in_progress", **workflow)
 
     async def complete_job(
@@ -60,7 +66,10 @@ class CiActs(Simulation):
             more["test_results"] = dict(tests)
         if failed_tests is not None:
             more["failed_tests"] = [dict(each) for each in failed_tests]
-        return await self.report(run, job, status="completed", **more)
+        try:
+            return await self.report(run, job, status="completed", **more)
+        finally:
+            await self.tell_news()
 
     async def report(
         self,
@@ -93,10 +102,24 @@ class CiActs(Simulation):
     async def rerun(self, run: WorkflowRun, *, failed_only: bool = False) -> WorkflowRun:
         """A person presses re-run: the same run with its next attempt."""
         self.ci.rerun(run, failed_only=failed_only)
+        await self.tell_news()
         return run
 
     async def cancel(self, run: WorkflowRun, *, report: bool = True) -> list[httpx.Response]:
         """A person cancels the run; the jobs that had started report it unless told not to."""
         started = [job for job in run.jobs if job.status == "in_progress"]
         self.ci.cancel(run)
-        return [await self.report(run, job, status="completed") for job in started] if report else []
+        answers = [await self.report(run, job, status="completed") for job in started] if report else []
+        await self.tell_news()
+        return answers
+
+    async def tell_run(self, run: WorkflowRun, action: str) -> Delivery | None:
+        """The App hears of a run: requested, in_progress or completed."""
+        told = news.of_run(self.base_url, self.world, run, action)
+        return await self.emit(told.event, told.body, told.repository, told.sender)
+
+    async def tell_job(self, run: WorkflowRun, job: Job | str) -> Delivery | None:
+        """The App hears of a job as it stands: queued, in_progress or completed."""
+        chosen = run.job(job) if isinstance(job, str) else job
+        told = news.of_job(self.base_url, self.world, run, chosen)
+        return await self.emit(told.event, told.body, told.repository, told.sender)

@@ -3,12 +3,17 @@
 Each act changes the pull request, sends the webhook, and keeps the relay's answer in `last_delivery`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from crcr.sim import payloads
-from crcr.sim.records import Json, PullRequest, Repository
+from crcr.sim.content import differences
+from crcr.sim.records import Commit, Json, PullRequest, Repository
 from crcr.sim.simulation import Simulation
+from crcr.sim.state import merge_base, pull_changes
+
+# Paths alone get some content; a mapping says which, and None removes the file.
+Files = Sequence[str] | Mapping[str, str | bytes | None]
 
 
 class PullRequestActs(Simulation):
@@ -25,7 +30,7 @@ class PullRequestActs(Simulation):
         head: str | None = None,
         base: str | None = None,
         fork: bool = False,
-        files: Sequence[str] = ("src/kernel.py",),
+        files: Files = ("src/kernel.py",),
         before_telling: Callable[[PullRequest], None] = lambda _pull: None,
     ) -> PullRequest:
         """Open a pull request; `before_telling` sees it before the webhook leaves."""
@@ -52,10 +57,9 @@ class PullRequestActs(Simulation):
             updated_at=now,
             draft=draft,
             labels=list(labels),
-            files=tuple(files),
         )
         repository.next_number += 1
-        self._commit(pull, title)
+        self._commit(pull, title, files)
         self.world.pulls[(repository.id, pull.number)] = pull
         before_telling(pull)
         return await self._tell(pull, "opened")
@@ -72,34 +76,57 @@ class PullRequestActs(Simulation):
             parent_id=repository.id,
             branches=dict(repository.branches),
             workflows=[],
+            roles={},
+            required_checks=(),
         )
         self.world.add_repository(made)
         return made
 
-    async def push_to_pr(self, pull: PullRequest, *, message: str = "Address review") -> PullRequest:
+    async def push_to_pr(
+        self, pull: PullRequest, *, message: str = "Address review", files: Files | None = None
+    ) -> PullRequest:
+        """One more commit; without `files` it changes those that the pull request has."""
         before = pull.head_sha
-        self._commit(pull, message)
+        present = self.world.repositories[pull.repository_id].commits[before].tree
+        touched = [path for path in pull.files if path in present]
+        self._commit(pull, message, touched if files is None else files)
         return await self._tell(pull, "synchronize", {"before": before, "after": pull.head_sha})
 
-    def _commit(self, pull: PullRequest, message: str) -> None:
+    def _commit(self, pull: PullRequest, message: str, files: Files) -> None:
         """One more commit on the pull request's branch."""
         repository = self.world.repositories[pull.repository_id]
         pull.commits += 1
-        changes = dict.fromkeys(pull.files, f"change {pull.number}.{pull.commits}".encode())
+        changes = _changes(files, f"change {pull.number}.{pull.commits}".encode())
         tip = self.world.commit(repository, message, pull.author, parent=pull.head_sha, changes=changes)
         self.world.repositories[pull.head_repository_id].branches[pull.head_ref] = tip.sha
         pull.head_sha = tip.sha
+        pull.files = tuple(pull_changes(repository, pull)[1])
 
     async def close_pr(self, pull: PullRequest, *, merged: bool = False) -> PullRequest:
         """Close or merge. Merging moves the base branch; the push event of it is a separate act."""
-        pull.state, pull.merged, pull.closed_at = "closed", merged, self.clock.now()
         if merged:
             repository = self.world.repositories[pull.repository_id]
-            changes = dict(repository.commits[pull.head_sha].tree)
             words = f"{pull.title} (#{pull.number})"
-            tip = repository.branches[pull.base_ref]
-            made = self.world.commit(repository, words, pull.author, parent=tip, changes=changes)
-            repository.branches[pull.base_ref] = pull.merge_commit_sha = made.sha
+            made = self.merge_commit(pull, words, onto=repository.branches[pull.base_ref], squash=True)
+            return await self._land(pull, made)
+        pull.state, pull.closed_at = "closed", self.clock.now()
+        return await self._tell(pull, "closed")
+
+    def merge_commit(self, pull: PullRequest, message: str, *, onto: str, squash: bool = False) -> Commit:
+        """What the pull request changed since it branched off, on top of `onto`; no branch moves."""
+        repository = self.world.repositories[pull.repository_id]
+        common = merge_base(repository, onto, pull.head_sha) or pull.base_sha
+        changes = differences(repository.commits[common].tree, repository.commits[pull.head_sha].tree)
+        second = None if squash else pull.head_sha
+        return self.world.commit(
+            repository, message, pull.author, parent=onto, merged=second, changes=changes
+        )
+
+    async def _land(self, pull: PullRequest, commit: Commit) -> PullRequest:
+        """The base branch moves to the commit, and the pull request is closed as merged."""
+        pull.state, pull.merged, pull.closed_at = "closed", True, self.clock.now()
+        repository = self.world.repositories[pull.repository_id]
+        repository.branches[pull.base_ref] = pull.merge_commit_sha = commit.sha
         return await self._tell(pull, "closed")
 
     async def reopen_pr(self, pull: PullRequest) -> PullRequest:
@@ -133,8 +160,9 @@ class PullRequestActs(Simulation):
             changes["body"], pull.body = {"from": pull.body}, body
         if base is not None:
             changes["base"] = {"ref": {"from": pull.base_ref}, "sha": {"from": pull.base_sha}}
-            pull.base_ref = base
-            pull.base_sha = self.world.repositories[pull.repository_id].branches[base]
+            repository = self.world.repositories[pull.repository_id]
+            pull.base_ref, pull.base_sha = base, repository.branches[base]
+            pull.files = tuple(pull_changes(repository, pull)[1])
         return await self._tell(pull, "edited", {"changes": changes})
 
     def _label(self, pull: PullRequest, name: str) -> Json:
@@ -146,3 +174,9 @@ class PullRequestActs(Simulation):
         body = payloads.pull_request(self.base_url, self.world, pull, action, more)
         pull.last_delivery = await self.emit("pull_request", body, repository, pull.author)
         return pull
+
+
+def _changes(files: Files, content: bytes) -> dict[str, bytes | None]:
+    if not isinstance(files, Mapping):
+        return dict.fromkeys(files, content)
+    return {path: new.encode() if isinstance(new, str) else new for path, new in files.items()}

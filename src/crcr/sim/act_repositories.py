@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 from crcr.sim import payloads
 from crcr.sim.actions import Workflow
 from crcr.sim.clock import stamp
+from crcr.sim.content import encoded
 from crcr.sim.records import NO_COMMIT, Account, Commit, Delivery, Installation, Json, Repository
+from crcr.sim.roles import LEGACY
 from crcr.sim.simulation import Simulation
 
 BRANCHES = "refs/heads/"
@@ -25,6 +27,7 @@ class RepositoryActs(Simulation):
         files: Mapping[str, str | bytes] | None = None,
         workflows: Sequence[Workflow] = (),
         description: str = "",
+        tells_app: bool = False,
     ) -> Repository:
         """A repository with a first commit; `installed` puts the App on it without any webhook."""
         owner_login, _, name = full_name.partition("/")
@@ -39,9 +42,10 @@ class RepositoryActs(Simulation):
             default_branch=default_branch,
             description=description,
             workflows=list(workflows),
+            tells_app=tells_app,
         )
         self.world.add_repository(repository)
-        content = {"README.md": f"# {name}\n".encode(), **_encoded(files or {})}
+        content = {"README.md": f"# {name}\n".encode(), **encoded(files or {})}
         first = self.world.commit(
             repository, "Initial commit", repository.owner, parent=None, changes=content
         )
@@ -53,6 +57,12 @@ class RepositoryActs(Simulation):
     def repository(self, full_name: str) -> Repository:
         return self.world.repository(full_name)
 
+    def set_permission(self, full_name: str, login: str, role: str) -> None:
+        """Give a person a role: none, read, triage, write, maintain or admin."""
+        if role not in LEGACY:
+            raise ValueError(f"no role {role!r}; there are {', '.join(LEGACY)}")
+        self.repository(full_name).roles[self.world.account(login).login.lower()] = role
+
     def write_file(self, full_name: str, path: str, content: str | bytes) -> Commit:
         """Commit one file to the default branch, silently; `push` tells the App about it."""
         repository = self.repository(full_name)
@@ -61,7 +71,7 @@ class RepositoryActs(Simulation):
             f"Update {path}",
             repository.owner,
             parent=repository.head_sha,
-            changes=_encoded({path: content}),
+            changes=encoded({path: content}),
         )
         repository.branches[repository.default_branch] = commit.sha
         return commit
@@ -90,7 +100,7 @@ class RepositoryActs(Simulation):
             after = NO_COMMIT
         else:
             parent = before if before in repository.commits else repository.head_sha
-            changes = _encoded(files or {})
+            changes = encoded(files or {})
             made = self._commits(repository, pusher, parent, [message] * commits, changes)
             after = repository.branches[branch] = made[-1].sha if made else parent
         repository.updated_at = self.clock.now()
@@ -121,32 +131,6 @@ class RepositoryActs(Simulation):
             made.append(self.world.commit(repository, message, author, parent=parent, changes=content))
             parent = made[-1].sha
         return made
-
-    async def merge_group(
-        self, full_name: str, number: int, *, action: str = "checks_requested", reason: str | None = None
-    ) -> Delivery | None:
-        """A pull request enters the merge queue (or `destroyed`: leaves it)."""
-        repository = self.repository(full_name)
-        pull = self.world.pulls[(repository.id, number)]
-        ref = f"{BRANCHES}gh-readonly-queue/{pull.base_ref}/pr-{number}-{pull.head_sha}"
-        known = repository.branches.get(ref.removeprefix(BRANCHES))
-        words = f"Merge pull request #{number}\n\n{pull.title}"
-        head = (
-            repository.commits[known]
-            if known
-            else self.world.commit(repository, words, pull.author, parent=repository.branches[pull.base_ref])
-        )
-        repository.branches[ref.removeprefix(BRANCHES)] = head.sha
-        body = payloads.merge_group(
-            self.base_url,
-            repository,
-            action=action,
-            head=head,
-            head_ref=ref,
-            base_ref=f"{BRANCHES}{pull.base_ref}",
-            reason=reason,
-        )
-        return await self.emit("merge_group", body, repository, pull.author)
 
     async def ping(self) -> Delivery:
         at = stamp(self.clock.now())
@@ -247,7 +231,3 @@ class RepositoryActs(Simulation):
         )
         full = payloads.from_app(self.base_url, body, installation, installation.account)
         return await self.webhooks.emit("installation_repositories", full, installation_id=installation.id)
-
-
-def _encoded(files: Mapping[str, str | bytes]) -> dict[str, bytes]:
-    return {path: text.encode() if isinstance(text, str) else text for path, text in files.items()}

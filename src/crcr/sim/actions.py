@@ -43,6 +43,8 @@ class Workflow:
     jobs: Sequence[JobSpec] = (JobSpec("build"),)
     automatic: bool = False
     behaviour: Behaviour = Behaviour()
+    # As `run-name` in a workflow file; {delivery_id} stands for the dispatch's.
+    run_name: str | None = None
 
     def wants(self, event: str, event_type: str) -> bool:
         return event in self.listens and (not self.types or event_type in self.types)
@@ -88,8 +90,15 @@ class WorkflowRun:
         return found if isinstance(found, str) else None
 
     @property
+    def display_title(self) -> str:
+        named = (self.workflow.run_name or "").replace("{delivery_id}", self.delivery_id or "")
+        return named.strip() or self.event_type or self.workflow.name
+
+    @property
     def status(self) -> str:
-        states = {job.status for job in self.jobs}
+        # Jobs carried over from an earlier attempt say nothing about this one.
+        own = [job for job in self.jobs if job.attempt == self.attempt]
+        states = {job.status for job in own or self.jobs}
         if states == {"completed"}:
             return "completed"
         return "queued" if states == {"queued"} else "in_progress"

@@ -101,15 +101,15 @@ class Authenticator:
 
 
 def may(world: World, identity: Identity | None, repository: Repository, permission: tuple[str, str]) -> None:
-    """Refuse with GitHub's 404 (cannot see it) or 403 (may not do it)."""
+    """Refuse with GitHub's 404 (cannot see it) or 403 (may not do it). `a|b` asks for one of two."""
     name, level = permission
     if level == "read" and not repository.private:
         return
     token = identity.token if identity else None
     if token is None or not _covers(world, token, repository):
         raise ApiError(404, "Not Found")
-    granted = token.permissions.get(name)
-    if granted is None or _LEVELS.index(granted) < _LEVELS.index(level):
+    granted = [token.permissions[each] for each in name.split("|") if each in token.permissions]
+    if not any(_LEVELS.index(each) >= _LEVELS.index(level) for each in granted):
         raise ApiError(403, "Resource not accessible by integration")
 
 

@@ -47,6 +47,7 @@ class Player:
         if action == "closed":
             for job in run.jobs:
                 self._sim.ci.complete(run, job, "skipped")
+            await self._sim.tell_news()
             return
         chance = random.Random(run.id * 31 + run.attempt)
         waiting = [job for job in run.jobs if job.status == "queued"]
@@ -58,12 +59,14 @@ class Player:
         if job.status == "completed":
             return
         self._sim.ci.start(run, job)
+        await self._sim.tell_news()
         await self._report(run, job, "in_progress", {})
         await self._pause(chance.uniform(*job.spec.duration_s))
         if job.status != "completed":
             failed = self._fails(run, chance)
             self._sim.ci.complete(run, job, "failure" if failed else "success")
             await self._report(run, job, "completed", self._results(run, job, chance, failed=failed))
+            await self._sim.tell_news()
 
     def _fails(self, run: WorkflowRun, chance: random.Random) -> bool:
         behaviour = run.workflow.behaviour
@@ -103,6 +106,7 @@ class Player:
             self._sim.ci.cancel(other)
             for job in started:
                 await self._report(other, job, "completed", {})
+        await self._sim.tell_news()
 
     async def _report(self, run: WorkflowRun, job: Job, status: str, more: Json) -> None:
         """Report until the relay takes it or refuses for good."""

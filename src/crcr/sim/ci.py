@@ -2,13 +2,15 @@
 
 A run changes only by its jobs; a job is stepped by a test or, for automatic workflows, by `autoplay.py`.
 Reports carry an OIDC token of the run and job, and echo the dispatch, as the public reporter does.
+Where a repository tells the App, each change is kept in `news` until `Simulation.tell_news` sends it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import httpx
 
+from crcr.sim import news
 from crcr.sim.actions import Job, Workflow, WorkflowRun
 from crcr.sim.clock import stamp_or_none
 from crcr.sim.oidc import Issuer
@@ -32,6 +34,7 @@ class DownstreamCi:
         self.audience = "crcr"
         self.callback_url: str | None = None
         self.on_started: Callable[[WorkflowRun], None] = lambda _run: None
+        self.news: list[news.News] = []
 
     def start_runs(
         self, repository: Repository, event: str, event_type: str, client_payload: Json
@@ -59,6 +62,8 @@ class DownstreamCi:
         repository.next_run_number += 1
         run.attempts[1] = [self._job(name, spec, 1) for spec in workflow.jobs for name in spec.names()]
         self._world.runs[run.id] = run
+        self._hear_run(run, "requested")
+        self._hear_jobs(run, run.jobs)
         self.on_started(run)
         return run
 
@@ -76,6 +81,8 @@ class DownstreamCi:
         ]
         run.attempt = attempt
         run.updated_at = self._world.now()
+        # GitHub does not say `requested` again for a re-run.
+        self._hear_jobs(run, [job for job in run.jobs if job.attempt == attempt])
         self.on_started(run)
 
     def cancel(self, run: WorkflowRun) -> list[Job]:
@@ -86,12 +93,27 @@ class DownstreamCi:
         return waiting
 
     def start(self, run: WorkflowRun, job: Job) -> None:
+        first = run.status == "queued"
         job.status, job.started_at = "in_progress", self._world.now()
         run.updated_at = job.started_at
+        if first:
+            self._hear_run(run, "in_progress")
+        self._hear_jobs(run, [job])
 
     def complete(self, run: WorkflowRun, job: Job, conclusion: str | None) -> None:
         job.status, job.conclusion, job.completed_at = "completed", conclusion, self._world.now()
         run.updated_at = job.completed_at
+        self._hear_jobs(run, [job])
+        if run.status == "completed":
+            self._hear_run(run, "completed")
+
+    def _hear_run(self, run: WorkflowRun, action: str) -> None:
+        if self._world.repositories[run.repository_id].tells_app:
+            self.news.append(news.of_run(self._issuer.base_url, self._world, run, action))
+
+    def _hear_jobs(self, run: WorkflowRun, jobs: Iterable[Job]) -> None:
+        if self._world.repositories[run.repository_id].tells_app:
+            self.news += [news.of_job(self._issuer.base_url, self._world, run, job) for job in jobs]
 
     def token(self, run: WorkflowRun, job: Job, audience: str | None = None, **claims: Any) -> str:
         """The job's OIDC token; claims can be replaced, and None takes one away."""

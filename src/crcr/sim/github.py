@@ -12,12 +12,14 @@ from fnmatch import fnmatchcase
 
 from crcr.sim.act_checks import CheckActs
 from crcr.sim.act_ci import CiActs
-from crcr.sim.act_pulls import PullRequestActs
+from crcr.sim.act_comments import CommentActs
+from crcr.sim.act_merging import MergeActs
 from crcr.sim.act_repositories import RepositoryActs
 from crcr.sim.actions import Behaviour, Job, JobSpec, Workflow, WorkflowRun
 from crcr.sim.faults import JWKS_PATH, Faults, Gate, Match
 from crcr.sim.hostile import Hostile
-from crcr.sim.records import Call, Delivery, Json, PullRequest, Repository
+from crcr.sim.merging import MergeBlocked, MergeState
+from crcr.sim.records import Call, CheckRun, Comment, Delivery, Json, MergeGroup, PullRequest, Repository
 from crcr.sim.rest import AnswerLost
 
 __all__ = [
@@ -25,6 +27,8 @@ __all__ = [
     "AnswerLost",
     "Behaviour",
     "Call",
+    "CheckRun",
+    "Comment",
     "Delivery",
     "Faults",
     "Gate",
@@ -33,6 +37,9 @@ __all__ = [
     "Job",
     "JobSpec",
     "Match",
+    "MergeBlocked",
+    "MergeGroup",
+    "MergeState",
     "PullRequest",
     "Repository",
     "Workflow",
@@ -40,7 +47,7 @@ __all__ = [
 ]
 
 
-class GitHub(PullRequestActs, RepositoryActs, CiActs, CheckActs):
+class GitHub(MergeActs, CommentActs, RepositoryActs, CiActs, CheckActs):
     @property
     def issuer_url(self) -> str:
         return self.issuer.url
@@ -65,6 +72,19 @@ class GitHub(PullRequestActs, RepositoryActs, CiActs, CheckActs):
         done = [run.id for run in self.world.runs.values() if run.status == "completed"]
         for number in done[:-kept]:
             del self.world.runs[number]
+        self._forget_closed(kept)
+
+    def _forget_closed(self, kept: int) -> None:
+        """Checks and comments that belong to nothing open any more."""
+        live = {place: pull for place, pull in self.world.pulls.items() if pull.state == "open"}
+        heads = {pull.head_sha for pull in live.values()} | {group.head_sha for group in self.world.queue}
+        checks, comments = self.world.check_runs, self.world.comments
+        old = [each.id for each in checks.values() if each.conclusion and each.head_sha not in heads]
+        for number in old[:-kept]:
+            del checks[number]
+        said = [each.id for each in comments.values() if (each.repository_id, each.number) not in live]
+        for number in said[:-kept]:
+            del comments[number]
 
     async def redeliver(self, guid: str) -> Delivery:
         """Somebody presses Redeliver in the App's settings."""

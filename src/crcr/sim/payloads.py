@@ -112,7 +112,7 @@ def commit_entry(base: str, repository: Repository, commit: Commit) -> Json:
     who = git_user_json(commit.author)
     return {
         "id": commit.sha,
-        "tree_id": commit.sha[::-1],
+        "tree_id": commit.tree_sha,
         "distinct": True,
         "message": commit.message,
         "timestamp": stamp(commit.committed_at),
@@ -177,7 +177,7 @@ def merge_group(
         "base_ref": base_ref,
         "head_commit": {
             "id": head.sha,
-            "tree_id": head.sha[::-1],
+            "tree_id": head.tree_sha,
             "message": head.message,
             "timestamp": stamp(head.committed_at),
             "author": who,

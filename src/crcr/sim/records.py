@@ -1,5 +1,5 @@
-"""What the simulated GitHub remembers: accounts, repositories, commits, pull requests, installations,
-check runs, webhook deliveries, dispatches and API calls.
+"""What the simulated GitHub remembers: accounts, repositories, commits, pull requests, comments, merge
+groups, installations, check runs, webhook deliveries, dispatches and API calls.
 
 Plain data without behaviour; `state.World` keeps them together. Actions runs live in `actions.py`.
 """
@@ -7,12 +7,19 @@ Plain data without behaviour; `state.World` keeps them together. Actions runs li
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from typing import Any
 
 from crcr.sim.actions import Workflow
+from crcr.sim.content import tree_sha
 
 Json = dict[str, Any]
 NO_COMMIT = "0" * 40
+# What the App has subscribed to; installation events come to every App.
+APP_EVENTS = (
+    "check_run", "check_suite", "issue_comment", "merge_group", "pull_request",
+    "push", "repository", "workflow_job", "workflow_run",
+)  # fmt: skip
 
 
 @dataclass
@@ -34,6 +41,10 @@ class Commit:
     modified: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
 
+    @cached_property
+    def tree_sha(self) -> str:
+        return tree_sha(self.tree)
+
 
 @dataclass
 class Repository:
@@ -49,6 +60,11 @@ class Repository:
     branches: dict[str, str] = field(default_factory=dict)
     commits: dict[str, Commit] = field(default_factory=dict)
     workflows: list[Workflow] = field(default_factory=list)
+    # Logins in lower case, with their role.
+    roles: dict[str, str] = field(default_factory=dict)
+    required_checks: tuple[str, ...] = ()
+    # Whether the App hears of runs and jobs here by itself.
+    tells_app: bool = False
     next_number: int = 1
     next_run_number: int = 1
 
@@ -70,6 +86,7 @@ class Installation:
     updated_at: datetime
     repository_ids: set[int] = field(default_factory=set)
     suspended_at: datetime | None = None
+    events: tuple[str, ...] = APP_EVENTS
 
 
 @dataclass(frozen=True)
@@ -132,6 +149,45 @@ class PullRequest:
     labels: list[str] = field(default_factory=list)
     files: tuple[str, ...] = ()
     commits: int = 0
+    last_delivery: Delivery | None = None
+
+
+@dataclass(frozen=True)
+class Reaction:
+    id: int
+    content: str
+    user: Account
+    created_at: datetime
+
+
+@dataclass
+class Comment:
+    id: int
+    repository_id: int
+    number: int
+    body: str
+    author: Account
+    author_association: str
+    created_at: datetime
+    updated_at: datetime
+    by_app: bool = False
+    reactions: list[Reaction] = field(default_factory=list)
+    last_delivery: Delivery | None = None
+
+
+@dataclass
+class MergeGroup:
+    """A pull request in the merge queue; `state` is queued, merged, invalidated or dequeued."""
+
+    repository_id: int
+    number: int
+    pull_sha: str
+    head_sha: str
+    head_ref: str
+    base_sha: str
+    base_ref: str
+    created_at: datetime
+    state: str = "queued"
     last_delivery: Delivery | None = None
 
 

@@ -13,13 +13,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from crcr.sim import rest_actions, rest_app, rest_checks, rest_oidc, rest_repos
+from crcr.sim import rest_actions, rest_app, rest_checks, rest_comments, rest_commits, rest_oidc, rest_repos
 from crcr.sim.auth import may
 from crcr.sim.exchange import ApiError, Ask, Auth, Identity, Reply, Route
 from crcr.sim.faults import Fault, Kind
 from crcr.sim.limits import subject_of
-from crcr.sim.pages import page_for
 from crcr.sim.records import Call, Repository
+from crcr.sim.web import page_for
 
 if TYPE_CHECKING:
     from crcr.sim.simulation import Simulation
@@ -32,6 +32,8 @@ ROUTES: tuple[Route, ...] = tuple(
             *rest_app.ROUTES,
             *rest_checks.ROUTES,
             *rest_repos.ROUTES,
+            *rest_commits.ROUTES,
+            *rest_comments.ROUTES,
             *rest_actions.ROUTES,
             *rest_oidc.ROUTES,
         ),

@@ -1,7 +1,7 @@
 """REST routes of GitHub Actions: runs, their attempts and jobs, re-run and cancel."""
 
 import operator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from crcr.sim.actions import Job, WorkflowRun
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from crcr.sim.simulation import Simulation
 
 MOST_ATTEMPTS = 51
+OLDEST = timedelta(days=30)
 _COMPARISONS = ((">=", operator.ge), ("<=", operator.le), (">", operator.gt), ("<", operator.lt))
 
 
@@ -99,6 +100,7 @@ async def get_job(sim: "Simulation", ask: Ask) -> Reply:
 
 async def rerun(sim: "Simulation", ask: Ask) -> Reply:
     sim.ci.rerun(_finished_run(sim, ask))
+    await sim.tell_news()
     return Reply(201, {})
 
 
@@ -107,6 +109,7 @@ async def rerun_failed(sim: "Simulation", ask: Ask) -> Reply:
     if run.conclusion == "success":
         raise ApiError(403, "This workflow run has no failed jobs")
     sim.ci.rerun(run, failed_only=True)
+    await sim.tell_news()
     return Reply(201, {})
 
 
@@ -114,6 +117,8 @@ def _finished_run(sim: "Simulation", ask: Ask) -> WorkflowRun:
     run = _run(sim, ask)
     if run.status != "completed":
         raise ApiError(403, "This workflow is already running")
+    if sim.clock.now() - run.created_at > OLDEST:
+        raise ApiError(403, "Unable to retry this workflow run because it was created over a month ago")
     if run.attempt >= MOST_ATTEMPTS:
         raise ApiError(403, "This workflow run has been re-run too many times")
     return run
@@ -124,6 +129,7 @@ async def cancel(sim: "Simulation", ask: Ask) -> Reply:
     if run.status == "completed":
         raise ApiError(409, "Cannot cancel a workflow run that is completed.")
     sim.ci.cancel(run)
+    await sim.tell_news()
     return Reply(202, {})
 
 

@@ -1,15 +1,14 @@
-"""REST routes of a repository: itself, its installation, contents, dispatches, pulls, commits, compare."""
+"""REST routes of a repository: itself, its installation, people's permissions, contents, dispatches."""
 
 import base64
-import hashlib
 import json
 from typing import TYPE_CHECKING
 
+from crcr.sim.content import blob_sha
 from crcr.sim.exchange import ApiError, Ask, Auth, Reply, Route, invalid
-from crcr.sim.paging import page_of
-from crcr.sim.records import Commit, Dispatch, Json, PullRequest
-from crcr.sim.shapes import full_repository_json, installation_json
-from crcr.sim.shapes_pulls import changed_file_json, commit_json, comparison_json, pull_json
+from crcr.sim.records import Commit, Dispatch, Json
+from crcr.sim.roles import LEGACY, role_of
+from crcr.sim.shapes import account_json, full_repository_json, installation_json
 
 if TYPE_CHECKING:
     from crcr.sim.simulation import Simulation
@@ -31,6 +30,15 @@ async def get_installation(sim: "Simulation", ask: Ask) -> Reply:
     return Reply(200, installation_json(sim.base_url, sim.app_id, found))
 
 
+async def get_permission(sim: "Simulation", ask: Ask) -> Reply:
+    account = sim.world.accounts.get(ask.params["username"].lower())
+    if account is None:
+        raise ApiError(404, f"{ask.params['username']} is not a user")
+    role = role_of(ask.repository, account)
+    user = {**account_json(sim.base_url, account), "role_name": role}
+    return Reply(200, {"permission": LEGACY[role], "role_name": role, "user": user})
+
+
 async def get_contents(sim: "Simulation", ask: Ask) -> Reply:
     commit = _commit(sim, ask, ask.query.get("ref") or ask.repository.default_branch)
     path = ask.params["path"].strip("/")
@@ -46,11 +54,6 @@ async def get_contents(sim: "Simulation", ask: Ask) -> Reply:
     encoded = base64.encodebytes(content).decode()
     body = {**_entry(sim, ask, path, content), "content": encoded, "encoding": "base64"}
     return Reply(200, body, headers)
-
-
-def blob_sha(content: bytes) -> str:
-    """Git's own hash of a file."""
-    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
 
 def _entry(sim: "Simulation", ask: Ask, path: str, content: bytes) -> Json:
@@ -104,6 +107,7 @@ async def create_dispatch(sim: "Simulation", ask: Ask) -> Reply:
             sim.ci.start(run, job)
             report = sim.ci.report_body(run, job, "in_progress")
             await sim.ci.send_report(run, job, report, token=sim.ci.token(run, job))
+    await sim.tell_news()
     return Reply(204)
 
 
@@ -128,44 +132,11 @@ def _checked_payload(body: Json) -> Json:
     return payload
 
 
-def _pull(sim: "Simulation", ask: Ask) -> PullRequest:
-    found = sim.world.pulls.get((ask.repository.id, ask.number("pull_number")))
-    if found is None:
-        raise ApiError(404, "Not Found")
-    return found
-
-
-async def get_pull(sim: "Simulation", ask: Ask) -> Reply:
-    return Reply(200, pull_json(sim.base_url, sim.world, _pull(sim, ask)))
-
-
-async def list_pull_files(sim: "Simulation", ask: Ask) -> Reply:
-    pull = _pull(sim, ask)
-    shown, headers = page_of(sim.base_url, ask, list(pull.files))
-    listed = [changed_file_json(sim.base_url, pull, ask.repository, path) for path in shown]
-    return Reply(200, listed, headers)
-
-
 def _commit(sim: "Simulation", ask: Ask, ref: str) -> Commit:
     found = sim.world.resolve(ask.repository, ref)
     if found is None:
         raise ApiError(404, f"No commit found for the ref {ref}")
     return found
-
-
-async def get_commit(sim: "Simulation", ask: Ask) -> Reply:
-    found = sim.world.resolve(ask.repository, ask.params["ref"])
-    if found is None:
-        raise ApiError(422, f"No commit found for SHA: {ask.params['ref']}", errors=[])
-    return Reply(200, commit_json(sim.base_url, ask.repository, found))
-
-
-async def compare(sim: "Simulation", ask: Ask) -> Reply:
-    old, dots, new = ask.params["basehead"].partition("...")
-    if not dots:
-        raise ApiError(404, "Not Found")
-    sides = _commit(sim, ask, old), _commit(sim, ask, new.rpartition(":")[2])
-    return Reply(200, comparison_json(sim.base_url, ask.repository, *sides))
 
 
 _REPO = "/repos/{owner}/{repo}"
@@ -176,9 +147,9 @@ ROUTES = (
     Route("GET", f"{_REPO}/contents/{{path}}", get_contents, permission=_CONTENTS_READ),
     Route("POST", f"{_REPO}/dispatches", create_dispatch, permission=("contents", "write")),
     Route(
-        "GET", f"{_REPO}/pulls/{{pull_number}}/files", list_pull_files, permission=("pull_requests", "read")
+        "GET",
+        f"{_REPO}/collaborators/{{username}}/permission",
+        get_permission,
+        permission=("metadata", "read"),
     ),
-    Route("GET", f"{_REPO}/pulls/{{pull_number}}", get_pull, permission=("pull_requests", "read")),
-    Route("GET", f"{_REPO}/commits/{{ref}}", get_commit, permission=_CONTENTS_READ),
-    Route("GET", f"{_REPO}/compare/{{basehead}}", compare, permission=_CONTENTS_READ),
 )

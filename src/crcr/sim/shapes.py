@@ -7,15 +7,11 @@ import base64
 import functools
 
 from crcr.sim.clock import stamp, stamp_or_none
-from crcr.sim.records import Account, Installation, Json, Repository
+from crcr.sim.records import APP_EVENTS, Account, Installation, Json, Repository
 from crcr.sim.state import World
 
 APP_NAME = "Cross-Repository CI Relay (simulated)"
 APP_SLUG = "crcr-simulated"
-APP_EVENTS = (
-    "check_run", "check_suite", "issue_comment", "merge_group", "pull_request",
-    "push", "repository", "workflow_job", "workflow_run",
-)  # fmt: skip
 
 _ACCOUNT_LINKS = {
     "followers_url": "followers",
@@ -184,7 +180,7 @@ def installation_json(base: str, app_id: int, installation: Installation) -> Jso
         "target_id": installation.account.id,
         "target_type": installation.account.type,
         "permissions": dict(installation.permissions),
-        "events": list(APP_EVENTS),
+        "events": list(installation.events),
         "created_at": stamp(installation.created_at),
         "updated_at": stamp(installation.updated_at),
         "single_file_name": None,

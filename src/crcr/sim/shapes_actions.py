@@ -18,7 +18,7 @@ def run_json(base: str, repository: Repository, run: WorkflowRun, actor: Account
         "head_branch": repository.default_branch,
         "head_sha": run.head_sha,
         "path": run.workflow.path,
-        "display_title": run.event_type or run.workflow.name,
+        "display_title": run.display_title,
         "run_number": run.run_number,
         "run_attempt": run.attempt,
         "event": run.event,
@@ -68,7 +68,7 @@ def _head_commit(repository: Repository, run: WorkflowRun) -> Json | None:
     del who["username"]
     return {
         "id": commit.sha,
-        "tree_id": commit.sha,
+        "tree_id": commit.tree_sha,
         "message": commit.message,
         "timestamp": stamp(commit.committed_at),
         "author": who,

@@ -1,4 +1,4 @@
-"""GitHub's JSON of pull requests, commits and comparisons, in full.
+"""GitHub's JSON of pull requests, in full.
 
 A pull request holds two whole repositories: with a third beside it, a webhook body passes 20 KB as it
 does on GitHub.
@@ -7,9 +7,9 @@ does on GitHub.
 import hashlib
 
 from crcr.sim.clock import stamp, stamp_or_none
-from crcr.sim.records import Account, Commit, Json, PullRequest, Repository
+from crcr.sim.records import Account, Json, PullRequest, Repository
 from crcr.sim.shapes import account_json, node_id, repository_json
-from crcr.sim.state import World, ancestors
+from crcr.sim.state import World
 
 _PULL_LINKS = {
     "self": "pulls/{number}",
@@ -19,6 +19,14 @@ _PULL_LINKS = {
     "review_comment": "pulls/comments{{/number}}",
     "commits": "pulls/{number}/commits",
 }
+
+# What lists of pull requests leave out.
+_ONLY_ALONE = frozenset(
+    {
+        "additions", "changed_files", "comments", "commits", "deletions", "maintainer_can_modify", "mergeable",
+        "mergeable_state", "merged", "merged_by", "rebaseable", "review_comments",
+    }
+)  # fmt: skip
 
 
 def pull_json(base: str, world: World, pull: PullRequest) -> Json:
@@ -54,7 +62,7 @@ def pull_json(base: str, world: World, pull: PullRequest) -> Json:
         "base": _side(base, repository, pull.base_ref, pull.base_sha),
         "_links": {name: {"href": url} for name, url in links.items()},
         "author_association": pull.author_association,
-        **_pull_numbers(base, pull, repository),
+        **_pull_numbers(base, world, pull, repository),
     }
 
 
@@ -78,7 +86,7 @@ def _pull_people() -> Json:
     }
 
 
-def _pull_numbers(base: str, pull: PullRequest, repository: Repository) -> Json:
+def _pull_numbers(base: str, world: World, pull: PullRequest, repository: Repository) -> Json:
     files = max(len(pull.files), 1)
     return {
         "auto_merge": None,
@@ -88,7 +96,7 @@ def _pull_numbers(base: str, pull: PullRequest, repository: Repository) -> Json:
         "rebaseable": None,
         "mergeable_state": "unknown" if pull.state == "closed" else "clean",
         "merged_by": account_json(base, repository.owner) if pull.merged else None,
-        "comments": 0,
+        "comments": len(world.comments_on(pull)),
         "review_comments": 0,
         "maintainer_can_modify": pull.head_repository_id != pull.repository_id,
         "commits": pull.commits,
@@ -121,6 +129,12 @@ def _side(base: str, repository: Repository, ref: str, sha: str) -> Json:
     }
 
 
+def simple_pull_json(base: str, world: World, pull: PullRequest) -> Json:
+    """A pull request as it stands in lists."""
+    full = pull_json(base, world, pull)
+    return {name: value for name, value in full.items() if name not in _ONLY_ALONE}
+
+
 def label_json(api: str, name: str) -> Json:
     digest = hashlib.sha256(name.encode()).hexdigest()
     number = int(digest[:8], 16)
@@ -131,7 +145,7 @@ def label_json(api: str, name: str) -> Json:
         "name": name,
         "color": digest[:6],
         "default": False,
-        "description": None,
+        "description": "",
     }
 
 
@@ -139,78 +153,3 @@ def git_user_json(account: Account) -> Json:
     """The author as git knows it; `username` only stands in webhooks."""
     email = f"{account.id}+{account.login}@users.noreply.github.com"
     return {"name": account.login, "email": email, "username": account.login}
-
-
-def commit_json(base: str, repository: Repository, commit: Commit) -> Json:
-    api = f"{base}/repos/{repository.full_name}"
-    site = f"{base}/{repository.full_name}/commit"
-    person = account_json(base, commit.author)
-    who = {**git_user_json(commit.author), "date": stamp(commit.committed_at)}
-    del who["username"]
-    return {
-        "url": f"{api}/commits/{commit.sha}",
-        "sha": commit.sha,
-        "node_id": node_id(commit.sha, 0),
-        "html_url": f"{site}/{commit.sha}",
-        "comments_url": f"{api}/commits/{commit.sha}/comments",
-        "commit": {
-            "url": f"{api}/git/commits/{commit.sha}",
-            "author": who,
-            "committer": who,
-            "message": commit.message,
-            "comment_count": 0,
-            "tree": {"sha": commit.sha, "url": f"{api}/git/trees/{commit.sha}"},
-        },
-        "author": person,
-        "committer": person,
-        "parents": [
-            {"sha": sha, "url": f"{api}/commits/{sha}", "html_url": f"{site}/{sha}"} for sha in commit.parents
-        ],
-    }
-
-
-def comparison_json(base: str, repository: Repository, old: Commit, new: Commit) -> Json:
-    behind, ahead = ancestors(repository, old.sha), ancestors(repository, new.sha)
-    gained = [sha for sha in ahead if sha not in set(behind)]
-    missing = [sha for sha in behind if sha not in set(ahead)]
-    meeting = next((sha for sha in ahead if sha in set(behind)), old.sha)
-    span = f"{repository.full_name}/compare/{old.sha}...{new.sha}"
-    return {
-        "url": f"{base}/repos/{span}",
-        "html_url": f"{base}/{span}",
-        "permalink_url": f"{base}/{span}",
-        "diff_url": f"{base}/{span}.diff",
-        "patch_url": f"{base}/{span}.patch",
-        "base_commit": commit_json(base, repository, old),
-        "merge_base_commit": commit_json(base, repository, repository.commits[meeting]),
-        "status": _comparison_status(gained, missing),
-        "ahead_by": len(gained),
-        "behind_by": len(missing),
-        "total_commits": len(gained),
-        "commits": [commit_json(base, repository, repository.commits[sha]) for sha in reversed(gained)],
-        "files": [],
-    }
-
-
-def _comparison_status(gained: list[str], missing: list[str]) -> str:
-    if gained and missing:
-        return "diverged"
-    if gained:
-        return "ahead"
-    return "behind" if missing else "identical"
-
-
-def changed_file_json(base: str, pull: PullRequest, repository: Repository, path: str) -> Json:
-    site = f"{base}/{repository.full_name}"
-    return {
-        "sha": hashlib.sha256(path.encode()).hexdigest()[:40],
-        "filename": path,
-        "status": "modified",
-        "additions": 14,
-        "deletions": 5,
-        "changes": 19,
-        "blob_url": f"{site}/blob/{pull.head_sha}/{path}",
-        "raw_url": f"{site}/raw/{pull.head_sha}/{path}",
-        "contents_url": f"{base}/repos/{repository.full_name}/contents/{path}?ref={pull.head_sha}",
-        "patch": "@@ -1,3 +1,12 @@",
-    }

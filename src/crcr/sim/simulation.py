@@ -33,6 +33,7 @@ APP_PERMISSIONS = {
     "statuses": "write",
     "issues": "write",
     "pull_requests": "write",
+    "merge_queues": "read",
 }
 
 
@@ -124,14 +125,22 @@ class Simulation:
             self.unexpected.append(f"background task failed: {error!r}")
 
     async def emit(self, event: str, body: Json, repository: Repository, sender: Account) -> Delivery | None:
-        """Send an event of a repository to the App, if the App is installed there and not suspended."""
+        """Send an event of a repository to the App, if it is installed there, subscribed and not suspended."""
         installation = self.world.installation_of(repository)
         if installation is None or installation.suspended_at is not None:
+            return None
+        if event not in installation.events:
             return None
         full = from_app(self.base_url, body, installation, sender)
         return await self.webhooks.emit(
             event, full, installation_id=installation.id, repository_id=repository.id
         )
+
+    async def tell_news(self) -> None:
+        """Send what happened to runs and jobs of repositories that tell the App."""
+        while self.ci.news:
+            told = self.ci.news.pop(0)
+            await self.emit(told.event, told.body, told.repository, told.sender)
 
     def finish(self) -> None:
         """Fail on anything that should not have happened: unknown routes, errors inside the simulator."""

@@ -5,19 +5,22 @@ Ids and hashes come from one seeded generator, so a seed repeats a world.
 """
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import datetime
 
 from crcr.sim.actions import WorkflowRun
 from crcr.sim.clock import Clock
+from crcr.sim.content import Changes, Tree, differences, with_changes
 from crcr.sim.records import (
     Account,
     CheckRun,
+    Comment,
     Commit,
     Delivery,
     Dispatch,
     Installation,
     InstallationToken,
+    MergeGroup,
     PullRequest,
     Repository,
 )
@@ -27,6 +30,8 @@ FIRST_IDS = {
     "repository": 702_000_000,
     "installation": 58_000_000,
     "pull_request": 2_310_000_000,
+    "comment": 3_120_000_000,
+    "reaction": 290_000_000,
     "check_run": 48_100_000_000,
     "run": 17_200_000_000,
     "workflow": 120_000_000,
@@ -43,6 +48,8 @@ class World:
         self.installations: dict[int, Installation] = {}
         self.tokens: dict[str, InstallationToken] = {}
         self.pulls: dict[tuple[int, int], PullRequest] = {}
+        self.comments: dict[int, Comment] = {}
+        self.queue: list[MergeGroup] = []
         self.check_runs: dict[int, CheckRun] = {}
         self.runs: dict[int, WorkflowRun] = {}
         self.deliveries: list[Delivery] = []
@@ -68,9 +75,10 @@ class World:
             self._workflow_ids[key] = self.next_id("workflow")
         return self._workflow_ids[key]
 
-    def account(self, login: str, kind: str = "User") -> Account:
+    def account(self, login: str, kind: str | None = None) -> Account:
         key = login.lower()
         if key not in self.accounts:
+            kind = kind or ("Bot" if key.endswith("[bot]") else "User")
             self.accounts[key] = Account(self.next_id("account"), login, kind)
         return self.accounts[key]
 
@@ -123,9 +131,10 @@ class World:
         author: Account,
         *,
         parent: str | None,
-        changes: Mapping[str, bytes] | None = None,
+        merged: str | None = None,
+        changes: Changes | None = None,
     ) -> Commit:
-        """Add a commit on top of `parent`; no branch moves."""
+        """Add a commit on top of `parent` (and of `merged`, a second one); no branch moves."""
         before = repository.commits[parent].tree if parent else {}
         changed = dict(changes or {})
         made = Commit(
@@ -133,10 +142,11 @@ class World:
             message=message,
             author=author,
             committed_at=self.now(),
-            parents=(parent,) if parent else (),
-            tree={**before, **changed},
-            added=tuple(path for path in changed if path not in before),
-            modified=tuple(path for path in changed if path in before),
+            parents=tuple(each for each in (parent, merged) if each),
+            tree=with_changes(before, changed),
+            added=tuple(path for path, new in changed.items() if new is not None and path not in before),
+            modified=tuple(path for path, new in changed.items() if new is not None and path in before),
+            removed=tuple(path for path, new in changed.items() if new is None and path in before),
         )
         repository.commits[made.sha] = made
         return made
@@ -146,6 +156,14 @@ class World:
         name = ref.removeprefix("refs/heads/").removeprefix("heads/")
         sha = repository.branches.get(name) or repository.branches.get(ref) or ref
         return repository.commits.get(sha)
+
+    def comments_on(self, pull: PullRequest) -> list[Comment]:
+        place = (pull.repository_id, pull.number)
+        return [each for each in self.comments.values() if (each.repository_id, each.number) == place]
+
+    def checks_on(self, repository: Repository, sha: str) -> list[CheckRun]:
+        found = (check for check in self.check_runs.values() if check.head_sha == sha)
+        return [check for check in found if check.repository_id == repository.id]
 
     def runs_of(self, repository: Repository) -> Iterator[WorkflowRun]:
         return (run for run in self.runs.values() if run.repository_id == repository.id)
@@ -162,3 +180,16 @@ def ancestors(repository: Repository, sha: str) -> list[str]:
         seen[current] = None
         waiting.extend(repository.commits[current].parents)
     return list(seen)
+
+
+def merge_base(repository: Repository, one: str, other: str) -> str | None:
+    """The newest commit that both stand on."""
+    below = set(ancestors(repository, one))
+    return next((sha for sha in ancestors(repository, other) if sha in below), None)
+
+
+def pull_changes(repository: Repository, pull: PullRequest) -> tuple[Tree, Changes]:
+    """The tree that a pull request started from, and what it changed there."""
+    common = merge_base(repository, pull.base_sha, pull.head_sha) or pull.base_sha
+    started = repository.commits[common].tree
+    return started, differences(started, repository.commits[pull.head_sha].tree)

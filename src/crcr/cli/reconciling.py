@@ -1,0 +1,30 @@
+"""Reconciling now, with the relay's own parts on the relay's own file."""
+
+import asyncio
+import io
+from pathlib import Path
+
+from crcr import log as logs
+from crcr.cli.opening import read_settings
+from crcr.deliver.reconcile import Reconciled
+from crcr.deliver.recover import Tell
+from crcr.errors import NotFound
+from crcr.settings import Settings
+from crcr.wiring import build
+
+
+def reconcile_now(config: Path | None, tell: Tell) -> Reconciled:
+    settings = read_settings(config)
+    path = settings.database.path
+    if not path.exists():
+        raise NotFound(f"there is no database at {path}", hint="`crcr serve` or `crcr migrate` makes it")
+    logs.configure("console", "error", io.StringIO())  # the command tells all of it itself
+    return asyncio.run(_reconcile(settings, tell))
+
+
+async def _reconcile(settings: Settings, tell: Tell) -> Reconciled:
+    services = build(settings)
+    try:
+        return await services.reconciler.run(tell)
+    finally:
+        await services.close()

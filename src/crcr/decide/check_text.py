@@ -1,0 +1,44 @@
+"""What checks say: titles in plain text, summaries in Markdown, notes beside lines, and the gate's button.
+
+Composed here for `checks`; the words are made in `gate_text` and `backend_text`. Whatever a downstream can set
+stays text in all of them (see `markdown`), and nothing in them depends on the time at which they are made.
+"""
+
+from dataclasses import dataclass
+
+from crcr.decide.annotations import annotations
+from crcr.decide.backend_text import backend_summary, backend_title, failed_tests, job_summary, job_title
+from crcr.decide.check_runs import Annotation, Button
+from crcr.decide.commit import Backend, Job
+from crcr.decide.gate import BackendJudgement, GateJudgement, GateState, Part
+from crcr.decide.gate_text import gate_summary, gate_title
+from crcr.decide.markdown import is_link, one_line
+from crcr.decide.part_text import worst_first
+
+__all__ = ["WAIVE", "Words", "backend_words", "gate_words", "is_link", "job_words", "one_line"]
+
+WAIVE = Button("Waive…", "Post the command that waives", "waive")
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    title: str
+    summary: str
+    annotations: tuple[Annotation, ...] = ()
+    buttons: tuple[Button, ...] = ()
+
+
+def gate_words(judgement: GateJudgement) -> Words:
+    buttons = (WAIVE,) if judgement.state is GateState.FAILED else ()
+    return Words(gate_title(judgement), gate_summary(judgement), buttons=buttons)
+
+
+def backend_words(judged: BackendJudgement, hud_url: str) -> Words:
+    jobs = [(part, part.job) for part in worst_first(judged.parts) if part.job is not None]
+    notes = annotations(failed_tests(jobs))
+    return Words(backend_title(judged), backend_summary(judged, hud_url), annotations=notes)
+
+
+def job_words(backend: Backend, part: Part, job: Job, hud_url: str) -> Words:
+    notes = annotations(failed_tests([(part, job)]))
+    return Words(job_title(part, job), job_summary(backend, part, job, hud_url), annotations=notes)

@@ -1,0 +1,357 @@
+"""Which checks a commit should have now, and what becomes of the ones it has.
+
+`wanted_checks` says what should be shown, from recorded facts alone; `next_act` compares one of these with what
+was last published and says what to ask of GitHub. Together they are level-triggered: whatever was missed,
+repeated or reordered, the next look sets it right.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from hashlib import sha256
+
+from crcr.decide import check_text
+from crcr.decide.allowlist import Entry
+from crcr.decide.check_runs import GATE_NAME, CheckStatus, Shown
+from crcr.decide.commit import Backend, Commit, Job, Subject
+from crcr.decide.gate import (
+    BackendJudgement,
+    GateJudgement,
+    GateState,
+    Part,
+    Policy,
+    Standing,
+    judge_backend,
+)
+from crcr.decide.model import Conclusion, DispatchState, JobState, Level
+
+MOST_JOB_CHECKS = 20
+"""Of a backend with more jobs only the failed ones get a check of their own."""
+_NAME_CHARACTERS = 200
+
+
+class Tier(StrEnum):
+    """What is published first when GitHub lets us write little."""
+
+    GATE = "gate"
+    BACKEND = "backend"
+    JOB = "job"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckPolicy:
+    gate: Policy
+    gate_on: bool
+    label_prefixes: tuple[str, ...]
+    l3_fails_red: bool
+    l3_pends: bool
+    hud_url: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    name: str
+    tier: Tier
+    downstream: str | None = None
+    incarnation: str
+    """Whose result it shows: another attempt or delivery makes another check of the same name."""
+    shown: Shown
+
+
+def wanted_checks(
+    commit: Commit, judgement: GateJudgement | None, policy: CheckPolicy, now: datetime
+) -> tuple[Wanted, ...]:
+    """Everything that should be shown on the commit; nothing when nobody wants it merged any more."""
+    wanted: list[Wanted] = []
+    if judgement is not None:
+        wanted.append(_gate(commit, judgement, policy))
+    for subject, backend in _visible(commit, policy):
+        judged = judge_backend(backend, subject.waivers_at(now), policy.gate, now)
+        wanted.append(_backend(subject, judged, policy))
+        wanted += _jobs(judged, policy)
+    return tuple(wanted)
+
+
+def recheck_at(
+    commit: Commit, judgement: GateJudgement | None, policy: CheckPolicy, now: datetime
+) -> datetime | None:
+    """When time alone may change what is shown: the gate, or a backend that gates nothing."""
+    moments = [judgement.recheck_at] if judgement else []
+    for subject, backend in _visible(commit, policy):
+        moments.append(judge_backend(backend, subject.waivers_at(now), policy.gate, now).recheck_at)
+    return min((at for at in moments if at is not None), default=None)
+
+
+def is_labelled(entry: Entry, labels: tuple[str, ...], prefixes: tuple[str, ...]) -> bool:
+    """Whether the pull request asks for the entry's device."""
+    if entry.device is None:
+        return False
+    asked = {f"{prefix}{entry.device}".casefold() for prefix in prefixes}
+    return any(label.casefold() in asked for label in labels)
+
+
+def _visible(commit: Commit, policy: CheckPolicy) -> list[tuple[Subject, Backend]]:
+    """Each backend that shows on the commit once, as its newest delivery concerns it."""
+    newest: dict[str, tuple[Subject, Backend]] = {}
+    for subject in sorted(commit.subjects, key=lambda each: (each.received_at, each.delivery)):
+        if subject.reused_from is not None:
+            continue
+        for backend in subject.backends:
+            if _shows(subject, backend, policy):
+                newest[backend.name.key] = (subject, backend)
+    return [newest[key] for key in sorted(newest)]
+
+
+def _shows(subject: Subject, backend: Backend, policy: CheckPolicy) -> bool:
+    if backend.entry is None or backend.state in {DispatchState.LEFT_OUT, DispatchState.CANCELLED}:
+        return False
+    if min(backend.level, backend.entry.level) < Level.L3:
+        return False
+    return backend.entry.level is Level.L4 or is_labelled(
+        backend.entry, subject.labels, policy.label_prefixes
+    )
+
+
+# The gate
+
+_GATE_SHOWS = {
+    GateState.PENDING: (CheckStatus.IN_PROGRESS, None),
+    GateState.FAILED: (CheckStatus.COMPLETED, Conclusion.FAILURE),
+    GateState.PASSED: (CheckStatus.COMPLETED, Conclusion.SUCCESS),
+}
+
+
+def _gate(commit: Commit, judgement: GateJudgement, policy: CheckPolicy) -> Wanted:
+    newest = max(commit.subjects, key=lambda each: (each.received_at, each.delivery))
+    status, conclusion = _GATE_SHOWS[judgement.state]
+    words = check_text.gate_words(judgement)
+    shown = Shown(
+        status=status,
+        conclusion=conclusion,
+        title=words.title,
+        summary=words.summary,
+        buttons=words.buttons,
+        details_url=_page(policy, commit, newest),
+        started_at=newest.received_at,
+    )
+    return Wanted(name=GATE_NAME, tier=Tier.GATE, incarnation=newest.delivery, shown=shown)
+
+
+def _page(policy: CheckPolicy, commit: Commit, subject: Subject) -> str:
+    place = f"pr/{subject.number}" if subject.number is not None else f"commit/{commit.head_sha}"
+    return f"{policy.hud_url}/crcr/{place}?upstream={commit.upstream}"
+
+
+# Backends and their jobs
+
+_BLOCKED = frozenset({Standing.FAILED, Standing.ERRORED, Standing.MISSING, Standing.DECLINED})
+_OPEN = frozenset({Standing.WAITING, Standing.HELD})
+
+
+def _is_informational(backend: Backend) -> bool:
+    return not backend.gates
+
+
+def _backend(subject: Subject, judged: BackendJudgement, policy: CheckPolicy) -> Wanted:
+    backend = judged.backend
+    shown = _dressed(
+        backend,
+        policy,
+        open_status=_open_status(judged),
+        conclusion=_backend_conclusion(judged.standing),
+        words=check_text.backend_words(judged, policy.hud_url),
+        details_url=f"{policy.hud_url}/crcr/{backend.name}",
+        started_at=judged.since,
+    )
+    name = f"crcr/{backend.name}"
+    return Wanted(
+        name=name,
+        tier=Tier.BACKEND,
+        downstream=backend.name.key,
+        incarnation=_backend_incarnation(subject, backend),
+        shown=shown,
+    )
+
+
+def _backend_incarnation(subject: Subject, backend: Backend) -> str:
+    attempts = max((max(run.attempt, (run.rerun_from or 0) + 1) for run in backend.runs), default=1)
+    return f"{subject.delivery} {backend.sent_at.isoformat() if backend.sent_at else ''} {attempts}"
+
+
+def _open_status(judged: BackendJudgement) -> CheckStatus | None:
+    """While any part waits the check is open, even if another part has failed already."""
+    if not any(part.standing in _OPEN for part in judged.parts):
+        return None
+    return CheckStatus.IN_PROGRESS if judged.backend.jobs else CheckStatus.QUEUED
+
+
+def _backend_conclusion(standing: Standing) -> Conclusion:
+    if standing in _BLOCKED:
+        return Conclusion.FAILURE
+    return Conclusion.SUCCESS if standing is Standing.PASSED else Conclusion.NEUTRAL
+
+
+def _dressed(
+    backend: Backend,
+    policy: CheckPolicy,
+    *,
+    open_status: CheckStatus | None,
+    conclusion: Conclusion,
+    words: check_text.Words,
+    details_url: str | None,
+    started_at: datetime,
+    completed_at: datetime | None = None,
+) -> Shown:
+    """A check as its level lets it look: what gates nothing must never look like a blocker."""
+    informational = _is_informational(backend)
+    title = words.title
+    awaited = informational and open_status is not None and not policy.l3_pends
+    if awaited:
+        open_status, conclusion, title = None, Conclusion.NEUTRAL, f"{title} (non-blocking)"
+    elif informational and open_status is None and conclusion not in _HARMLESS:
+        title = f"{title} (non-blocking)"
+        conclusion = conclusion if policy.l3_fails_red else Conclusion.NEUTRAL
+    return Shown(
+        status=open_status or CheckStatus.COMPLETED,
+        conclusion=None if open_status else conclusion,
+        title=title,
+        summary=words.summary,
+        annotations=words.annotations,
+        details_url=details_url,
+        started_at=started_at,
+        completed_at=None if open_status or awaited else completed_at,
+        awaited=awaited,
+    )
+
+
+_HARMLESS = frozenset({Conclusion.SUCCESS, Conclusion.NEUTRAL, Conclusion.SKIPPED})
+
+
+def _jobs(judged: BackendJudgement, policy: CheckPolicy) -> list[Wanted]:
+    backend = judged.backend
+    parts = [(part, part.job) for part in judged.parts if part.job is not None]
+    # Named before any is left out, so that no check changes its name when another fails.
+    named = zip(parts, _names(backend, [job for _, job in parts]), strict=True)
+    failed = _failed_once(backend)
+    return [
+        _job(backend, part, job, policy, name=name)
+        for (part, job), name in named
+        if len(parts) <= MOST_JOB_CHECKS or part.standing in _BLOCKED or (job.workflow, job.name) in failed
+    ]
+
+
+def _failed_once(backend: Backend) -> set[tuple[str, str]]:
+    """Jobs that failed in any attempt: what was shown as failed must show it when that is mended or waived."""
+    return {
+        (job.workflow, job.name)
+        for job in backend.jobs
+        if job.state is not JobState.IN_PROGRESS
+        and job.conclusion not in _HARMLESS
+        and job.conclusion is not backend.expected(job.name)
+    }
+
+
+def _names(backend: Backend, jobs: list[Job]) -> list[str]:
+    """A name for each job: with its workflow's name, with the file where that is shared, else with a digest."""
+    names = [_name(backend, job.workflow_name, job) for job in jobs]
+    count = Counter(names)
+    names = [
+        name if count[name] == 1 else _name(backend, job.workflow, job)
+        for name, job in zip(names, jobs, strict=True)
+    ]
+    count = Counter(names)
+    return [
+        name if count[name] == 1 else f"{name[: _NAME_CHARACTERS - 9]} {_digest(job)}"
+        for name, job in zip(names, jobs, strict=True)
+    ]
+
+
+def _name(backend: Backend, workflow: str, job: Job) -> str:
+    name = f"crcr/{backend.name}/{check_text.one_line(workflow)}/{check_text.one_line(job.name)}"
+    return name[:_NAME_CHARACTERS]
+
+
+def _digest(job: Job) -> str:
+    return sha256(f"{job.workflow}\0{job.name}\0{job.run_id}".encode()).hexdigest()[:8]
+
+
+def _job(backend: Backend, part: Part, job: Job, policy: CheckPolicy, *, name: str) -> Wanted:
+    again = backend.runs_again(job) and part.standing is Standing.WAITING
+    open_status = CheckStatus.QUEUED if again else None
+    if job.state is JobState.IN_PROGRESS:
+        open_status = CheckStatus.IN_PROGRESS
+    shown = _dressed(
+        backend,
+        policy,
+        open_status=open_status,
+        conclusion=_job_conclusion(part, job),
+        words=check_text.job_words(backend, part, job, policy.hud_url),
+        details_url=job.url if check_text.is_link(job.url) else f"{policy.hud_url}/crcr/{backend.name}",
+        started_at=job.began_at,
+        completed_at=job.ended_at,
+    )
+    return Wanted(
+        name=name,
+        tier=Tier.JOB,
+        downstream=backend.name.key,
+        incarnation=f"{job.run_id} {job.attempt + again}",
+        shown=shown,
+    )
+
+
+def _job_conclusion(part: Part, job: Job) -> Conclusion:
+    if part.standing in {Standing.WAIVED, Standing.EXCUSED}:
+        return Conclusion.NEUTRAL
+    harmless = job.conclusion in _HARMLESS
+    if part.standing is Standing.PASSED and not harmless:
+        return Conclusion.SUCCESS  # a probe's expected failure
+    if job.state is JobState.TIMED_OUT:
+        return Conclusion.TIMED_OUT
+    if job.conclusion is None or job.conclusion is Conclusion.NONE:
+        return Conclusion.FAILURE
+    if part.standing is Standing.FAILED and harmless:
+        return Conclusion.FAILURE  # a probe's unexpected success
+    return job.conclusion
+
+
+# From what is wanted to what is asked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """The newest check of a name that we know to be on the commit, or to be on its way."""
+
+    tier: Tier
+    incarnation: str
+    is_open: bool
+    digest: str
+    awaited: bool = False
+
+
+class Act(StrEnum):
+    NOTHING = "nothing"
+    CREATE = "create"
+    UPDATE = "update"
+    END = "end"
+
+
+def next_act(published: Published | None, wanted: Wanted | None, digest: str) -> Act:
+    """What to do about one name. A completed check does not reopen: a new one of the same name takes its place."""
+    if wanted is None:
+        return Act.END if published is not None and published.is_open else Act.NOTHING
+    if published is None:
+        return Act.CREATE
+    opens = wanted.shown.status is not CheckStatus.COMPLETED
+    if published.awaited and opens:
+        return Act.CREATE  # it only looked completed to us; to GitHub it is
+    if not published.is_open and (opens or published.incarnation != wanted.incarnation):
+        return Act.CREATE
+    return Act.NOTHING if published.digest == digest else Act.UPDATE
+
+
+def ending(tier: Tier, reason: str) -> Shown:
+    """How an open check ends that is no longer wanted. A gate never ends in a way that lets a merge through."""
+    conclusion = Conclusion.CANCELLED if tier is Tier.GATE else Conclusion.NEUTRAL
+    summary = f"This check ended without a result: {reason}."
+    return Shown(status=CheckStatus.COMPLETED, conclusion=conclusion, title=reason, summary=summary)

@@ -1,0 +1,59 @@
+"""Who gave a command, and what is said to them; and the comment that a gate's button posts."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from crcr.decide.commands import Waive, spell
+from crcr.decide.gate import GateJudgement, Standing
+from crcr.decide.outside import Role
+
+MOST_OFFERED = 10
+_BLOCKED = frozenset({Standing.FAILED, Standing.ERRORED, Standing.MISSING, Standing.DECLINED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandAnswer:
+    obeyed: bool
+    comment: str | None
+    """What to say in words; None when a reaction says it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speaker:
+    """Who wrote the comment, and what GitHub says they may do."""
+
+    who: str
+    role: Role
+    number: int
+    comment_id: int
+
+
+def marker(kind: str, subject: str) -> str:
+    """A line that nobody sees, by which our own comment is found again after a lost answer."""
+    return f"<!-- crcr {kind} {subject} -->"
+
+
+def offer(judgement: GateJudgement, number: int) -> str | None:
+    """The commands that would open the gate for a pull request, as text to copy; None when nothing blocks it."""
+    commands = list(_waivers(judgement, number))
+    if not commands:
+        return None
+    lines = [
+        "To merge without a backend, a maintainer writes its line as a comment of their own, with the reason:",
+        "",
+        "```",
+        *commands[:MOST_OFFERED],
+        "```",
+        "",
+        "A waiver holds for this head commit; `until 3d` before `because` keeps it across pushes, for at most 7 days.",
+    ]
+    return "\n".join(lines)
+
+
+def _waivers(judgement: GateJudgement, number: int) -> Iterable[str]:
+    for one in judgement.subjects:
+        if one.subject.number != number:
+            continue
+        for each in one.backends:
+            if each.standing in _BLOCKED:
+                yield spell(Waive(each.backend.name, None, None, "<reason>"))

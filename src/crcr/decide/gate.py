@@ -1,0 +1,349 @@
+"""The gate: one pure function from a commit's recorded facts to passed, pending or failed, with every reason.
+
+It says passed only when each L4 backend passed, is not concerned, or was excused or waived; whatever is unclear
+keeps it pending until the deadline and fails it afterwards. Computed anew after every change, never adjusted.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from crcr.decide.commit import Backend, Commit, Job, Run, Subject, Verdict, Waiver
+from crcr.decide.globs import name_glob
+from crcr.decide.model import Conclusion, DispatchState, JobState
+
+QUIET = timedelta(minutes=2)
+"""So long no new run may appear before the runs that are over are all of them."""
+HELD_FOR = frozenset({"draft", "approval"})
+"""Reasons of a held dispatch that only people end; every other hold ends by itself."""
+
+
+class Standing(StrEnum):
+    """Where a backend, or one job of it, stands with the gate."""
+
+    FAILED = "failed"
+    ERRORED = "errored"
+    MISSING = "missing"
+    DECLINED = "declined"
+    WAITING = "waiting"
+    HELD = "held"
+    WAIVED = "waived"
+    EXCUSED = "excused"
+    NOT_CONCERNED = "not concerned"
+    PASSED = "passed"
+
+
+class GateState(StrEnum):
+    FAILED = "failed"
+    PENDING = "pending"
+    PASSED = "passed"
+
+
+_STANDINGS = tuple(Standing)
+_GATE_OF = {
+    **dict.fromkeys(
+        (Standing.FAILED, Standing.ERRORED, Standing.MISSING, Standing.DECLINED), GateState.FAILED
+    ),
+    **dict.fromkeys((Standing.WAITING, Standing.HELD), GateState.PENDING),
+    **dict.fromkeys(_STANDINGS[6:], GateState.PASSED),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    gate_timeout: timedelta
+    job_timeout: timedelta
+    excuses: frozenset[Verdict] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One job of a backend, or what is owed in place of one, as the gate sees it."""
+
+    standing: Standing
+    name: str | None
+    """None: the backend as a whole."""
+    reason: str
+    job: Job | None = None
+    waiver: Waiver | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendJudgement:
+    backend: Backend
+    standing: Standing
+    parts: tuple[Part, ...]
+    since: datetime
+    deadline: datetime | None
+    recheck_at: datetime | None = None
+
+    @property
+    def telling(self) -> tuple[Part, ...]:
+        """The parts that make it what it is."""
+        return tuple(part for part in self.parts if part.standing is self.standing)
+
+
+@dataclass(frozen=True, slots=True)
+class SubjectJudgement:
+    subject: Subject
+    state: GateState
+    backends: tuple[BackendJudgement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GateJudgement:
+    state: GateState
+    subjects: tuple[SubjectJudgement, ...]
+    recheck_at: datetime | None = None
+    """When time alone may change it."""
+
+
+def judge_gate(commit: Commit, policy: Policy, now: datetime) -> GateJudgement:
+    """Judge a commit that somebody wants merged; the worst over its subjects counts."""
+    if not commit.subjects:
+        raise ValueError("a commit without a subject has no gate to judge")
+    subjects = tuple(_subject(subject, policy, now) for subject in commit.subjects)
+    rechecks = [each.recheck_at for one in subjects for each in one.backends]
+    rechecks += [waiver.until_at for one in commit.subjects for waiver in one.waivers_at(now)]
+    return GateJudgement(
+        min((one.state for one in subjects), key=tuple(GateState).index),
+        subjects,
+        min((at for at in rechecks if at is not None), default=None),
+    )
+
+
+def _subject(subject: Subject, policy: Policy, now: datetime) -> SubjectJudgement:
+    waivers = subject.waivers_at(now)
+    judged = tuple(judge_backend(each, waivers, policy, now) for each in subject.backends if each.gates)
+    states = {_GATE_OF[each.standing] for each in judged}
+    if subject.reused_from is not None:
+        states = {GateState.PASSED}
+    if subject.in_doubt:
+        states.add(GateState.PENDING)
+    state = min(states, key=tuple(GateState).index, default=GateState.PASSED)
+    return SubjectJudgement(subject, state, judged)
+
+
+def judge_backend(
+    backend: Backend, waivers: tuple[Waiver, ...], policy: Policy, now: datetime
+) -> BackendJudgement:
+    deadline = _deadline(backend, policy)
+    late = deadline is not None and now >= deadline
+    parts = tuple(_parts(backend, policy, late=late))
+    parts = tuple(_waived(part, backend, waivers) for part in parts)
+    standings = {part.standing for part in parts}
+    # Whatever waits will be late one day, and that shows even where another part has failed already.
+    waits = Standing.WAITING in standings
+    return BackendJudgement(
+        backend=backend,
+        standing=min(standings, key=_STANDINGS.index),
+        parts=parts,
+        since=backend.sent_at or backend.created_at,
+        deadline=deadline,
+        recheck_at=_recheck_at(backend, deadline, now) if waits else None,
+    )
+
+
+# What counts
+
+
+def live_runs(backend: Backend) -> tuple[Run, ...]:
+    return backend.live_runs
+
+
+def _deadline(backend: Backend, policy: Policy) -> datetime | None:
+    """From the dispatch, or from the newest attempt or re-run, whichever is later; none while it is unsent."""
+    if backend.sent_at is None or backend.entry is None:
+        return None
+    asked = [run.rerun_at for run in backend.runs if run.rerun_at is not None]
+    again = [run.attempt_at for run in backend.live_runs if run.attempt > 1]
+    entry = backend.entry
+    gate_s = entry.gate_timeout_s or policy.gate_timeout.total_seconds()
+    job_s = entry.job_timeout_s or policy.job_timeout.total_seconds()
+    return max((backend.sent_at, *asked, *again)) + timedelta(seconds=max(gate_s, job_s))
+
+
+def _recheck_at(backend: Backend, deadline: datetime | None, now: datetime) -> datetime | None:
+    quiet = [run.first_seen_at + QUIET for run in backend.live_runs]
+    return min((at for at in (deadline, *quiet) if at is not None and at > now), default=None)
+
+
+# The parts of a backend
+
+
+def _parts(backend: Backend, policy: Policy, *, late: bool) -> Iterable[Part]:
+    unsent = _UNSENT.get(backend.state)
+    if unsent is not None:
+        yield unsent(backend)
+        return
+    jobs = backend.counted_jobs
+    parts = [_job_part(job, backend, policy, late=late) for job in jobs]
+    yield from parts
+    if any(part.standing is Standing.WAITING for part in parts):
+        return
+    owed = tuple(_owed(backend, jobs, late=late))
+    yield from owed
+    if not owed:
+        yield from _declined(backend, parts) if parts else (_nothing_yet(late=late),)
+
+
+def _nothing_yet(*, late: bool) -> Part:
+    if late:
+        return Part(standing=Standing.MISSING, name=None, reason="no run has answered in time")
+    return Part(standing=Standing.WAITING, name=None, reason="no run has answered yet")
+
+
+def _not_sent_yet(_backend: Backend) -> Part:
+    return Part(standing=Standing.WAITING, name=None, reason="the dispatch waits to be sent")
+
+
+def _held(backend: Backend) -> Part:
+    reason = backend.reason or "a reason that is not recorded"
+    standing = Standing.HELD if reason in HELD_FOR else Standing.WAITING
+    return Part(standing=standing, name=None, reason=reason)
+
+
+def _left_out(backend: Backend) -> Part:
+    return Part(standing=Standing.NOT_CONCERNED, name=None, reason=f"left out by `{backend.reason}`")
+
+
+def _never_sent(backend: Backend) -> Part:
+    reason = f"the dispatch could not be delivered: {backend.reason or backend.state}"
+    return Part(standing=Standing.MISSING, name=None, reason=reason)
+
+
+_UNSENT: dict[DispatchState, Callable[[Backend], Part]] = {
+    DispatchState.WAITING: _not_sent_yet,
+    DispatchState.HELD: _held,
+    DispatchState.LEFT_OUT: _left_out,
+    DispatchState.PARKED: _never_sent,
+    DispatchState.CANCELLED: _never_sent,
+}
+
+_OF_CONCLUSION = {
+    Conclusion.SUCCESS: Standing.PASSED,
+    Conclusion.SKIPPED: Standing.PASSED,
+    Conclusion.NEUTRAL: Standing.PASSED,
+    Conclusion.FAILURE: Standing.FAILED,
+    Conclusion.ACTION_REQUIRED: Standing.FAILED,
+    Conclusion.NONE: Standing.FAILED,
+    Conclusion.CANCELLED: Standing.ERRORED,
+    Conclusion.TIMED_OUT: Standing.ERRORED,
+}
+_SKIPPED = frozenset({Conclusion.SKIPPED, Conclusion.NEUTRAL})
+
+
+def _job_part(job: Job, backend: Backend, policy: Policy, *, late: bool) -> Part:
+    if job.state is JobState.IN_PROGRESS:
+        if late:
+            return _part(Standing.ERRORED, job, "still running past the gate's time-out")
+        return _part(Standing.WAITING, job, "running")
+    if job.state is JobState.TIMED_OUT:
+        standing, reason = Standing.ERRORED, "went silent"
+    else:
+        standing, reason = _concluded(job, backend)
+    if standing is Standing.PASSED:
+        return _part(standing, job, reason)
+    if backend.runs_again(job):
+        if late:
+            return _part(Standing.ERRORED, job, "was to run again, and did not report")
+        return _part(Standing.WAITING, job, f"runs again after: {reason}")
+    if standing is Standing.FAILED and job.verdict in policy.excuses:
+        return _part(Standing.EXCUSED, job, f"{reason}, {job.verdict}")
+    return _part(standing, job, reason)
+
+
+def _part(standing: Standing, job: Job, reason: str) -> Part:
+    return Part(standing=standing, name=job.name, reason=reason, job=job)
+
+
+def _concluded(job: Job, backend: Backend) -> tuple[Standing, str]:
+    conclusion = job.conclusion or Conclusion.NONE
+    said = "completed without a conclusion" if conclusion is Conclusion.NONE else conclusion.value
+    expected = backend.expected(job.name)
+    if expected is None:
+        standing = _OF_CONCLUSION[conclusion]
+        if standing is Standing.FAILED and job.verdict is Verdict.INFRASTRUCTURE:
+            return Standing.ERRORED, said
+        return standing, said
+    if conclusion is expected:
+        return Standing.PASSED, f"{said}, as expected"
+    return Standing.FAILED, f"{said}, where {expected.value} is expected"
+
+
+# What is owed besides the jobs that reported
+
+
+def _owed(backend: Backend, jobs: tuple[Job, ...], *, late: bool) -> Iterable[Part]:
+    if backend.entry is not None and backend.entry.jobs is not None:
+        yield from _owed_by_name(backend.entry.jobs, jobs, late=late)
+    elif backend.readable is False:
+        if backend.gates:  # whoever gates nothing may just follow its jobs
+            reason = "its allowlist entry names no `jobs`, and the App may not read its Actions"
+            yield Part(standing=Standing.ERRORED, name=None, reason=reason)
+    elif not _runs_are_over(backend):
+        yield _owed_by_runs(backend, jobs, late=late)
+    elif not jobs:
+        standing = Standing.MISSING if late else Standing.WAITING
+        yield Part(standing=standing, name=None, reason="its runs are over, and nobody has reported")
+
+
+def _owed_by_name(wanted: tuple[str, ...], jobs: tuple[Job, ...], *, late: bool) -> Iterable[Part]:
+    standing = Standing.MISSING if late else Standing.WAITING
+    for glob in wanted:
+        if not any(job.name == glob or name_glob(glob).matches(job.name) for job in jobs):
+            reason = "nothing arrived in time" if late else "has not reported yet"
+            yield Part(standing=standing, name=glob, reason=reason)
+
+
+def _runs_are_over(backend: Backend) -> bool:
+    """GitHub says that every known run has ended, and listed no other for a while after the newest began."""
+    runs = backend.live_runs
+    listed_at = backend.listed_at
+    return (
+        bool(runs)
+        and all(run.over for run in runs)
+        and listed_at is not None
+        and listed_at >= max(run.first_seen_at for run in runs) + QUIET
+    )
+
+
+def _owed_by_runs(backend: Backend, jobs: tuple[Job, ...], *, late: bool) -> Part:
+    if not backend.live_runs:
+        return _nothing_yet(late=late)
+    if late:
+        standing = Standing.ERRORED if jobs else Standing.MISSING
+        reason = "GitHub has not told in time that its runs are over"
+    else:
+        standing, reason = Standing.WAITING, "GitHub has not told yet that its runs are over"
+    return Part(standing=standing, name=None, reason=reason)
+
+
+def _declined(backend: Backend, parts: list[Part]) -> Iterable[Part]:
+    """Everything skipped is no result, unless the entry may skip."""
+    if backend.entry is not None and backend.entry.may_skip:
+        return
+    if parts and all(part.job and _was_skipped(part.job, backend) for part in parts):
+        yield Part(standing=Standing.DECLINED, name=None, reason="every job was skipped or neutral")
+
+
+def _was_skipped(job: Job, backend: Backend) -> bool:
+    return job.conclusion in _SKIPPED and backend.expected(job.name) is None
+
+
+# Waivers
+
+
+def _waived(part: Part, backend: Backend, waivers: tuple[Waiver, ...]) -> Part:
+    """A waiver of the whole backend covers whatever keeps it from passing, a waiver of a job just that job.
+
+    Who waives a backend takes the merge upon themselves: they need not wait for it to fail first.
+    """
+    if _GATE_OF[part.standing] is GateState.PASSED:
+        return part
+    for waiver in waivers:
+        whole = waiver.job is None
+        if waiver.covers(backend.name, part.name) and (whole or part.standing is not Standing.WAITING):
+            return replace(part, standing=Standing.WAIVED, waiver=waiver)
+    return part

@@ -1,0 +1,79 @@
+"""How the parts of a backend are put into words, for the gate's check and for the backend's own."""
+
+from collections.abc import Iterable
+
+from crcr.decide.commit import Backend, Job, Verdict, Verification, Waiver
+from crcr.decide.gate import BackendJudgement, Part, Standing
+from crcr.decide.markdown import code, listed, utc
+
+BLOCKED = frozenset({Standing.FAILED, Standing.ERRORED, Standing.MISSING, Standing.DECLINED})
+OPEN = frozenset({Standing.WAITING, Standing.HELD})
+NAME_CHARACTERS = 100
+_MOST_WAIVERS = 3
+_MOST_ONCALLS = 5
+_WORST_FIRST = tuple(Standing)
+
+_VERDICTS = {
+    Verdict.NEW: "new: the base branch passes",
+    Verdict.PRE_EXISTING: "pre-existing: it fails on the base branch too",
+    Verdict.FLAKY: "flaky: it has changed without a change of code",
+    Verdict.INFRASTRUCTURE: "infrastructure: not the code's fault",
+    Verdict.UNKNOWN: "no verdict: too little history",
+}
+_VERIFICATIONS = {
+    Verification.DISPUTED: "disputed: GitHub says otherwise, and the worse of both counts",
+    Verification.NOT_VERIFIABLE: "not verifiable: GitHub shows no such job",
+    Verification.SELF_REPORTED: "self-reported: nobody else can ask this CI",
+}
+
+
+def worst_first(parts: Iterable[Part]) -> list[Part]:
+    return sorted(parts, key=lambda part: _WORST_FIRST.index(part.standing))
+
+
+def verdict_words(part: Part) -> str:
+    """Whose fault it is; nothing for what needs no excuse."""
+    if part.job is None or part.standing not in BLOCKED | {Standing.EXCUSED, Standing.WAIVED}:
+        return ""
+    return _VERDICTS[part.job.verdict]
+
+
+def doubt_words(job: Job) -> str:
+    """What makes the reported result less than certain."""
+    said = [_VERIFICATIONS.get(job.verification, "")]
+    if job.unreported:
+        said.append("unreported: GitHub saw it succeed, and nobody told the relay")
+    return "; ".join(filter(None, said))
+
+
+def waivers_of(parts: Iterable[Part]) -> tuple[Waiver, ...]:
+    """Each waiver in use once."""
+    return tuple(dict.fromkeys(part.waiver for part in parts if part.waiver is not None))
+
+
+def waiver_words(waivers: tuple[Waiver, ...]) -> str:
+    return listed(waivers, _MOST_WAIVERS, _waiver, "; ")
+
+
+def _waiver(waiver: Waiver) -> str:
+    what = f"{code(waiver.job, NAME_CHARACTERS)} waived" if waiver.job is not None else "waived"
+    until = f"until {utc(waiver.until_at)}" if waiver.until_at else "for this commit only"
+    return f"{what} by {person(waiver.who)} on #{waiver.number} because {code(waiver.reason)}, {until}"
+
+
+def person(name: str) -> str:
+    """A name that nobody is notified by."""
+    return code(f"@{name.removeprefix('@')}", 60)
+
+
+def oncall_words(backend: Backend) -> str:
+    oncalls = backend.entry.oncalls if backend.entry else ()
+    return listed(oncalls, _MOST_ONCALLS, person)
+
+
+def lacks_jobs(judged: BackendJudgement) -> bool:
+    """Whether nothing can tell when it is complete: no `jobs` are listed, and its Actions cannot be read."""
+    entry = judged.backend.entry
+    return (
+        judged.backend.readable is False and entry is not None and entry.jobs is None and judged.backend.gates
+    )

@@ -1,0 +1,130 @@
+"""Questions about what a commit changes, asked before anybody is told of it.
+
+`AskFiles` is for entries with `paths`, `ReadGroup` for merge groups: their pull requests, their files, and
+whether a head that has passed is the very same content. No answer never leaves anybody out, and reuses nothing.
+"""
+
+import re
+from datetime import datetime
+from typing import Protocol
+
+import structlog
+
+from crcr.decide.effects import ClaimedEffect
+from crcr.decide.merge_group import GroupToRead
+from crcr.decide.model import RepoName
+from crcr.decide.outside import ChangedFiles, Comparison, Target
+from crcr.deliver.upstream_target import Upstreams
+from crcr.errors import OutsideRefused
+from crcr.ports import Changes, Clock
+
+log = structlog.get_logger(__name__)
+
+_QUEUE_REF = re.compile(r"refs/heads/gh-readonly-queue/.+/pr-([1-9][0-9]{0,8})-[0-9a-f]{40,64}")
+_MOST_COMMITS = 50
+"""Of a larger group the pull requests are not asked for one by one; then no waiver applies."""
+
+
+class Questions(Protocol):
+    async def open(self, upstream: RepoName, delivery: str) -> int | None: ...
+    async def settle(
+        self, upstream: RepoName, delivery: str, number: int, files: ChangedFiles | None, now: datetime
+    ) -> None: ...
+
+
+class AskFiles:
+    def __init__(self, questions: Questions, upstreams: Upstreams, github: Changes, clock: Clock) -> None:
+        self._questions = questions
+        self._upstreams = upstreams
+        self._github = github
+        self._clock = clock
+
+    async def __call__(self, effect: ClaimedEffect) -> bool:
+        delivery = effect.delivery or ""
+        number = await self._questions.open(effect.upstream, delivery)
+        if number is None:
+            return False
+        files = await self._files(await self._upstreams.target(effect.upstream), number)
+        await self._questions.settle(effect.upstream, delivery, number, files, self._clock.now())
+        return True
+
+    async def _files(self, where: Target, number: int) -> ChangedFiles | None:
+        try:
+            return await self._github.pull_files(where, number)
+        except OutsideRefused as refusal:
+            if refusal.status == 401:
+                raise
+            log.warning("files_not_told", upstream=str(where.repository), number=number, error=str(refusal))
+            return None
+
+
+class Groups(Protocol):
+    async def to_read(self, upstream: RepoName, head_sha: str) -> GroupToRead | None: ...
+    async def passed_heads(
+        self, upstream: RepoName, group: GroupToRead, numbers: tuple[int, ...]
+    ) -> tuple[str, ...]: ...
+    async def settle(
+        self,
+        upstream: RepoName,
+        group: GroupToRead,
+        *,
+        numbers: tuple[int, ...],
+        reused_from: str | None,
+        files: ChangedFiles | None,
+        now: datetime,
+    ) -> None: ...
+
+
+class ReadGroup:
+    def __init__(self, groups: Groups, upstreams: Upstreams, github: Changes, clock: Clock) -> None:
+        self._groups = groups
+        self._upstreams = upstreams
+        self._github = github
+        self._clock = clock
+
+    async def __call__(self, effect: ClaimedEffect) -> bool:
+        upstream = effect.upstream
+        group = await self._groups.to_read(upstream, (effect.payload or b"").decode())
+        if group is None:
+            return False
+        where = await self._upstreams.target(upstream)
+        try:
+            compared, numbers = await self._content(where, group)
+            reused_from = await self._same_content(upstream, where, group, numbers)
+        except OutsideRefused as refusal:
+            if refusal.status == 401:
+                raise
+            log.warning("group_not_told", upstream=str(upstream), head=group.head_sha, error=str(refusal))
+            compared, numbers, reused_from = None, (), None
+        await self._groups.settle(
+            upstream,
+            group,
+            numbers=numbers,
+            reused_from=reused_from,
+            files=compared.files if compared else None,
+            now=self._clock.now(),
+        )
+        return True
+
+    async def _content(self, where: Target, group: GroupToRead) -> tuple[Comparison, tuple[int, ...]]:
+        """What the group adds to its base, and whose pull requests that is."""
+        compared = await self._github.compare(where, group.base_sha, group.head_sha)
+        named = _QUEUE_REF.fullmatch(group.head_ref)
+        numbers = {int(named[1])} if named else set()
+        if compared.complete and len(compared.commits) <= _MOST_COMMITS:
+            for sha in compared.commits:
+                numbers.update(await self._github.commit_pulls(where, sha))
+        return compared, tuple(sorted(numbers))
+
+    async def _same_content(
+        self, upstream: RepoName, where: Target, group: GroupToRead, numbers: tuple[int, ...]
+    ) -> str | None:
+        """The head of one of the pull requests that has passed and has the group's tree."""
+        heads = await self._groups.passed_heads(upstream, group, numbers)
+        if not heads:
+            return None
+        tree = await self._github.commit_tree(where, group.head_sha)
+        for head in heads:
+            if await self._github.commit_tree(where, head) == tree:
+                return head
+        return None

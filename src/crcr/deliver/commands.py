@@ -1,0 +1,118 @@
+"""Answering people on pull requests: `/crcr` comments, and the gate's button that offers one.
+
+Rights are asked of GitHub for the comment's author. The answer is decided and recorded first, then given: a
+reaction always, words where a reaction would not do. After a lost answer our own comment is looked for.
+"""
+
+import json
+from datetime import datetime, timedelta
+from typing import Protocol
+
+import structlog
+
+from crcr.decide.command_answer import CommandAnswer, Speaker, marker
+from crcr.decide.commands import Command, Misunderstood, parse_commands
+from crcr.decide.effects import ClaimedEffect
+from crcr.decide.model import RepoName
+from crcr.decide.outside import Role, Target
+from crcr.deliver.upstream_target import Upstreams
+from crcr.errors import OutsideRefused
+from crcr.ports import Clock, People
+
+log = structlog.get_logger(__name__)
+
+_CLOCKS_DIFFER = timedelta(minutes=5)
+
+
+class Commands(Protocol):
+    async def answered(self, upstream: RepoName, comment_id: int) -> CommandAnswer | None: ...
+    async def obey(
+        self,
+        upstream: RepoName,
+        speaker: Speaker,
+        wanted: tuple[Command | Misunderstood, ...],
+        now: datetime,
+    ) -> CommandAnswer: ...
+    async def refuse_machine(self, upstream: RepoName, speaker: Speaker, now: datetime) -> CommandAnswer: ...
+
+
+class Voice:
+    """Says something on a pull request once, however often it is tried."""
+
+    def __init__(self, github: People) -> None:
+        self._github = github
+
+    async def say(self, where: Target, number: int, words: str, mark: str, effect: ClaimedEffect) -> None:
+        if effect.attempts > 1 and await self._said(where, number, mark, effect):
+            return
+        await self._github.comment(where, number, f"{words}\n\n{mark}")
+
+    async def _said(self, where: Target, number: int, mark: str, effect: ClaimedEffect) -> bool:
+        since = effect.first_attempt_at - _CLOCKS_DIFFER
+        return any(mark in each.body for each in await self._github.comments(where, number, since))
+
+
+class AnswerCommand:
+    def __init__(
+        self, commands: Commands, upstreams: Upstreams, github: People, voice: Voice, clock: Clock
+    ) -> None:
+        self._commands = commands
+        self._upstreams = upstreams
+        self._github = github
+        self._voice = voice
+        self._clock = clock
+
+    async def __call__(self, effect: ClaimedEffect) -> bool:
+        asked = json.loads(effect.payload or b"{}")
+        number, comment_id = int(asked["number"]), int(asked["comment_id"])
+        where = await self._upstreams.target(effect.upstream)
+        answer = await self._commands.answered(effect.upstream, comment_id)
+        if answer is None:
+            answer = await self._decide(effect, where, asked)
+        if answer.comment is not None:
+            mark = marker("answer", str(comment_id))
+            await self._voice.say(where, number, f"@{asked['author']}\n\n{answer.comment}", mark, effect)
+        await self._react(where, comment_id, "+1" if answer.obeyed else "-1")
+        return True
+
+    async def _decide(self, effect: ClaimedEffect, where: Target, asked: dict[str, object]) -> CommandAnswer:
+        author, now = str(asked["author"]), self._clock.now()
+        role = await self._github.permission(where, author) if asked["person"] else Role.NONE
+        number, comment_id = int(str(asked["number"])), int(str(asked["comment_id"]))
+        speaker = Speaker(who=author, role=role, number=number, comment_id=comment_id)
+        if not asked["person"]:
+            return await self._commands.refuse_machine(effect.upstream, speaker, now)
+        wanted = parse_commands(str(asked["body"]))
+        return await self._commands.obey(effect.upstream, speaker, wanted, now)
+
+    async def _react(self, where: Target, comment_id: int, content: str) -> None:
+        try:
+            await self._github.react(where, comment_id, content)
+        except OutsideRefused as refusal:
+            if refusal.status != 404:
+                raise
+            log.info("comment_gone", comment=comment_id)  # deleted since; what it commanded stands
+
+
+class Offers(Protocol):
+    async def offers(self, upstream: RepoName, head_sha: str, now: datetime) -> tuple[tuple[int, str], ...]:
+        """For each pull request on the head whose gate is blocked: its number and the ready commands."""
+        ...
+
+
+class OfferWaiver:
+    def __init__(self, offers: Offers, upstreams: Upstreams, voice: Voice, clock: Clock) -> None:
+        self._offers = offers
+        self._upstreams = upstreams
+        self._voice = voice
+        self._clock = clock
+
+    async def __call__(self, effect: ClaimedEffect) -> bool:
+        head_sha = str(json.loads(effect.payload or b"{}").get("head_sha"))
+        offers = await self._offers.offers(effect.upstream, head_sha, self._clock.now())
+        if not offers:
+            return False
+        where = await self._upstreams.target(effect.upstream)
+        for number, words in offers:
+            await self._voice.say(where, number, words, marker("offer", effect.delivery or head_sha), effect)
+        return True

@@ -1,0 +1,117 @@
+"""Asking GitHub's Actions about a dispatch: its runs, and the jobs of those that are over.
+
+Asked again, less and less often, while GitHub has not seen the end of what was reported as ended.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Protocol
+
+import structlog
+
+from crcr.decide.effects import ClaimedEffect
+from crcr.decide.lookups import Question, ask_again_after
+from crcr.decide.model import RepoName
+from crcr.decide.outside import ActionsJob, ActionsRun, Target
+from crcr.errors import NotYet, OutsideRefused
+from crcr.ports import Actions, Clock, GitHub
+
+log = structlog.get_logger(__name__)
+
+_BEFORE = timedelta(minutes=1)
+_AFTER = timedelta(minutes=15)
+"""A dispatch's runs appear within seconds; clocks differ, and queues at GitHub have bad days."""
+_PATIENCE = timedelta(hours=20)
+"""Then a later silence asks anew, rather than this effect being given up."""
+
+
+class Lookups(Protocol):
+    async def question(self, upstream: RepoName, delivery: str, downstream: str) -> Question | None: ...
+    async def settle(
+        self,
+        question: Question,
+        seen: tuple[ActionsRun, ...],
+        jobs: Mapping[int, tuple[ActionsJob, ...]],
+        now: datetime,
+        *,
+        listed: int | None,
+    ) -> bool: ...
+    async def not_readable(self, question: Question, now: datetime) -> None: ...
+
+
+class LookUp:
+    def __init__(self, lookups: Lookups, actions: Actions, github: GitHub, clock: Clock) -> None:
+        self._lookups = lookups
+        self._actions = actions
+        self._github = github
+        self._clock = clock
+
+    async def __call__(self, effect: ClaimedEffect) -> bool:
+        question = await self._lookups.question(effect.upstream, effect.delivery or "", effect.target)
+        if question is None:
+            return False
+        try:
+            settled = await self._ask(question)
+        except OutsideRefused as refusal:
+            if refusal.status == 401:
+                raise
+            log.info("actions_not_readable", downstream=str(question.downstream), error=str(refusal))
+            await self._lookups.not_readable(question, self._clock.now())
+            return True
+        waited = self._clock.now() - effect.first_attempt_at
+        if not settled and waited < _PATIENCE:
+            raise NotYet(
+                "GitHub has not seen its end yet", retry_after_s=ask_again_after(waited).total_seconds()
+            )
+        return True
+
+    async def _ask(self, question: Question) -> bool:
+        installation_id = question.installation_id
+        if installation_id is None:
+            installation_id = await self._github.find_installation(question.downstream)
+        where = Target(question.downstream, question.repository_id, installation_id)
+        listed = await self._listed(where, question) if question.wants_list else None
+        seen = await self._runs(where, question, listed or ())
+        jobs = {run.run_id: await self._jobs(where, question, run) for run in seen}
+        known = {run_id: found for run_id, found in jobs.items() if found is not None}
+        return await self._lookups.settle(
+            question, seen, known, self._clock.now(), listed=None if listed is None else len(listed)
+        )
+
+    async def _listed(self, where: Target, question: Question) -> tuple[ActionsRun, ...]:
+        since, until = question.sent_at - _BEFORE, question.sent_at + _AFTER
+        return await self._actions.list_runs(where, event="repository_dispatch", since=since, until=until)
+
+    async def _runs(
+        self, where: Target, question: Question, listed: tuple[ActionsRun, ...]
+    ) -> tuple[ActionsRun, ...]:
+        """The runs that answer the delivery: those with its id in their name, and those known by their reports."""
+        known = {run.run_id for run in question.runs}
+        found = {
+            run.run_id: run for run in listed if run.run_id in known or question.delivery in run.display_title
+        }
+        for run_id in known - found.keys():
+            run = await self._read(where, run_id)
+            if run is not None:
+                found[run_id] = run
+        return tuple(found[run_id] for run_id in sorted(found))
+
+    async def _read(self, where: Target, run_id: int) -> ActionsRun | None:
+        try:
+            return await self._actions.read_run(where, run_id)
+        except OutsideRefused as refusal:
+            if refusal.status != 404:
+                raise
+            return None  # deleted since
+
+    async def _jobs(
+        self, where: Target, question: Question, run: ActionsRun
+    ) -> tuple[ActionsJob, ...] | None:
+        """GitHub's jobs of the attempts that nobody has checked; None when there is nothing to check."""
+        known = next((each for each in question.runs if each.run_id == run.run_id), None)
+        if known is None or not known.unchecked_attempts:
+            return None
+        found: list[ActionsJob] = []
+        for attempt in known.unchecked_attempts:
+            found += await self._actions.run_jobs(where, run.run_id, attempt)
+        return tuple(found)

@@ -1,0 +1,56 @@
+"""The relay against what GitHub knows: missed webhooks are taken up, silences are looked into, checks are repaired.
+
+Runs every few minutes and by hand; each part finds for itself what is wrong, so a run can be left out or repeated.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+import structlog
+
+from crcr.decide.recovery import RecoveryReport
+from crcr.deliver.recover import Recovery, Tell
+from crcr.errors import OutsideFault, Unavailable
+from crcr.ports import Clock
+
+log = structlog.get_logger(__name__)
+
+RECONCILE_EVERY_S = 180.0
+
+
+class Silences(Protocol):
+    async def ask(self, now: datetime) -> int:
+        """Have unanswered dispatches looked up; return how many."""
+        ...
+
+    async def repair(self, now: datetime) -> int:
+        """Have the checks of every open head looked at again; return of how many."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reconciled:
+    recovery: RecoveryReport
+    lookups: int
+    heads: int
+
+
+class Reconciler:
+    def __init__(self, recovery: Recovery, silences: Silences, clock: Clock) -> None:
+        self._recovery = recovery
+        self._silences = silences
+        self._clock = clock
+
+    async def run(self, tell: Tell = lambda _: None) -> Reconciled:
+        recovered = await self._recovery.run(tell)
+        lookups = await self._silences.ask(self._clock.now())
+        heads = await self._silences.repair(self._clock.now())
+        return Reconciled(recovery=recovered, lookups=lookups, heads=heads)
+
+    async def run_quietly(self) -> None:
+        """Run once; what is away is only worth a line, for the next run finds the same again."""
+        try:
+            await self.run()
+        except (OutsideFault, Unavailable) as fault:
+            log.warning("reconciling_stopped", error=fault.detail)

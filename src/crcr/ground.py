@@ -1,0 +1,138 @@
+"""What everything else of a relay stands on: the store, the clock, the ways out, and the seams to replace them."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+import httpx
+
+from crcr.clock import SystemClock
+from crcr.decide.model import RepoName
+from crcr.errors import BadSettings
+from crcr.github.app_auth import AppAuth
+from crcr.github.client import GitHubClient
+from crcr.github.governor import Governor
+from crcr.github.lanes import open_http
+from crcr.github.tokens import TokenCache
+from crcr.ports import Clock
+from crcr.receive.allowlist_yaml import read_allowlist
+from crcr.receive.issuers import GITHUB_ACTIONS
+from crcr.record.allowlists import Allowlists
+from crcr.record.commit_checks import CommitChecks
+from crcr.record.desk import Desk
+from crcr.record.migrate import migrate
+from crcr.record.publishing import Publishing, UpstreamPolicy
+from crcr.record.signals import Signals
+from crcr.record.sqlite import SqliteDatabase
+from crcr.record.targets import Targets
+from crcr.settings import Settings, UpstreamSetting
+from crcr.show.metrics import Metrics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seams:
+    """What a test, a bench or the demo may put in place of the real thing."""
+
+    clock: Clock = field(default_factory=SystemClock)
+    http: Callable[[str], httpx.AsyncClient] = open_http
+    chance: Callable[[], float] = random.random
+    on_crash: Callable[[Exception], None] = lambda _: None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    settings: Settings
+    seams: Seams
+    signals: Signals
+    metrics: Metrics
+    database: SqliteDatabase
+    publishing: Publishing
+    targets: Targets
+    allowlists: Allowlists
+    checks: CommitChecks
+    desk: Desk
+    api_http: httpx.AsyncClient
+    keys_http: httpx.AsyncClient
+    forward_http: httpx.AsyncClient
+    github: GitHubClient
+
+    @property
+    def clock(self) -> Clock:
+        return self.seams.clock
+
+    @property
+    def upstreams(self) -> tuple[RepoName, ...]:
+        return tuple(upstream.name for upstream in self.settings.upstreams)
+
+    @property
+    def job_timeout(self) -> timedelta:
+        return timedelta(seconds=self.settings.job_timeout_s)
+
+
+def open_ground(settings: Settings, seams: Seams) -> Ground:
+    migrate(settings.database.path)
+    signals = Signals()
+    database = SqliteDatabase(settings.database.path, signals)
+    publishing = publishing_of(settings)
+    targets = Targets(database, publishing)
+    allowlists = Allowlists(database, targets, publishing, read_allowlist)
+    checks = _checks(settings, database, allowlists, publishing)
+    api_http = seams.http(settings.github_api_url)
+    return Ground(
+        settings=settings,
+        seams=seams,
+        signals=signals,
+        metrics=Metrics(),
+        database=database,
+        publishing=publishing,
+        targets=targets,
+        allowlists=allowlists,
+        checks=checks,
+        desk=Desk(database, checks, publishing),
+        api_http=api_http,
+        keys_http=seams.http(GITHUB_ACTIONS),
+        forward_http=seams.http(settings.hud_forward_url or GITHUB_ACTIONS),
+        github=_github(settings, api_http, seams.clock),
+    )
+
+
+def publishing_of(settings: Settings) -> Publishing:
+    return Publishing({each.name.key: _policy(each) for each in settings.upstreams})
+
+
+def _policy(upstream: UpstreamSetting) -> UpstreamPolicy:
+    return UpstreamPolicy(
+        gate=upstream.gate,
+        label_prefixes=upstream.label_prefixes,
+        l3_fails_red=upstream.l3_conclusion == "failure",
+        l3_pends=upstream.l3_pending == "in_progress",
+    )
+
+
+def _checks(
+    settings: Settings, database: SqliteDatabase, allowlists: Allowlists, publishing: Publishing
+) -> CommitChecks:
+    return CommitChecks(
+        database,
+        allowlists,
+        publishing,
+        gate_timeout=timedelta(seconds=settings.gate_timeout_s),
+        job_timeout=timedelta(seconds=settings.job_timeout_s),
+        hud_url=settings.public_url,
+    )
+
+
+def _github(settings: Settings, http: httpx.AsyncClient, clock: Clock) -> GitHubClient:
+    try:
+        auth = AppAuth(settings.github_app_id, settings.github_app_private_key.get_secret_value(), clock)
+    except ValueError as fault:
+        raise BadSettings([f"CRCR_GITHUB_APP_PRIVATE_KEY: {fault}"]) from None
+    return GitHubClient(
+        http,
+        api_url=settings.github_api_url,
+        auth=auth,
+        tokens=TokenCache(clock),
+        governor=Governor(),
+        clock=clock,
+    )

@@ -1,0 +1,77 @@
+"""What each kind of effect is done by."""
+
+import httpx
+
+from crcr.decide.effects import ClaimedEffect
+from crcr.decide.model import EffectKind
+from crcr.deliver.allowlist_source import AllowlistRefresher
+from crcr.deliver.changes import AskFiles, ReadGroup
+from crcr.deliver.commands import AnswerCommand, OfferWaiver, Voice
+from crcr.deliver.effects import ConfirmHead, IdentifyRepository, RefreshAllowlist, SendDispatch
+from crcr.deliver.forward import ForwardResult
+from crcr.deliver.look_up import LookUp
+from crcr.deliver.publish import PublishChecks
+from crcr.deliver.rerun import Rerun
+from crcr.deliver.upstream_target import Upstreams
+from crcr.deliver.worker import Handler
+from crcr.ground import Ground
+from crcr.record.commands import Commands
+from crcr.record.dispatch_loads import DispatchLoads
+from crcr.record.doubts import Doubts
+from crcr.record.lookups import Lookups
+from crcr.record.merge_groups import MergeGroups
+from crcr.record.path_questions import PathQuestions
+from crcr.record.reruns import Reruns
+from crcr.settings import Settings
+
+
+def effect_handlers(ground: Ground, refreshers: dict[str, AllowlistRefresher]) -> dict[EffectKind, Handler]:
+    settings, github, clock = ground.settings, ground.github, ground.clock
+    return {
+        EffectKind.SEND_DISPATCH: SendDispatch(
+            DispatchLoads(ground.database),
+            ground.targets,
+            github,
+            callback_url=f"{settings.public_url.rstrip('/')}/github/callback",
+            audience=settings.oidc_audiences[0],
+        ),
+        EffectKind.IDENTIFY_REPOSITORY: IdentifyRepository(ground.targets, github, clock),
+        EffectKind.CONFIRM_HEAD: ConfirmHead(
+            Doubts(ground.database, ground.allowlists, ground.publishing), github, clock
+        ),
+        EffectKind.REFRESH_ALLOWLIST: RefreshAllowlist(refreshers),
+        EffectKind.FORWARD_RESULT: _forwarder(settings, ground.forward_http),
+        **_upstream_handlers(ground),
+    }
+
+
+def _upstream_handlers(ground: Ground) -> dict[EffectKind, Handler]:
+    """What is asked and said on the upstream's pull requests, and of the downstreams' Actions for it."""
+    database, github, clock, publishing = ground.database, ground.github, ground.clock, ground.publishing
+    upstreams, voice = Upstreams(ground.targets, github), Voice(github)
+    return {
+        EffectKind.PUBLISH_CHECKS: PublishChecks(ground.checks, upstreams, github, clock),
+        EffectKind.ASK_FILES: AskFiles(
+            PathQuestions(database, ground.allowlists, publishing), upstreams, github, clock
+        ),
+        EffectKind.READ_GROUP: ReadGroup(
+            MergeGroups(database, ground.allowlists, publishing), upstreams, github, clock
+        ),
+        EffectKind.RERUN: Rerun(Reruns(database, publishing), github, github, clock),
+        EffectKind.LOOK_UP: LookUp(Lookups(database, publishing, ground.job_timeout), github, github, clock),
+        EffectKind.ANSWER_COMMAND: AnswerCommand(
+            Commands(database, ground.allowlists, ground.desk, publishing), upstreams, github, voice, clock
+        ),
+        EffectKind.OFFER_WAIVER: OfferWaiver(ground.desk, upstreams, voice, clock),
+    }
+
+
+def _forwarder(settings: Settings, http: httpx.AsyncClient) -> Handler:
+    if settings.hud_forward_url is None or settings.hud_forward_token is None:
+        return _not_wanted
+    return ForwardResult(http, settings.hud_forward_url, settings.hud_forward_token.get_secret_value())
+
+
+async def _not_wanted(_: ClaimedEffect) -> bool:
+    """Forwarding was turned off while results waited for it."""
+    return False

@@ -1,0 +1,53 @@
+"""Single fields of webhook bodies read into our values; what has the wrong form is refused by its path."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from crcr.decide.events import InstalledRepository
+from crcr.decide.model import RepoName
+from crcr.errors import BadRequest
+from crcr.receive import webhook_shapes as shapes
+
+UPSTREAM_PATH = "$.repository.full_name"
+
+
+def repo_name(full_name: str, path: str = UPSTREAM_PATH) -> RepoName:
+    try:
+        return RepoName(full_name)
+    except ValueError:
+        raise BadRequest(f"{full_name[:120]!r} is not owner/name - at `{path}`") from None
+
+
+def installed(parts: Sequence[shapes.RepositoryPart] | None, path: str) -> tuple[InstalledRepository, ...]:
+    return tuple(
+        InstalledRepository(part.id, repo_name(part.full_name, f"{path}[{index}].full_name"))
+        for index, part in enumerate(parts or ())
+    )
+
+
+def id_of(part: shapes.IdPart | None) -> int | None:
+    return part.id if part else None
+
+
+def login(account: shapes.AccountPart | None) -> str:
+    """Name the account; GitHub shows a deleted one as `ghost`, and sends null for it in places."""
+    return plain((account and (account.login or account.slug)) or "ghost")
+
+
+def plain(text: str) -> str:
+    # PostgreSQL stores no NUL; in text that is only shown it is not worth losing the event.
+    return text.replace("\0", "\ufffd")
+
+
+def utc(value: shapes.Time, path: str) -> datetime:
+    try:
+        if isinstance(value, int):
+            return datetime.fromtimestamp(value, UTC)
+        # A time without a zone is UTC everywhere in GitHub's API.
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+    except (ValueError, OverflowError, OSError):
+        raise BadRequest(f"the time is out of range - at `{path}`") from None
+
+
+def utc_or_none(value: shapes.Time | None, path: str) -> datetime | None:
+    return None if value is None else utc(value, path)

@@ -1,0 +1,106 @@
+"""What GitHub tells of downstreams' runs and jobs by webhook, where the App hears of them.
+
+Believed only of repositories whose id is bound, and only about runs that answer a dispatch of ours: by their
+signed reports, or by the delivery's id in their name.
+"""
+
+import re
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import text
+
+from crcr.decide.events import JobTold, RunTold
+from crcr.decide.model import Level, RepoName
+from crcr.record.database import Database, Row, Tx
+from crcr.record.log_rows import note_change
+from crcr.record.lookup_rows import hasten_silence, see_run, verify_jobs
+from crcr.record.lookups import SETTLING, ask_soon, look_up
+from crcr.record.publishing import Publishing
+from crcr.record.statement import Statement
+
+_GUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
+_MOST_GUIDS = 4
+
+_RUN = Statement(
+    text(
+        "SELECT n.run_id, n.delivery, n.upstream, n.downstream, n.workflow, d.level, d.event, d.head_sha, d.number"
+        " FROM runs n JOIN repositories r ON r.upstream = n.upstream AND r.downstream = n.downstream"
+        " JOIN dispatches d ON d.delivery = n.delivery AND d.upstream = n.upstream AND d.downstream = n.downstream"
+        " WHERE n.run_id = :run_id AND n.downstream = :downstream AND n.issuer = 'github'"
+        " AND r.repository_id = :repository_id"
+    )
+)
+_NAMED = Statement(
+    text(
+        "SELECT v.guid AS delivery, d.upstream, d.downstream FROM deliveries v"
+        " JOIN dispatches d ON d.delivery = v.guid AND d.upstream = v.upstream AND d.downstream = :downstream"
+        " JOIN repositories r ON r.upstream = d.upstream AND r.downstream = d.downstream"
+        " WHERE v.guid = :guid AND r.repository_id = :repository_id AND d.attempted_at IS NOT NULL"
+    )
+)
+
+
+class ActionsNews:
+    def __init__(self, database: Database, publishing: Publishing) -> None:
+        self._database = database
+        self._publishing = publishing
+
+    async def hear(self, event: RunTold | JobTold, now: datetime) -> bool:
+        """Write down what GitHub told; False when it concerns nothing of ours."""
+
+        async def unit(tx: Tx) -> bool:
+            if isinstance(event, RunTold):
+                return await self._run_told(tx, event, now)
+            return await self._job_told(tx, event, now)
+
+        return await self._database.write(unit)
+
+    async def _run_told(self, tx: Tx, event: RunTold, now: datetime) -> bool:
+        run = event.run
+        answers = await self._known(tx, event, run.run_id) or await self._named(tx, event)
+        for row in answers:
+            await see_run(tx, row, run, now)
+        for row in await self._known(tx, event, run.run_id):
+            if run.is_over:
+                await hasten_silence(tx, row, run.attempt, now)
+                await self._ask(tx, row, now)
+            await self._tell(tx, row, now)
+        return bool(answers)
+
+    async def _job_told(self, tx: Tx, event: JobTold, now: datetime) -> bool:
+        rows = await self._known(tx, event, event.run_id)
+        for row in rows:
+            # One job alone does not tell whether its name is one job's only: just its id does here.
+            if await verify_jobs(tx, row, (event.job,), now, whole=False):
+                await self._tell(tx, row, now)
+        return bool(rows)
+
+    async def _known(self, tx: Tx, event: RunTold | JobTold, run_id: int) -> list[Row]:
+        return await tx.all(
+            _RUN, run_id=str(run_id), downstream=event.repository.key, repository_id=event.repository_id
+        )
+
+    async def _named(self, tx: Tx, event: RunTold) -> list[Row]:
+        """Dispatches whose delivery the run's name holds."""
+        if event.run.event != "repository_dispatch":
+            return []
+        guids = dict.fromkeys(_GUID.findall(event.run.display_title))
+        found: list[Row] = []
+        for guid in list(guids)[:_MOST_GUIDS]:
+            where: dict[str, Any] = {
+                "downstream": event.repository.key,
+                "repository_id": event.repository_id,
+            }
+            found += await tx.all(_NAMED, guid=guid, **where)
+        return found[:1]
+
+    async def _ask(self, tx: Tx, row: Row, now: datetime) -> None:
+        if row["level"] >= Level.L3:
+            question = look_up(row["upstream"], row["delivery"], row["downstream"], now, after=SETTLING)
+            await ask_soon(tx, question)
+
+    async def _tell(self, tx: Tx, row: Row, now: datetime) -> None:
+        where = {"downstream": row["downstream"], "delivery": row["delivery"], "number": row["number"]}
+        await note_change(tx, RepoName(row["upstream"]), "job", now=now, **where)
+        await self._publishing.again_for(tx, row, now)

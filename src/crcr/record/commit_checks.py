@@ -1,0 +1,248 @@
+"""Checks in their table: what should be on a commit, what is there, and the acts that lead from one to the other.
+
+A check is written down before GitHub is asked to create it, and its own id goes along as `external_id`: whoever
+comes after a lost answer finds the check by it instead of making a second one.
+"""
+
+import hashlib
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+from sqlalchemy import bindparam, text, update
+
+from crcr.decide.check_runs import GATE_NAME, CheckStatus, CheckToPublish, Shown
+from crcr.decide.checks import (
+    Act,
+    CheckPolicy,
+    Published,
+    Tier,
+    Wanted,
+    ending,
+    next_act,
+    recheck_at,
+    wanted_checks,
+)
+from crcr.decide.commit import Commit
+from crcr.decide.gate import GateJudgement, Policy, judge_gate
+from crcr.decide.model import RepoName
+from crcr.record.allowlists import Allowlists
+from crcr.record.commit_facts import load_commit
+from crcr.record.database import Database, Row, Tx
+from crcr.record.gate_rows import gates_due, record_gate
+from crcr.record.publishing import Publishing
+from crcr.record.schema_gate import checks
+from crcr.record.statement import Statement, inserting
+from crcr.record.times import to_us
+
+_ENCODE = msgspec.json.Encoder().encode
+_OVER = "superseded or closed"
+_NOT_WANTED = "no longer requested"
+_AWAITED = "awaited"
+"""The status of a check that looks completed to GitHub and is not to us."""
+
+_NEWEST = Statement(
+    text(
+        "SELECT c.check_id, c.name, c.round, c.tier, c.incarnation, c.attempted_at, c.check_run_id, c.status, c.digest"
+        " FROM checks c WHERE c.head_sha = :head_sha AND c.upstream = :upstream AND c.tier = :tier"
+        " AND c.round = (SELECT max(n.round) FROM checks n WHERE n.head_sha = c.head_sha"
+        " AND n.upstream = c.upstream AND n.name = c.name) ORDER BY c.name"
+    )
+)
+_ADD = Statement(
+    inserting(
+        checks,
+        *(
+            "upstream",
+            "head_sha",
+            "name",
+            "round",
+            "tier",
+            "downstream",
+            "incarnation",
+            "status",
+            "title",
+            "digest",
+        ),
+    ).returning(checks.c.check_id)
+)
+_ATTEMPT = Statement(
+    update(checks).where(checks.c.check_id == bindparam("id")).values(attempted_at=bindparam("at"))
+)
+_PUBLISHED = Statement(
+    update(checks)
+    .where(checks.c.check_id == bindparam("id"))
+    .values(
+        check_run_id=bindparam("run"),
+        incarnation=bindparam("shows"),
+        status=bindparam("is"),
+        conclusion=bindparam("concluded"),
+        title=bindparam("says"),
+        digest=bindparam("hash"),
+        published_at=bindparam("at"),
+    )
+)
+_STEP = 200
+
+
+class CommitChecks:
+    def __init__(
+        self,
+        database: Database,
+        allowlists: Allowlists,
+        publishing: Publishing,
+        *,
+        gate_timeout: timedelta,
+        job_timeout: timedelta,
+        hud_url: str,
+    ) -> None:
+        self._database = database
+        self._allowlists = allowlists
+        self._publishing = publishing
+        self.timeouts = Policy(gate_timeout, job_timeout)
+        self._hud_url = hud_url.rstrip("/")
+
+    async def to_publish(
+        self, upstream: RepoName, head_sha: str, tier: Tier, now: datetime
+    ) -> list[CheckToPublish]:
+        """Work out what the commit's checks of one tier should be, and what is to be asked of GitHub for it."""
+
+        async def unit(tx: Tx) -> list[CheckToPublish]:
+            rules = await self._rules(tx, upstream)
+            commit, judgement = await self.judged(tx, upstream, head_sha, now)
+            judgement = judgement if rules.gate_on else None
+            wanted = {each.name: each for each in wanted_checks(commit, judgement, rules, now)}
+            if tier is Tier.GATE:
+                title = wanted[GATE_NAME].shown.title if judgement else ""
+                again = recheck_at(commit, judgement, rules, now)
+                await record_gate(tx, commit, judgement, title=title, recheck_at=again, now=now)
+            return await self._plan(tx, commit, tier, wanted)
+
+        return await self._database.write(unit)
+
+    async def note_attempt(self, check_id: int, now: datetime) -> None:
+        await self._database.write(lambda tx: tx.run(_ATTEMPT, id=check_id, at=to_us(now)))
+
+    async def note_published(self, check: CheckToPublish, check_run_id: int, now: datetime) -> None:
+        shown = check.shown
+        await self._database.write(
+            lambda tx: tx.run(
+                _PUBLISHED,
+                id=check.check_id,
+                run=check_run_id,
+                shows=check.incarnation,
+                **{"is": _AWAITED if shown.awaited else shown.status.value},
+                concluded=shown.conclusion.value if shown.conclusion else None,
+                says=shown.title,
+                hash=check.digest,
+                at=to_us(now),
+            )
+        )
+
+    async def look_again(self, now: datetime) -> int:
+        """Have the gates looked at that time alone may have changed; return how many."""
+
+        async def unit(tx: Tx) -> int:
+            due = await gates_due(tx, now, _STEP)
+            for row in due:
+                await self._publishing.again(tx, RepoName(row["upstream"]), (row["head_sha"],), now)
+            return len(due)
+
+        return await self._database.write(unit)
+
+    async def judged(
+        self, tx: Tx, upstream: RepoName, head_sha: str, now: datetime
+    ) -> tuple[Commit, GateJudgement | None]:
+        """The commit and its gate as they stand now; without a judgement when nobody wants it merged."""
+        allowlist = await self._allowlists.in_force(tx, upstream)
+        commit = await load_commit(tx, upstream, head_sha, allowlist, now)
+        return commit, judge_gate(commit, self.timeouts, now) if commit.subjects else None
+
+    async def _rules(self, tx: Tx, upstream: RepoName) -> CheckPolicy:
+        policy = self._publishing.policy(upstream)
+        return CheckPolicy(
+            gate=self.timeouts,
+            gate_on=await self._publishing.gate_on(tx, upstream),
+            label_prefixes=policy.label_prefixes,
+            l3_fails_red=policy.l3_fails_red,
+            l3_pends=policy.l3_pends,
+            hud_url=self._hud_url,
+        )
+
+    async def _plan(
+        self, tx: Tx, commit: Commit, tier: Tier, wanted: dict[str, Wanted]
+    ) -> list[CheckToPublish]:
+        rows = await tx.all(_NEWEST, head_sha=commit.head_sha, upstream=commit.upstream.key, tier=tier.value)
+        newest = {row["name"]: row for row in rows}
+        names = [*(each.name for each in wanted.values() if each.tier is tier), *newest]
+        planned = [
+            await self._one(tx, commit, tier, wanted=wanted.get(name), row=newest.get(name))
+            for name in dict.fromkeys(names)
+        ]
+        return [each for each in planned if each is not None]
+
+    async def _one(
+        self, tx: Tx, commit: Commit, tier: Tier, *, wanted: Wanted | None, row: Row | None
+    ) -> CheckToPublish | None:
+        reason = _NOT_WANTED if commit.subjects else _OVER
+        shown = wanted.shown if wanted else ending(tier, reason)
+        digest = digest_of(shown)
+        # A check that was never asked for need not be ended.
+        if wanted is None and row is not None and row["attempted_at"] is None:
+            return None
+        act = next_act(_published(row), wanted, digest)
+        if act is Act.NOTHING:
+            return None
+        if act is Act.CREATE and wanted is not None:
+            row = await self._add(tx, commit, wanted, (row["round"] if row else 0) + 1)
+        if row is None:
+            raise ValueError("only what is there can be changed")
+        return CheckToPublish(
+            check_id=row["check_id"],
+            check_run_id=row["check_run_id"],
+            maybe_created=row["check_run_id"] is None and row["attempted_at"] is not None,
+            name=wanted.name if wanted else row["name"],
+            head_sha=commit.head_sha,
+            incarnation=wanted.incarnation if wanted else row["incarnation"],
+            shown=shown,
+            digest=digest,
+            annotated=row["attempted_at"] is not None and row["status"] == CheckStatus.COMPLETED.value,
+        )
+
+    async def _add(self, tx: Tx, commit: Commit, wanted: Wanted, round_: int) -> dict[str, Any]:
+        rows = await tx.all(
+            _ADD,
+            upstream=commit.upstream.key,
+            head_sha=commit.head_sha,
+            name=wanted.name,
+            round=round_,
+            tier=wanted.tier.value,
+            downstream=wanted.downstream,
+            incarnation=wanted.incarnation,
+            status=CheckStatus.QUEUED.value,
+            title="",
+            digest="",
+        )
+        return {
+            "check_id": rows[0]["check_id"],
+            "check_run_id": None,
+            "attempted_at": None,
+            "status": CheckStatus.QUEUED.value,
+            "incarnation": wanted.incarnation,
+        }
+
+
+def digest_of(shown: Shown) -> str:
+    return hashlib.sha256(_ENCODE(shown)).hexdigest()
+
+
+def _published(row: Row | None) -> Published | None:
+    if row is None:
+        return None
+    return Published(
+        tier=Tier(row["tier"]),
+        incarnation=row["incarnation"],
+        is_open=row["status"] != CheckStatus.COMPLETED.value,
+        digest=row["digest"],
+        awaited=row["status"] == _AWAITED,
+    )

@@ -1,0 +1,211 @@
+"""A commit's recorded facts, gathered in one transaction for `decide.gate` and `decide.checks`.
+
+A pull request speaks for its head through its newest delivery; older ones of the same head (it was closed and
+reopened, or pushed back to) count no more.
+"""
+
+import json
+from collections import defaultdict
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import bindparam, select, text
+
+from crcr.decide.allowlist import Allowlist
+from crcr.decide.commit import Backend, Commit, FailedTestShown, Job, Run, Subject, Verification, Waiver
+from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoName
+from crcr.record.database import Row, Tx
+from crcr.record.merge_groups import load_group
+from crcr.record.schema import jobs
+from crcr.record.statement import Statement
+from crcr.record.times import from_us, from_us_or_none, to_us
+from crcr.record.waiver_rows import waivers_in_force
+
+_FIRST_FAILURES = 50
+
+_PULLS = Statement(
+    text(
+        "SELECT number, labels FROM pulls WHERE head_sha = :head_sha AND upstream = :upstream AND is_open = 1"
+        " ORDER BY number"
+    )
+)
+_DELIVERY = Statement(
+    text(
+        "SELECT guid, state, received_at FROM deliveries WHERE upstream = :upstream AND number = :number"
+        " AND head_sha = :head_sha AND action IN ('opened', 'reopened', 'synchronize')"
+        " AND state IN ('accepted', 'in_doubt') ORDER BY received_at DESC, guid DESC LIMIT 1"
+    )
+)
+_DISPATCHES = Statement(
+    text(
+        "SELECT d.downstream, d.level, d.state, d.reason, d.created_at, d.sent_at, d.listed_at, r.name, r.reads_actions"
+        " FROM dispatches d LEFT JOIN repositories r ON r.upstream = d.upstream AND r.downstream = d.downstream"
+        " WHERE d.delivery = :delivery AND d.upstream = :upstream AND d.level >= 3 ORDER BY d.downstream"
+    )
+)
+_RUNS = Statement(
+    text(
+        "SELECT downstream, run_id, workflow, superseded, first_seen_at, attempt, attempt_at, over_attempt, rerun_from,"
+        " rerun_at FROM runs WHERE delivery = :delivery AND upstream = :upstream ORDER BY first_seen_at, run_id"
+    )
+)
+_JOB_COLUMNS = (
+    *("downstream", "workflow", "workflow_name", "run_id", "attempt", "job_name", "state", "conclusion"),
+    *("verification", "superseded", "github_conclusion", "environment", "url", "artifact_url"),
+    *("in_progress_at", "completed_at", "swept_at", "tests_passed", "tests_failed", "tests_skipped"),
+    *("failed_tests", "failed_tests_cut"),
+)
+_JOBS = Statement(
+    select(*(jobs.c[name] for name in _JOB_COLUMNS))
+    .where(
+        jobs.c.delivery == bindparam("delivery"), jobs.c.upstream == bindparam("upstream"), jobs.c.level >= 3
+    )
+    .order_by(jobs.c.downstream, jobs.c.workflow, jobs.c.run_id, jobs.c.attempt, jobs.c.job_name)
+)
+
+
+async def load_commit(
+    tx: Tx, upstream: RepoName, head_sha: str, allowlist: Allowlist, now: datetime
+) -> Commit:
+    """Everything recorded about the commit; without a subject when nobody wants it merged."""
+    subjects = [
+        *await _pull_subjects(tx, upstream, head_sha, allowlist, now),
+        *await _group_subject(tx, upstream, head_sha, allowlist, now),
+    ]
+    return Commit(upstream=upstream, head_sha=head_sha, subjects=tuple(subjects))
+
+
+async def _pull_subjects(
+    tx: Tx, upstream: RepoName, head_sha: str, allowlist: Allowlist, now: datetime
+) -> list[Subject]:
+    found = []
+    for pull in await tx.all(_PULLS, head_sha=head_sha, upstream=upstream.key):
+        number = pull["number"]
+        delivery = await tx.one(_DELIVERY, upstream=upstream.key, number=number, head_sha=head_sha)
+        if delivery is None:
+            continue
+        waivers = await waivers_in_force(tx, upstream, (number,), to_us(now), head_sha=head_sha)
+        found.append(
+            Subject(
+                number=number,
+                delivery=delivery["guid"],
+                in_doubt=delivery["state"] == "in_doubt",
+                received_at=from_us(delivery["received_at"]),
+                labels=tuple(json.loads(pull["labels"])),
+                backends=await _backends(tx, upstream, delivery["guid"], allowlist),
+                waivers=waivers,
+            )
+        )
+    return found
+
+
+async def _group_subject(
+    tx: Tx, upstream: RepoName, head_sha: str, allowlist: Allowlist, now: datetime
+) -> list[Subject]:
+    group = await load_group(tx, upstream, head_sha)
+    if group is None or group["destroyed_at"] is not None:
+        return []
+    numbers = None if group["numbers"] is None else tuple(json.loads(group["numbers"]))
+    waivers: tuple[Waiver, ...] = ()
+    if numbers:
+        waivers = await waivers_in_force(tx, upstream, numbers, to_us(now))
+    subject = Subject(
+        number=None,
+        numbers=numbers,
+        delivery=group["delivery"],
+        received_at=from_us(group["created_at"]),
+        backends=await _backends(tx, upstream, group["delivery"], allowlist),
+        waivers=waivers,
+        reused_from=group["reused_from"],
+    )
+    return [subject]
+
+
+async def _backends(tx: Tx, upstream: RepoName, delivery: str, allowlist: Allowlist) -> tuple[Backend, ...]:
+    key = {"delivery": delivery, "upstream": upstream.key}
+    dispatches = await tx.all(_DISPATCHES, **key)
+    if not dispatches:
+        return ()
+    runs: dict[str, list[Run]] = defaultdict(list)
+    for row in await tx.all(_RUNS, **key):
+        runs[row["downstream"]].append(_run(row))
+    found: dict[str, list[Job]] = defaultdict(list)
+    for row in await tx.all(_JOBS, **key):
+        found[row["downstream"]].append(_job(row))
+    return tuple(
+        _backend(row, allowlist, runs[row["downstream"]], found[row["downstream"]]) for row in dispatches
+    )
+
+
+def _backend(row: Row, allowlist: Allowlist, runs: list[Run], found: list[Job]) -> Backend:
+    name = RepoName(row["name"] or row["downstream"])
+    return Backend(
+        name=name,
+        entry=allowlist.find(name),
+        level=Level(row["level"]),
+        state=DispatchState(row["state"]),
+        reason=row["reason"],
+        created_at=from_us(row["created_at"]),
+        sent_at=from_us_or_none(row["sent_at"]),
+        listed_at=from_us_or_none(row["listed_at"]),
+        readable=None if row["reads_actions"] is None else bool(row["reads_actions"]),
+        runs=tuple(runs),
+        jobs=tuple(found),
+    )
+
+
+def _run(row: Row) -> Run:
+    return Run(
+        run_id=row["run_id"],
+        workflow=row["workflow"],
+        attempt=row["attempt"],
+        attempt_at=from_us(row["attempt_at"] or row["first_seen_at"]),
+        first_seen_at=from_us(row["first_seen_at"]),
+        superseded=bool(row["superseded"]),
+        over=(row["over_attempt"] or 0) >= row["attempt"],
+        rerun_from=row["rerun_from"],
+        rerun_at=from_us_or_none(row["rerun_at"]),
+    )
+
+
+def _job(row: Row) -> Job:
+    conclusion = row["conclusion"]
+    return Job(
+        workflow=row["workflow"],
+        workflow_name=row["workflow_name"],
+        run_id=row["run_id"],
+        attempt=row["attempt"],
+        name=row["job_name"],
+        state=JobState(row["state"]),
+        conclusion=Conclusion(conclusion) if conclusion else None,
+        verification=Verification(row["verification"]),
+        superseded=bool(row["superseded"]),
+        unreported=row["state"] == JobState.TIMED_OUT.value and row["github_conclusion"] == "success",
+        device=_device(row["environment"]),
+        url=row["url"],
+        artifact_url=row["artifact_url"],
+        began_at=from_us(row["in_progress_at"]),
+        ended_at=from_us_or_none(row["completed_at"] or row["swept_at"]),
+        tests=(row["tests_passed"], row["tests_failed"], row["tests_skipped"]),
+        failed_tests=_failed_tests(row["failed_tests"]),
+        failed_tests_cut=row["failed_tests_cut"],
+    )
+
+
+def _device(environment: str | None) -> str | None:
+    """The report's own word for where it ran, if it is a word."""
+    try:
+        said: Any = json.loads(environment) if environment else None
+    except ValueError:
+        return None
+    device = said.get("device") if isinstance(said, dict) else None
+    return device if isinstance(device, str) else None
+
+
+def _failed_tests(text_: str | None) -> tuple[FailedTestShown, ...]:
+    if not text_:
+        return ()
+    return tuple(
+        FailedTestShown(name=each["name"], file=each.get("file"), message=each.get("message"))
+        for each in json.loads(text_)[:_FIRST_FAILURES]
+    )

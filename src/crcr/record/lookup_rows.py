@@ -1,0 +1,197 @@
+"""What GitHub says of runs and jobs, written beside what was reported; by looking it up or by being told.
+
+A run found by its name only (nobody has reported from it) is kept as such: it makes no results, it only tells
+that a backend is not through yet.
+"""
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import bindparam, select, text, update
+
+from crcr.decide.commit import Verification
+from crcr.decide.lifecycle import LIFECYCLE, Apply, JobEvent
+from crcr.decide.model import Conclusion, JobState
+from crcr.decide.outside import ActionsJob, ActionsRun
+from crcr.decide.verification import ReportedJob, examine, examine_silent, match
+from crcr.record.database import Row, Tx
+from crcr.record.job_rows import BY_KEY
+from crcr.record.schema import jobs
+from crcr.record.statement import Statement
+from crcr.record.times import from_us, to_us
+
+GRACE = timedelta(minutes=10)
+"""Reports may still be on their way when GitHub's run has ended; after this nobody can send one."""
+
+_FIND_RUN = Statement(
+    text(
+        "INSERT INTO runs (run_id, upstream, downstream, delivery, workflow, workflow_name, issuer, first_seen_at,"
+        " reported, attempt, attempt_at) VALUES (:run_id, :upstream, :downstream, :delivery, :workflow,"
+        " :workflow_name, 'github', :at, 0, :attempt, :at) ON CONFLICT DO NOTHING"
+    )
+)
+_SEE_RUN = Statement(
+    text(
+        "UPDATE runs SET attempt_at = CASE WHEN attempt < :attempt THEN :at ELSE attempt_at END,"
+        " attempt = max(attempt, :attempt), over_attempt = CASE WHEN :over = 1 AND coalesce(over_attempt, 0) < :attempt"
+        " THEN :attempt ELSE over_attempt END WHERE run_id = :run_id AND upstream = :upstream AND downstream = :downstream"
+    )
+)
+_HASTEN = Statement(
+    text(
+        "UPDATE jobs SET silent_at = :at WHERE delivery = :delivery AND upstream = :upstream AND downstream = :downstream"
+        " AND workflow = :workflow AND run_id = :run_id AND state = 'in_progress' AND silent_at > :at AND attempt <= :attempt"
+    )
+)
+_COLUMNS = (
+    *("delivery", "upstream", "downstream", "workflow", "run_id", "attempt", "job_name", "reported_name"),
+    *(
+        "state",
+        "conclusion",
+        "first_conclusion",
+        "opened_by",
+        "closed_by",
+        "in_progress_at",
+        "silent_at",
+        "asked_at",
+    ),
+)
+_RUN_JOBS = Statement(
+    select(*(jobs.c[name] for name in _COLUMNS)).where(
+        jobs.c.delivery == bindparam("delivery"),
+        jobs.c.upstream == bindparam("upstream"),
+        jobs.c.downstream == bindparam("downstream"),
+        jobs.c.workflow == bindparam("workflow"),
+        jobs.c.run_id == bindparam("run_id"),
+        jobs.c.verification == "unchecked",
+    )
+)
+_VERIFY = Statement(
+    update(jobs)
+    .where(BY_KEY, jobs.c.state == "completed")
+    .values(
+        verification=bindparam("found"),
+        github_conclusion=bindparam("said"),
+        conclusion=bindparam("counts"),
+        disputed=bindparam("differs"),
+    )
+)
+_END = Statement(
+    update(jobs)
+    .where(BY_KEY, jobs.c.state != "completed")
+    .values(
+        state=bindparam("becomes"),
+        conclusion=bindparam("counts"),
+        first_conclusion=bindparam("counts"),
+        github_conclusion=bindparam("said"),
+        verification=bindparam("found"),
+        completed_at=bindparam("ended_at"),
+        swept_at=bindparam("at"),
+    )
+)
+_KEY = ("upstream", "delivery", "downstream", "workflow", "run_id", "attempt", "job_name")
+
+
+async def see_run(tx: Tx, where: Mapping[str, Any], run: ActionsRun, now: datetime) -> None:
+    """Write down how a run stands; `where` is the dispatch that it answers."""
+    key = {name: where[name] for name in ("upstream", "downstream")}
+    at = to_us(now)
+    await tx.run(
+        _FIND_RUN,
+        run_id=str(run.run_id),
+        delivery=where["delivery"],
+        workflow=run.workflow_path,
+        workflow_name=run.workflow_name,
+        attempt=run.attempt,
+        at=at,
+        **key,
+    )
+    await tx.run(_SEE_RUN, run_id=str(run.run_id), attempt=run.attempt, over=int(run.is_over), at=at, **key)
+
+
+async def hasten_silence(tx: Tx, run: Row, attempt: int, now: datetime) -> None:
+    """Nobody reports from a run that is over: what is open of it need not be waited for as long as a running job."""
+    key = {name: run[name] for name in ("delivery", "upstream", "downstream", "workflow", "run_id")}
+    await tx.run(_HASTEN, at=to_us(now + GRACE), attempt=attempt, **key)
+
+
+async def verify_jobs(tx: Tx, run: Row, seen: Iterable[ActionsJob], now: datetime, *, whole: bool) -> bool:
+    """Hold GitHub's jobs against the reported ones of a run; True when something changed.
+
+    `whole` says that all jobs of the attempts in `seen` are there: a row without a match has none.
+    """
+    key = {name: run[name] for name in ("delivery", "upstream", "downstream", "workflow", "run_id")}
+    by_attempt: dict[int, list[ActionsJob]] = {}
+    for job in seen:
+        by_attempt.setdefault(job.attempt, []).append(job)
+    changed = False
+    for row in await tx.all(_RUN_JOBS, **key):
+        candidates = by_attempt.get(row["attempt"])
+        if candidates is not None:
+            changed |= await _verify_one(tx, row, candidates, now, whole=whole)
+    return changed
+
+
+async def _verify_one(tx: Tx, row: Row, candidates: list[ActionsJob], now: datetime, *, whole: bool) -> bool:
+    job = _reported(row)
+    seen = match(job, candidates, whole=whole)
+    if seen is None and not whole:
+        return False
+    if job.state is JobState.COMPLETED:
+        finding = examine(job, seen)
+        if finding is None:
+            return False
+        counts = finding.conclusion or job.conclusion or Conclusion.NONE
+        await tx.run(
+            _VERIFY,
+            **_key_of(row),
+            found=finding.verification.value,
+            said=finding.github.value if finding.github else None,
+            counts=counts.value,
+            differs=int(finding.verification is Verification.DISPUTED),
+        )
+        return True
+    if row["asked_at"] is None and row["silent_at"] > to_us(now):
+        return False
+    return await _end_silent(tx, row, seen, now)
+
+
+async def _end_silent(tx: Tx, row: Row, seen: ActionsJob | None, now: datetime) -> bool:
+    """End a silent job: by GitHub's word where that is a failure, else as timed out."""
+    if seen is not None and not seen.is_over:
+        return False
+    ended = examine_silent(seen)
+    event = JobEvent.WENT_SILENT if ended is None else JobEvent.ENDED_ON_GITHUB
+    verdict = LIFECYCLE[JobState(row["state"]), event]
+    if not isinstance(verdict, Apply):
+        return False
+    github = seen.conclusion if seen else None
+    ended_at = (seen.completed_at if seen else None) or now
+    await tx.run(
+        _END,
+        **_key_of(row),
+        becomes=verdict.state.value,
+        counts=ended.value if ended else None,
+        said=github.value if github else None,
+        found=(Verification.CONFIRMED if ended else Verification.UNCHECKED).value,
+        ended_at=to_us(max(ended_at, from_us(row["in_progress_at"]))) if ended else None,
+        at=to_us(now),
+    )
+    return True
+
+
+def _reported(row: Row) -> ReportedJob:
+    conclusion = row["conclusion"]
+    return ReportedJob(
+        job_name=row["job_name"],
+        reported_name=row["reported_name"],
+        state=JobState(row["state"]),
+        conclusion=Conclusion(conclusion) if conclusion else None,
+        opened_by=row["opened_by"],
+        closed_by=row["closed_by"],
+    )
+
+
+def _key_of(row: Row) -> dict[str, Any]:
+    return {name: row[name] for name in _KEY}

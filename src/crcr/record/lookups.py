@@ -1,0 +1,252 @@
+"""Looking up what GitHub's Actions say of a dispatch: what is to be asked, and what the answer changes.
+
+Asked after a result of an L3 or L4 backend (to check it, and to know when all of its runs are over), for jobs
+that went silent, and for dispatches that nobody answered.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import text
+
+from crcr.decide.gate import QUIET
+from crcr.decide.lookups import KnownRun, Question
+from crcr.decide.model import EffectKind, Level, RepoName
+from crcr.decide.outside import ActionsJob, ActionsRun
+from crcr.record.database import Database, Row, Tx
+from crcr.record.effect_rows import add_once, effect_row
+from crcr.record.log_rows import note_change
+from crcr.record.lookup_rows import hasten_silence, see_run, verify_jobs
+from crcr.record.publishing import Publishing
+from crcr.record.statement import Statement
+from crcr.record.times import from_us, to_us
+
+SETTLING = timedelta(seconds=20)
+"""A report is sent from inside a job: GitHub's own job ends a little later."""
+
+_DISPATCH = Statement(
+    text(
+        "SELECT d.upstream, d.delivery, d.downstream, d.level, d.state, d.event, d.number, d.head_sha, d.sent_at,"
+        " d.attempted_at, d.listed_at, r.name, r.repository_id, r.installation_id FROM dispatches d"
+        " LEFT JOIN repositories r ON r.upstream = d.upstream AND r.downstream = d.downstream"
+        " WHERE d.delivery = :delivery AND d.upstream = :upstream AND d.downstream = :downstream"
+    )
+)
+_RUNS = Statement(
+    text(
+        "SELECT run_id, delivery, upstream, downstream, workflow, issuer, superseded, reported, attempt, over_attempt,"
+        " first_seen_at FROM runs WHERE delivery = :delivery AND upstream = :upstream AND downstream = :downstream"
+    )
+)
+_OPEN_QUESTIONS = Statement(
+    text(
+        "SELECT run_id, attempt, state, asked_at FROM jobs WHERE delivery = :delivery AND upstream = :upstream"
+        " AND downstream = :downstream AND verification = 'unchecked'"
+    )
+)
+_STILL_RUNNING = Statement(
+    text(
+        "UPDATE jobs SET silent_at = :silent_at, asked_at = NULL WHERE delivery = :delivery AND upstream = :upstream"
+        " AND downstream = :downstream AND workflow = :workflow AND run_id = :run_id AND state = 'in_progress'"
+        " AND asked_at IS NOT NULL"
+    )
+)
+_GIVE_UP = Statement(
+    text(
+        "UPDATE jobs SET silent_at = :now WHERE delivery = :delivery AND upstream = :upstream"
+        " AND downstream = :downstream AND state = 'in_progress' AND asked_at IS NOT NULL AND silent_at > :now"
+    )
+)
+_LISTED = Statement(
+    text(
+        "UPDATE dispatches SET listed_at = :now, answer = :answer WHERE delivery = :delivery"
+        " AND upstream = :upstream AND downstream = :downstream"
+    )
+)
+_READABLE = Statement(
+    text(
+        "UPDATE repositories SET reads_actions = :readable WHERE upstream = :upstream AND downstream = :downstream"
+        " AND (reads_actions IS NULL OR reads_actions <> :readable)"
+    )
+)
+_SOONER = Statement(
+    text(
+        "UPDATE effects SET due_at = :due_at WHERE upstream = :upstream AND target = :target AND lane = :lane"
+        " AND kind = 'look_up' AND state IN ('waiting', 'claimed') AND state = 'waiting' AND due_at > :due_at"
+    )
+)
+
+
+def look_up(
+    upstream: RepoName | str, delivery: str, downstream: str, now: datetime, *, after: timedelta = timedelta()
+) -> dict[str, Any]:
+    """The effect that asks."""
+    row = effect_row(
+        upstream,
+        EffectKind.LOOK_UP,
+        target=downstream,
+        lane=f"lookup/{delivery}",
+        delivery=delivery,
+        now=now,
+    )
+    return {**row, "due_at": to_us(now + after)}
+
+
+async def ask_soon(tx: Tx, row: dict[str, Any]) -> None:
+    """Add the question, or hasten the one that waits already."""
+    await add_once(tx, row)
+    named = {name: row[name] for name in ("upstream", "target", "lane", "due_at")}
+    await tx.run(_SOONER, **named)
+
+
+class Lookups:
+    def __init__(self, database: Database, publishing: Publishing, job_timeout: timedelta) -> None:
+        self._database = database
+        self._publishing = publishing
+        self._job_timeout = job_timeout
+
+    async def question(self, upstream: RepoName, delivery: str, downstream: str) -> Question | None:
+        """What to ask GitHub about a dispatch; None when it was never sent."""
+        key = {"delivery": delivery, "upstream": upstream.key, "downstream": downstream}
+
+        async def unit(tx: Tx) -> Question | None:
+            dispatch = await tx.one(_DISPATCH, **key)
+            if dispatch is None or (dispatch["sent_at"] or dispatch["attempted_at"]) is None:
+                return None
+            runs = [row for row in await tx.all(_RUNS, **key) if row["issuer"] == "github"]
+            return _question(upstream, dispatch, runs, await tx.all(_OPEN_QUESTIONS, **key))
+
+        return await self._database.glance(unit)
+
+    async def settle(
+        self,
+        question: Question,
+        seen: tuple[ActionsRun, ...],
+        jobs: Mapping[int, tuple[ActionsJob, ...]],
+        now: datetime,
+        *,
+        listed: int | None,
+    ) -> bool:
+        """Write down what GitHub said; `listed` is how many runs its list held. True when nothing is left to ask."""
+
+        async def unit(tx: Tx) -> bool:
+            dispatch = await tx.one(_DISPATCH, **question.key)
+            if dispatch is None:
+                return True
+            for run in seen:
+                await see_run(tx, dispatch, run, now)
+            for row in await tx.all(_RUNS, **question.key):
+                await self._settle_run(tx, row, seen, jobs, now)
+            await self._note_answer(tx, question, seen, listed, now)
+            await self._tell(tx, dispatch, now)
+            return await self._is_settled(tx, question)
+
+        return await self._database.write(unit)
+
+    async def not_readable(self, question: Question, now: datetime) -> None:
+        """GitHub does not let us look: silent jobs end as they are, and the gate says what is wrong."""
+
+        async def unit(tx: Tx) -> None:
+            key = question.key
+            where = {"upstream": key["upstream"], "downstream": key["downstream"]}
+            await tx.run(_READABLE, readable=0, **where)
+            await tx.run(_GIVE_UP, now=to_us(now), **key)
+            dispatch = await tx.one(_DISPATCH, **key)
+            if dispatch is not None:
+                await self._tell(tx, dispatch, now)
+
+        await self._database.write(unit)
+
+    async def _settle_run(
+        self,
+        tx: Tx,
+        row: Row,
+        seen: tuple[ActionsRun, ...],
+        jobs: Mapping[int, tuple[ActionsJob, ...]],
+        now: datetime,
+    ) -> None:
+        run = next((each for each in seen if str(each.run_id) == row["run_id"]), None)
+        if run is None:
+            return
+        if run.run_id in jobs:
+            await verify_jobs(tx, row, jobs[run.run_id], now, whole=True)
+        if run.is_over:
+            await hasten_silence(tx, row, run.attempt, now)
+            return
+        key = {name: row[name] for name in ("delivery", "upstream", "downstream", "workflow", "run_id")}
+        await tx.run(_STILL_RUNNING, silent_at=to_us(now + self._job_timeout), **key)
+
+    async def _note_answer(
+        self,
+        tx: Tx,
+        question: Question,
+        seen: tuple[ActionsRun, ...],
+        listed: int | None,
+        now: datetime,
+    ) -> None:
+        where = {name: question.key[name] for name in ("upstream", "downstream")}
+        await tx.run(_READABLE, readable=1, **where)
+        if listed is None:
+            return
+        runs = await tx.all(_RUNS, **question.key)
+        answer = None if any(row["reported"] for row in runs) else _answer(seen, listed)
+        await tx.run(_LISTED, now=to_us(now), answer=answer, **question.key)
+
+    async def _tell(self, tx: Tx, dispatch: Row, now: datetime) -> None:
+        await note_change(
+            tx,
+            RepoName(dispatch["upstream"]),
+            "job",
+            downstream=dispatch["downstream"],
+            delivery=dispatch["delivery"],
+            number=dispatch["number"],
+            now=now,
+        )
+        await self._publishing.again_for(tx, dispatch, now)
+
+    async def _is_settled(self, tx: Tx, question: Question) -> bool:
+        """Whether asking again would tell nothing new: every run is over, checked, and surely the last."""
+        dispatch = await tx.one(_DISPATCH, **question.key)
+        runs = [row for row in await tx.all(_RUNS, **question.key) if row["issuer"] == "github"]
+        open_jobs = await tx.all(_OPEN_QUESTIONS, **question.key)
+        if any(row["state"] == "in_progress" for row in open_jobs):
+            return True  # its own report, or its silence, asks again
+        live = [row for row in runs if not row["superseded"]]
+        if dispatch is None or dispatch["level"] < Level.L3 or not live:
+            return True
+        over = all((row["over_attempt"] or 0) >= row["attempt"] for row in live)
+        newest = max(row["first_seen_at"] for row in live)
+        quiet = (dispatch["listed_at"] or 0) >= newest + QUIET // timedelta(microseconds=1)
+        return over and quiet and not any(row["state"] == "completed" for row in open_jobs)
+
+
+def _question(upstream: RepoName, dispatch: Row, runs: list[Row], unchecked: list[Row]) -> Question:
+    known = tuple(
+        KnownRun(
+            run_id=int(row["run_id"]),
+            is_over=(row["over_attempt"] or 0) >= row["attempt"],
+            unchecked_attempts=tuple(
+                sorted({job["attempt"] for job in unchecked if job["run_id"] == row["run_id"]})
+            ),
+        )
+        for row in runs
+        if row["run_id"].isdigit()
+    )
+    return Question(
+        upstream=upstream,
+        delivery=dispatch["delivery"],
+        downstream=RepoName(dispatch["name"] or dispatch["downstream"]),
+        repository_id=dispatch["repository_id"],
+        installation_id=dispatch["installation_id"],
+        sent_at=from_us(dispatch["sent_at"] or dispatch["attempted_at"]),
+        runs=known,
+        wants_list=dispatch["level"] >= Level.L4 or not known,
+    )
+
+
+def _answer(seen: tuple[ActionsRun, ...], listed: int) -> str:
+    """What became of a dispatch from which nobody has reported."""
+    if seen:
+        return "unreported" if all(run.is_over for run in seen) else "running"
+    return "unanswered" if listed else "never_started"

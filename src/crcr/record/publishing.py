@@ -1,0 +1,106 @@
+"""Having a commit's checks looked at again: the one way in which a recorded fact reaches a pull request.
+
+Whoever changes a fact that a check is made from names the commit here, in the same transaction. What is to be
+shown is worked out when the effect is done, so any number of changes before that make one publication.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+from sqlalchemy import text
+
+from crcr.decide.allowlist import Allowlist
+from crcr.decide.checks import Tier
+from crcr.decide.model import EffectKind, Level, RepoName
+from crcr.record.database import Row, Tx
+from crcr.record.effect_rows import add_once, effect_row
+from crcr.record.statement import Statement
+from crcr.record.times import to_us
+
+_GATE_SINCE = Statement(text("SELECT gate_since FROM upstreams WHERE upstream = :upstream"))
+_GATE_ON = Statement(
+    text("UPDATE upstreams SET gate_since = :at WHERE upstream = :upstream AND gate_since IS NULL")
+)
+_OPEN_HEADS = Statement(text("SELECT head_sha FROM pulls WHERE upstream = :upstream AND is_open = 1"))
+_LIVE_GROUPS = Statement(
+    text("SELECT head_sha FROM merge_groups WHERE upstream = :upstream AND destroyed_at IS NULL")
+)
+_FIRST_CHECK = Statement(text("SELECT min(check_id) AS first FROM checks"))
+_HEAD_OF_PULL = Statement(text("SELECT head_sha FROM pulls WHERE upstream = :upstream AND number = :number"))
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamPolicy:
+    """What an upstream's maintainers have set about its checks."""
+
+    gate: Literal["auto", "on", "off"] = "auto"
+    label_prefixes: tuple[str, ...] = ("ciflow/crcr/",)
+    l3_fails_red: bool = False
+    l3_pends: bool = True
+
+
+class Publishing:
+    def __init__(self, policies: Mapping[str, UpstreamPolicy]) -> None:
+        self._policies = policies
+
+    def policy(self, upstream: RepoName) -> UpstreamPolicy:
+        return self._policies.get(upstream.key, UpstreamPolicy())
+
+    async def gate_on(self, tx: Tx, upstream: RepoName) -> bool:
+        """Whether every head gets a gate: once an L4 was listed, unless it is set."""
+        policy = self.policy(upstream)
+        if policy.gate != "auto":
+            return policy.gate == "on"
+        row = await tx.one(_GATE_SINCE, upstream=upstream.key)
+        return row is not None and row["gate_since"] is not None
+
+    async def again(self, tx: Tx, upstream: RepoName, heads: Iterable[str], now: datetime) -> None:
+        """Look at these commits' checks again."""
+        for head_sha in heads:
+            await add_once(tx, *(_effect(upstream, tier, head_sha, now) for tier in Tier))
+
+    async def again_for(self, tx: Tx, dispatch: Row | Mapping[str, Any], now: datetime) -> None:
+        """Look at the commit of a dispatch again, if its level is one that speaks."""
+        if dispatch["level"] >= Level.L3 and dispatch["head_sha"] and dispatch["event"] != "push":
+            await self.again(tx, RepoName(dispatch["upstream"]), (dispatch["head_sha"],), now)
+
+    async def again_for_pull(self, tx: Tx, upstream: RepoName, number: int, now: datetime) -> None:
+        row = await tx.one(_HEAD_OF_PULL, upstream=upstream.key, number=number)
+        if row is not None:
+            await self.again(tx, upstream, (row["head_sha"],), now)
+
+    async def follow(self, tx: Tx, upstream: RepoName, allowlist: Allowlist, now: datetime) -> None:
+        """Take a new allowlist into account: none of what is open may hang on who left."""
+        if allowlist.gating:
+            await tx.run(_GATE_ON, upstream=upstream.key, at=to_us(now))
+        await self.everywhere(tx, upstream, now, speaks=allowlist.speaks)
+
+    async def everywhere(self, tx: Tx, upstream: RepoName, now: datetime, *, speaks: bool) -> int:
+        """Look at the checks of every open head and live merge group again; return of how many.
+
+        `speaks` says that somebody in force is shown there; checks that were made before may have to end.
+        """
+        if not speaks and not await self.gate_on(tx, upstream) and not await _any_check(tx):
+            return 0
+        looked = 0
+        for statement in (_OPEN_HEADS, _LIVE_GROUPS):
+            rows = await tx.all(statement, upstream=upstream.key)
+            await self.again(tx, upstream, [row["head_sha"] for row in rows], now)
+            looked += len(rows)
+        return looked
+
+
+async def _any_check(tx: Tx) -> bool:
+    row = await tx.one(_FIRST_CHECK)
+    return row is not None and row["first"] is not None
+
+
+def target_of(tier: Tier) -> str:
+    """A queue of its own for each tier, so that the gate waits for nobody."""
+    return f"checks/{tier}"
+
+
+def _effect(upstream: RepoName, tier: Tier, head_sha: str, now: datetime) -> dict[str, Any]:
+    return effect_row(upstream, EffectKind.PUBLISH_CHECKS, target=target_of(tier), lane=head_sha, now=now)

@@ -1,0 +1,48 @@
+"""The little of GitHub's web site that a demo leads to: open pull requests, one of them with its checks and
+merge box, the merge queue, a run, a check. Served only to a browser (it asks for HTML); the API never sees it.
+"""
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from crcr.sim.exchange import Reply
+from crcr.sim.records import Repository
+from crcr.sim.web_frame import Html, page
+from crcr.sim.web_lists import index_page, queue_page, repository_page, run_page
+from crcr.sim.web_pull import check_page, pull_page
+
+if TYPE_CHECKING:
+    from crcr.sim.simulation import Simulation
+
+Page = Callable[["Simulation", Repository, int], Html | None]
+_REPOSITORY = re.compile(r"/(?P<name>[^/]+/[^/]+?)(?:/(?P<rest>.+))?/?")
+_PAGES: tuple[tuple[re.Pattern[str], Page], ...] = (
+    (re.compile(r"pull/(\d+)(?:/.*)?"), pull_page),
+    (re.compile(r"actions/runs/(\d+)(?:/.*)?"), run_page),
+    (re.compile(r"runs/(\d+)"), check_page),
+)
+
+
+def page_for(sim: "Simulation", method: str, path: str, accept: str) -> Reply | None:
+    """The page of a path, or None when this is no browser's request for something known."""
+    if method == "GET" and path == "/favicon.ico":
+        return Reply(204)
+    if method != "GET" or "text/html" not in accept:
+        return None
+    if path == "/":
+        return page("Pull requests", index_page(sim))
+    found = _REPOSITORY.fullmatch(path)
+    repository = sim.world.find(found["name"]) if found else None
+    if found is None or repository is None:
+        return None
+    return page(repository.full_name, _body(sim, repository, found["rest"] or ""))
+
+
+def _body(sim: "Simulation", repository: Repository, rest: str) -> Html:
+    if rest == "queue":
+        return queue_page(sim, repository)
+    for pattern, made in _PAGES:
+        if (found := pattern.fullmatch(rest)) and (body := made(sim, repository, int(found[1]))) is not None:
+            return body
+    return repository_page(sim, repository)

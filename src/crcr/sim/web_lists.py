@@ -1,0 +1,99 @@
+"""The simulator's pages that list things: open pull requests, a repository, its merge queue, a run's jobs."""
+
+from typing import TYPE_CHECKING
+
+from crcr.sim import merging
+from crcr.sim.records import MergeGroup, PullRequest, Repository
+from crcr.sim.rest_checks import newest
+from crcr.sim.web_frame import Html, joined, link, mark, state_of, tag
+
+if TYPE_CHECKING:
+    from crcr.sim.simulation import Simulation
+
+
+def index_page(sim: "Simulation") -> Html:
+    own = [each for each in sim.world.repositories.values() if each.parent_id is None]
+    busy = [each for each in own if _open_pulls(sim, each)]
+    quiet = [each for each in own if each not in busy]
+    others = joined(*(tag("li", _repository_link(each)) for each in quiet))
+    return joined(
+        tag("h1", "Open pull requests"),
+        *(_pulls(sim, each) for each in busy),
+        tag("h2", "Without open pull requests") if quiet else "",
+        tag("ul", others) if quiet else "",
+    )
+
+
+def repository_page(sim: "Simulation", repository: Repository) -> Html:
+    return joined(
+        tag("h1", repository.full_name),
+        tag("p", repository.description or "No description."),
+        _pulls(sim, repository),
+    )
+
+
+def _repository_link(repository: Repository) -> Html:
+    return link(f"/{repository.full_name}", repository.full_name)
+
+
+def _open_pulls(sim: "Simulation", repository: Repository) -> list[PullRequest]:
+    found = [each for each in sim.world.pulls.values() if each.repository_id == repository.id]
+    return sorted((each for each in found if each.state == "open"), key=lambda each: -each.number)
+
+
+def _pulls(sim: "Simulation", repository: Repository) -> Html:
+    rows = [_pull_row(sim, repository, pull) for pull in _open_pulls(sim, repository)]
+    waiting = sum(1 for group in sim.world.queue if group.repository_id == repository.id)
+    queue = link(f"/{repository.full_name}/queue", f"Merge queue ({waiting})")
+    title = tag("h2", _repository_link(repository), " · ", queue)
+    return joined(title, tag("ul", *rows, class_="plain") if rows else tag("p", "No open pull requests."))
+
+
+def _pull_row(sim: "Simulation", repository: Repository, pull: PullRequest) -> Html:
+    state = merging.merge_state(sim.world, pull)
+    said = ", ".join(state.blocked_by) or "ready to merge"
+    address = f"/{repository.full_name}/pull/{pull.number}"
+    words = tag("span", f"by {pull.author.login} · {said}", class_="soft")
+    shown = mark("success" if state.mergeable else _worst(state.blocked_by))
+    return tag("li", shown, " ", link(address, f"#{pull.number} {pull.title}"), " ", words)
+
+
+def _worst(reasons: tuple[str, ...]) -> str:
+    return "failure" if any(reason.endswith(": failure") for reason in reasons) else "queued"
+
+
+def queue_page(sim: "Simulation", repository: Repository) -> Html:
+    groups = [each for each in sim.world.queue if each.repository_id == repository.id]
+    cards = [_group_card(sim, repository, place, group) for place, group in enumerate(groups, 1)]
+    return joined(
+        tag("h1", "Merge queue of ", _repository_link(repository)),
+        *(cards or [tag("p", "The merge queue is empty.")]),
+    )
+
+
+def _group_card(sim: "Simulation", repository: Repository, place: int, group: MergeGroup) -> Html:
+    pull = sim.world.pulls[(group.repository_id, group.number)]
+    reasons = merging.blocked_by(sim.world, repository, group.head_sha, group.base_ref)
+    checks = newest(sim.world.checks_on(repository, group.head_sha))
+    address = f"/{repository.full_name}/pull/{pull.number}"
+    return tag(
+        "div",
+        tag("p", f"{place}. ", link(address, f"#{pull.number} {pull.title}"), f" into {group.base_ref}"),
+        tag("p", "Group ", tag("code", group.head_sha), " on ", tag("code", group.base_sha)),
+        tag("p", f"Waiting for: {', '.join(reasons)}" if reasons else "All required checks have passed."),
+        *(tag("p", mark(state_of(each)), f" {name}: {state_of(each)}") for name, each in checks.items()),
+        class_=f"card {'wait' if reasons else 'good'}",
+    )
+
+
+def run_page(sim: "Simulation", repository: Repository, number: int) -> Html | None:
+    run = sim.world.runs.get(number)
+    if run is None or run.repository_id != repository.id:
+        return None
+    jobs = [(job.name, job.conclusion or job.status) for job in run.jobs]
+    return joined(
+        tag("h1", run.display_title),
+        tag("p", f"{run.workflow.name} run {run.run_number}, attempt {run.attempt}"),
+        tag("p", _repository_link(repository), f" · {run.event} · {run.conclusion or run.status}"),
+        tag("ul", *(tag("li", mark(state), f" {name}: {state}") for name, state in jobs), class_="plain"),
+    )

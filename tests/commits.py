@@ -1,0 +1,112 @@
+"""Commits with their backends, runs and jobs as tests of the gate and its checks want them: whole and plain."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from crcr.decide.allowlist import Entry
+from crcr.decide.commit import Backend, Commit, Job, Run, Subject, Verdict, Waiver
+from crcr.decide.gate import Policy
+from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoName
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+HOUR = timedelta(hours=1)
+SENT = NOW - HOUR
+LONG_AGO = NOW - 7 * HOUR
+"""So long that the gate has waited enough for what was sent then."""
+POLICY = Policy(
+    gate_timeout=6 * HOUR, job_timeout=3 * HOUR, excuses=frozenset({Verdict.PRE_EXISTING, Verdict.FLAKY})
+)
+UPSTREAM = RepoName("up/stream")
+HEAD = "a" * 40
+
+
+def an_entry(name: str = "org/one", **options: Any) -> Entry:
+    return replace(Entry(name=RepoName(name), level=Level.L4, device="npu"), **options)
+
+
+def a_job(conclusion: Conclusion | None = Conclusion.SUCCESS, name: str = "build", **facts: Any) -> Job:
+    """Return a completed job of run 10; see `an_open_job` for one that runs."""
+    job = Job(
+        workflow=".github/workflows/ci.yml",
+        workflow_name="CI",
+        run_id="10",
+        attempt=1,
+        name=name,
+        state=JobState.COMPLETED,
+        conclusion=conclusion,
+        began_at=SENT + MINUTE,
+        ended_at=SENT + 20 * MINUTE,
+    )
+    return replace(job, **facts)
+
+
+def an_open_job(name: str = "build", **facts: Any) -> Job:
+    return a_job(None, name, **({"state": JobState.IN_PROGRESS, "ended_at": None} | facts))
+
+
+def a_silent_job(name: str = "build", **facts: Any) -> Job:
+    return a_job(None, name, **({"state": JobState.TIMED_OUT} | facts))
+
+
+def a_run(run_id: str = "10", **facts: Any) -> Run:
+    """Return a run that is over; what is asked to run again was asked just now."""
+    seen = SENT + MINUTE
+    run = Run(
+        run_id=run_id,
+        workflow=".github/workflows/ci.yml",
+        attempt=1,
+        attempt_at=seen,
+        first_seen_at=seen,
+        over=True,
+        rerun_at=NOW if facts.get("rerun_from") else None,
+    )
+    return replace(run, **facts)
+
+
+def a_backend(
+    *jobs: Job, name: str = "org/one", options: dict[str, Any] | None = None, **facts: Any
+) -> Backend:
+    """Return an L4 backend whose only run is over, and was listed long enough after it began."""
+    backend = Backend(
+        name=RepoName(name),
+        entry=an_entry(name, **(options or {})),
+        level=Level.L4,
+        state=DispatchState.SENT,
+        created_at=SENT,
+        sent_at=SENT,
+        listed_at=NOW,
+        readable=True,
+        runs=(a_run(),),
+        jobs=jobs,
+    )
+    return replace(backend, **facts)
+
+
+def an_unsent_backend(
+    state: DispatchState, reason: str | None = None, *, name: str = "org/one", **facts: Any
+) -> Backend:
+    nothing = {"sent_at": None, "listed_at": None, "readable": None, "runs": ()}
+    return a_backend(name=name, state=state, reason=reason, **(nothing | facts))
+
+
+def a_waiver(downstream: str = "org/one", job: str | None = None, **facts: Any) -> Waiver:
+    waiver = Waiver(
+        downstream=RepoName(downstream), job=job, who="mia", reason="known on the new driver", number=7
+    )
+    return replace(waiver, **facts)
+
+
+def a_subject(*backends: Backend, **facts: Any) -> Subject:
+    subject = Subject(number=7, delivery="guid-7", received_at=SENT, backends=backends)
+    return replace(subject, **facts)
+
+
+def a_group(*backends: Backend, **facts: Any) -> Subject:
+    facts = {"number": None, "numbers": (7, 8), "delivery": "guid-group"} | facts
+    return a_subject(*backends, **facts)
+
+
+def a_commit(*subjects: Subject) -> Commit:
+    return Commit(upstream=UPSTREAM, head_sha=HEAD, subjects=subjects)

@@ -1,0 +1,251 @@
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from crcr.sim.github import GitHub, MergeBlocked, MergeGroup, MergeState, PullRequest
+
+TokenFor = Callable[..., Awaitable[dict[str, str]]]
+Gate = Callable[..., Awaitable[None]]
+ROOT = "/repos/org/upstream"
+
+
+@pytest.fixture
+async def gate(github: GitHub, api: httpx.AsyncClient, token_for: TokenFor) -> Gate:
+    """Requires crcr/gate; sets it on a commit, always by a new check."""
+    github.require_checks("org/upstream", ["crcr/gate"])
+    auth = await token_for("org/upstream")
+
+    async def set_on(sha: str, conclusion: str | None = "success", name: str = "crcr/gate") -> None:
+        body: dict[str, Any] = {"name": name, "head_sha": sha, "status": "in_progress"}
+        if conclusion is not None:
+            body |= {"status": "completed", "conclusion": conclusion}
+        assert (await api.post(f"{ROOT}/check-runs", json=body, headers=auth)).status_code == 201
+
+    return set_on
+
+
+def told(heard: list[httpx.Request]) -> list[tuple[str, str | None, str | None]]:
+    bodies = [(each.headers["x-github-event"], json.loads(each.content)) for each in heard]
+    return [(event, body.get("action"), body.get("reason")) for event, body in bodies]
+
+
+async def test_a_check_that_never_came_blocks_as_expected(github: GitHub, gate: Gate) -> None:
+    pull = await github.open_pr("org/upstream")
+    assert github.merge_state(pull) == MergeState(mergeable=False, blocked_by=("crcr/gate: expected",))
+    await gate(pull.head_sha, name="other")
+    with pytest.raises(MergeBlocked, match="crcr/gate: expected"):
+        await github.merge_pr(pull)
+    assert pull.state == "open"
+
+
+@pytest.mark.parametrize("conclusion", ["success", "neutral", "skipped"])
+async def test_a_passing_check_lets_a_pull_request_in(github: GitHub, gate: Gate, conclusion: str) -> None:
+    pull = await github.open_pr("org/upstream")
+    await gate(pull.head_sha, conclusion)
+    assert github.merge_state(pull) == MergeState(mergeable=True)
+    await github.merge_pr(pull)
+    assert (pull.state, pull.merged) == ("closed", True)
+    assert github.merge_state(pull).blocked_by == ("merged",)
+
+
+@pytest.mark.parametrize("conclusion", ["failure", "cancelled", "timed_out", "action_required", None])
+async def test_the_newest_check_counts(github: GitHub, gate: Gate, conclusion: str | None) -> None:
+    pull = await github.open_pr("org/upstream")
+    await gate(pull.head_sha, "success")
+    await gate(pull.head_sha, conclusion)
+    state = "failure" if conclusion else "pending"
+    assert github.merge_state(pull).blocked_by == (f"crcr/gate: {state}",)
+    await gate(pull.head_sha, "success")
+    assert github.merge_state(pull).mergeable
+
+
+async def test_a_new_head_needs_its_own_check(github: GitHub, gate: Gate) -> None:
+    pull = await github.open_pr("org/upstream")
+    await gate(pull.head_sha)
+    await github.push_to_pr(pull)
+    assert github.merge_state(pull).blocked_by == ("crcr/gate: expected",)
+
+
+async def test_only_the_default_branch_is_guarded_and_drafts_never_merge(github: GitHub, gate: Gate) -> None:
+    await github.push("org/upstream", ref="refs/heads/release", created=True)
+    pull = await github.open_pr("org/upstream", base="release")
+    assert github.merge_state(pull).mergeable
+    await github.convert_to_draft(pull)
+    assert github.merge_state(pull).blocked_by == ("draft",)
+
+
+async def test_the_latest_check_of_each_name_is_found(github: GitHub, gate: Gate) -> None:
+    pull = await github.open_pr("org/upstream")
+    await gate(pull.head_sha, "failure")
+    await gate(pull.head_sha, "success")
+    await gate(pull.head_sha, None, name="crcr/acme/backend")
+    found = github.latest_checks("org/upstream", pull.head_sha)
+    assert {name: check.conclusion for name, check in found.items()} == {
+        "crcr/gate": "success",
+        "crcr/acme/backend": None,
+    }
+
+
+async def test_a_group_has_the_tree_of_a_pull_request_that_is_up_to_date(
+    github: GitHub, heard: list[httpx.Request]
+) -> None:
+    pull = await github.open_pr("org/upstream")
+    group = await github.enqueue(pull)
+    repository = github.repository("org/upstream")
+    head, own = repository.commits[group.head_sha], repository.commits[pull.head_sha]
+    assert head.sha != own.sha
+    assert head.tree_sha == own.tree_sha
+    body = json.loads(heard[-1].content)
+    assert body["action"] == "checks_requested"
+    base = repository.head_sha
+    assert body["merge_group"]["head_sha"] == head.sha
+    assert body["merge_group"]["base_sha"] == base
+    assert body["merge_group"]["base_ref"] == "refs/heads/main"
+    assert body["merge_group"]["head_ref"] == f"refs/heads/gh-readonly-queue/main/pr-1-{base}"
+    assert body["merge_group"]["head_commit"]["tree_id"] == own.tree_sha
+
+
+async def test_a_group_has_another_tree_once_the_base_moved(github: GitHub) -> None:
+    pull = await github.open_pr("org/upstream", files={"a.py": "a"})
+    github.write_file("org/upstream", "b.py", "b")
+    group = await github.enqueue(pull)
+    commits = github.repository("org/upstream").commits
+    assert commits[group.head_sha].tree_sha != commits[pull.head_sha].tree_sha
+    assert {"a.py", "b.py"} <= set(commits[group.head_sha].tree)
+
+
+async def two_groups(github: GitHub) -> tuple[list[PullRequest], list[MergeGroup]]:
+    pulls = [await github.open_pr("org/upstream", files={name: "x"}) for name in ("a.py", "b.py")]
+    return pulls, [await github.enqueue(pull) for pull in pulls]
+
+
+async def test_a_group_stands_on_the_group_ahead(github: GitHub, api: httpx.AsyncClient) -> None:
+    pulls, (first, second) = await two_groups(github)
+    assert second.base_sha == first.head_sha
+    tree = github.repository("org/upstream").commits[second.head_sha].tree
+    assert {"a.py", "b.py"} <= set(tree)
+    found = (await api.get(f"{ROOT}/compare/{second.base_sha}...{second.head_sha}")).json()
+    assert [each["sha"] for each in found["commits"]] == [pulls[1].head_sha, second.head_sha]
+
+
+async def test_a_group_that_passes_is_merged_and_told(
+    github: GitHub, gate: Gate, heard: list[httpx.Request]
+) -> None:
+    pull = await github.open_pr("org/upstream")
+    group = await github.enqueue(pull)
+    await github.settle_queue("org/upstream")
+    assert (group.state, pull.state) == ("queued", "open")
+    await gate(group.head_sha)
+    heard.clear()
+    await github.settle_queue("org/upstream")
+    assert told(heard) == [
+        ("merge_group", "destroyed", "merged"),
+        ("pull_request", "closed", None),
+        ("push", None, None),
+    ]
+    push = json.loads(heard[-1].content)
+    assert (push["ref"], push["before"], push["after"]) == ("refs/heads/main", pull.base_sha, group.head_sha)
+    assert (group.state, pull.merged, pull.merge_commit_sha) == ("merged", True, group.head_sha)
+    assert github.repository("org/upstream").head_sha == group.head_sha
+    assert github.merge_queue("org/upstream") == []
+
+
+async def test_groups_are_merged_in_their_order(github: GitHub, gate: Gate) -> None:
+    pulls, (first, second) = await two_groups(github)
+    await gate(second.head_sha)
+    await github.settle_queue("org/upstream")
+    assert [pull.merged for pull in pulls] == [False, False]
+    await gate(first.head_sha)
+    await github.settle_queue("org/upstream")
+    assert [pull.merged for pull in pulls] == [True, True]
+    assert github.repository("org/upstream").head_sha == second.head_sha
+
+
+async def test_a_group_that_fails_leaves_and_those_behind_are_made_again(
+    github: GitHub, gate: Gate, heard: list[httpx.Request]
+) -> None:
+    pulls, (first, second) = await two_groups(github)
+    await gate(first.head_sha, "failure")
+    heard.clear()
+    await github.settle_queue("org/upstream")
+    assert told(heard) == [
+        ("merge_group", "destroyed", "invalidated"),
+        ("merge_group", "destroyed", "invalidated"),
+        ("merge_group", "checks_requested", None),
+    ]
+    assert (first.state, second.state, pulls[0].state) == ("invalidated", "invalidated", "open")
+    (again,) = github.merge_queue("org/upstream")
+    assert (again.number, again.base_sha) == (pulls[1].number, pulls[0].base_sha)
+    assert "a.py" not in github.repository("org/upstream").commits[again.head_sha].tree
+
+
+async def test_a_group_can_be_taken_out(github: GitHub, heard: list[httpx.Request]) -> None:
+    pull = await github.open_pr("org/upstream")
+    group = await github.enqueue(pull)
+    await github.dequeue(group)
+    assert told(heard)[-1] == ("merge_group", "destroyed", "dequeued")
+    assert (group.state, pull.state, github.merge_queue("org/upstream")) == ("dequeued", "open", [])
+    assert group.head_ref.removeprefix("refs/heads/") not in github.repository("org/upstream").branches
+    again = await github.enqueue(pull)
+    assert again.head_sha != group.head_sha
+
+
+async def test_a_push_takes_a_pull_request_out_and_a_moved_base_makes_the_group_again(
+    github: GitHub, gate: Gate
+) -> None:
+    pulls, groups = await two_groups(github)
+    for group in groups:
+        await gate(group.head_sha)
+    await github.push_to_pr(pulls[0])
+    await github.settle_queue("org/upstream")
+    assert (groups[0].state, pulls[0].state) == ("dequeued", "open")
+    (again,) = github.merge_queue("org/upstream")
+    await gate(again.head_sha)
+    await github.push("org/upstream", files={"new.py": "n"})
+    await github.settle_queue("org/upstream")
+    assert (again.state, pulls[1].merged) == ("invalidated", False)
+    assert github.merge_queue("org/upstream")[0].base_sha == github.repository("org/upstream").head_sha
+
+
+async def test_what_cannot_be_merged_is_not_queued(github: GitHub) -> None:
+    pull = await github.open_pr("org/upstream", draft=True)
+    with pytest.raises(MergeBlocked, match="draft"):
+        await github.enqueue(pull)
+    await github.ready_for_review(pull)
+    await github.enqueue(pull)
+    with pytest.raises(MergeBlocked, match="already queued"):
+        await github.enqueue(pull)
+    other = await github.open_pr("org/upstream")
+    with pytest.raises(LookupError, match="not in the merge queue"):
+        await github.merge_group("org/upstream", other.number, action="destroyed")
+
+
+async def test_pushes_of_the_queues_branches_are_told_on_request(
+    github: GitHub, heard: list[httpx.Request]
+) -> None:
+    github.queue_pushes = True
+    pull = await github.open_pr("org/upstream")
+    group = await github.enqueue(pull)
+    await github.dequeue(group)
+    pushes = [json.loads(each.content) for each in heard if each.headers["x-github-event"] == "push"]
+    assert [(each["ref"], each["created"], each["deleted"]) for each in pushes] == [
+        (group.head_ref, True, False),
+        (group.head_ref, False, True),
+    ]
+
+
+async def test_old_checks_and_comments_are_forgotten_but_not_those_of_open_pull_requests(
+    github: GitHub, gate: Gate
+) -> None:
+    pulls = [await github.open_pr("org/upstream") for _ in range(2)]
+    for pull in pulls:
+        for _ in range(2):
+            await gate(pull.head_sha)
+            await github.comment_pr(pull, "words")
+    await github.close_pr(pulls[0])
+    github.forget_old(1)
+    kept = [len(github.checks("org/upstream", pull.head_sha)) for pull in pulls]
+    assert (kept, [len(github.comments(pull)) for pull in pulls]) == ([1, 2], [1, 2])

@@ -1,0 +1,172 @@
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from crcr.sim.autoplay import Player
+from crcr.sim.github import GitHub, JobSpec, Workflow, WorkflowRun
+
+TokenFor = Callable[..., Awaitable[dict[str, str]]]
+Told = Callable[[], list[tuple[str, str, str | None]]]
+DISPATCHES = "/repos/acme/backend/dispatches"
+
+
+@pytest.fixture
+def told(heard: list[httpx.Request]) -> Told:
+    """What the App heard since the last question: event, action and job."""
+
+    def since() -> list[tuple[str, str, str | None]]:
+        found = []
+        for each in heard:
+            body = json.loads(each.content)
+            event = each.headers.get("x-github-event", "callback")
+            action = body["action"] if "action" in body else body["workflow"]["status"]
+            found.append((event, action, body.get("workflow_job", {}).get("name")))
+        heard.clear()
+        return found
+
+    return since
+
+
+@pytest.fixture
+async def telling(github: GitHub) -> GitHub:
+    repository = github.repository("acme/backend")
+    repository.tells_app = True
+    repository.workflows[:] = [
+        Workflow(jobs=[JobSpec("build"), JobSpec("lint")], run_name="CI {delivery_id}")
+    ]
+    github.ci.callback_url = "http://relay.test/github/callback"
+    return github
+
+
+async def dispatched(github: GitHub, api: httpx.AsyncClient, token_for: TokenFor) -> WorkflowRun:
+    body: dict[str, Any] = {"event_type": "push", "client_payload": {"delivery_id": "guid-1"}}
+    await api.post(DISPATCHES, json=body, headers=await token_for("acme/backend"))
+    return github.runs("acme/backend")[-1]
+
+
+async def test_a_run_is_told_from_its_dispatch_to_its_end(
+    telling: GitHub, api: httpx.AsyncClient, token_for: TokenFor, told: Told
+) -> None:
+    run = await dispatched(telling, api, token_for)
+    assert told() == [
+        ("workflow_run", "requested", None),
+        ("workflow_job", "queued", "build"),
+        ("workflow_job", "queued", "lint"),
+    ]
+    await telling.start_job(run, "build")
+    assert told() == [
+        ("workflow_run", "in_progress", None),
+        ("workflow_job", "in_progress", "build"),
+        ("callback", "in_progress", None),
+    ]
+    await telling.complete_job(run, "build", "timed_out")
+    await telling.start_job(run, "lint")
+    told()
+    await telling.complete_job(run, "lint", "success")
+    assert told() == [
+        ("callback", "completed", None),
+        ("workflow_job", "completed", "lint"),
+        ("workflow_run", "completed", None),
+    ]
+    assert run.conclusion == "timed_out"
+
+
+async def test_an_event_tells_how_it_stood_then(telling: GitHub, heard: list[httpx.Request]) -> None:
+    run = telling.start_run("acme/backend", event="repository_dispatch")
+    telling.ci.start(run, run.job("build"))
+    telling.ci.cancel(run)
+    assert heard == []
+    await telling.tell_news()
+    bodies = [json.loads(each.content) for each in heard]
+    builds = [each["workflow_job"] for each in bodies if each.get("workflow_job", {}).get("name") == "build"]
+    assert [(each["status"], each["conclusion"]) for each in builds] == [
+        ("queued", None),
+        ("in_progress", None),
+        ("completed", "cancelled"),
+    ]
+    assert bodies[-1]["workflow_run"]["conclusion"] == "cancelled"
+
+
+async def test_a_rerun_is_told_by_its_new_jobs_alone(
+    telling: GitHub, api: httpx.AsyncClient, token_for: TokenFor, told: Told
+) -> None:
+    run = await dispatched(telling, api, token_for)
+    await telling.complete_job(run, "build", "success")
+    await telling.complete_job(run, "lint", "failure")
+    told()
+    path = f"/repos/acme/backend/actions/runs/{run.id}/rerun-failed-jobs"
+    assert (await api.post(path, headers=await token_for("acme/backend"))).status_code == 201
+    assert told() == [("workflow_job", "queued", "lint")]
+    assert run.status == "queued"
+    await telling.start_job(run, "lint")
+    assert told()[:2] == [("workflow_run", "in_progress", None), ("workflow_job", "in_progress", "lint")]
+
+
+async def test_cancelling_by_the_api_is_told(
+    telling: GitHub, api: httpx.AsyncClient, token_for: TokenFor, told: Told
+) -> None:
+    run = await dispatched(telling, api, token_for)
+    told()
+    await api.post(
+        f"/repos/acme/backend/actions/runs/{run.id}/cancel", headers=await token_for("acme/backend")
+    )
+    assert told()[-1] == ("workflow_run", "completed", None)
+
+
+async def test_other_repositories_tell_nothing(
+    github: GitHub, api: httpx.AsyncClient, token_for: TokenFor, heard: list[httpx.Request]
+) -> None:
+    run = await dispatched(github, api, token_for)
+    await github.cancel(run)
+    await github.tell_news()
+    assert heard == []
+
+
+async def test_automatic_runs_tell_too(
+    telling: GitHub, api: httpx.AsyncClient, token_for: TokenFor, told: Told
+) -> None:
+    async def at_once(_seconds: float) -> None:
+        return None
+
+    telling.sleep = at_once
+    telling.repository("acme/backend").workflows[:] = [Workflow(automatic=True)]
+    Player(telling)
+    await dispatched(telling, api, token_for)
+    await asyncio.gather(*telling._tasks)
+    assert {each[:2] for each in told()} >= {("workflow_run", "completed"), ("workflow_job", "in_progress")}
+
+
+async def test_the_app_hears_only_what_it_subscribed_to(telling: GitHub, told: Told) -> None:
+    installation = telling.installation("acme/backend")
+    installation.events = ("workflow_job",)
+    telling.start_run("acme/backend", event="repository_dispatch")
+    await telling.tell_news()
+    assert {event for event, _, _ in told()} == {"workflow_job"}
+    assert await telling.push("acme/backend") is None
+
+
+async def test_a_runs_name_carries_the_delivery(
+    telling: GitHub, api: httpx.AsyncClient, token_for: TokenFor
+) -> None:
+    await dispatched(telling, api, token_for)
+    (run,) = (await api.get("/repos/acme/backend/actions/runs")).json()["workflow_runs"]
+    assert (run["name"], run["display_title"]) == ("CI", "CI guid-1")
+
+
+async def test_a_run_without_a_name_is_titled_by_its_event(
+    github: GitHub, api: httpx.AsyncClient, token_for: TokenFor
+) -> None:
+    assert (await dispatched(github, api, token_for)).display_title == "push"
+
+
+def test_the_app_has_the_permissions_that_a_gate_needs(github: GitHub) -> None:
+    granted = github.installation("org/upstream").permissions
+    assert granted == {
+        "metadata": "read",
+        "merge_queues": "read",
+        **dict.fromkeys(("actions", "checks", "contents", "issues", "pull_requests", "statuses"), "write"),
+    }

@@ -1,0 +1,185 @@
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import httpx
+import pytest
+
+from crcr.sim.github import CheckRun, GitHub, PullRequest
+from crcr.sim.web_markdown import rendered
+
+HTML = {"accept": "text/html,application/xhtml+xml"}
+HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
+
+
+class Tags(HTMLParser):
+    """Every element and attribute that a browser would see."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+        self.attributes: set[tuple[str, str | None]] = set()
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names.add(tag)
+        self.attributes |= set(attrs)
+
+
+async def shown(api: httpx.AsyncClient, path: str) -> str:
+    answer = await api.get(path, headers=HTML)
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/html")
+    return answer.text
+
+
+def add_check(github: GitHub, sha: str, conclusion: str | None, **more: Any) -> CheckRun:
+    number = github.world.next_id("check_run")
+    status = "completed" if conclusion else "in_progress"
+    fields = {"name": "crcr/gate", "status": status, "conclusion": conclusion, **more}
+    check = CheckRun(number, github.repository("org/upstream").id, sha, **fields)
+    github.world.check_runs[number] = check
+    return check
+
+
+@pytest.fixture
+async def pull(github: GitHub) -> PullRequest:
+    github.require_checks("org/upstream", ["crcr/gate"])
+    return await github.open_pr("org/upstream", title="Speed up addmm", labels=["ciflow/crcr/npu"])
+
+
+async def test_the_first_page_lists_open_pull_requests_and_says_what_it_is(
+    github: GitHub, api: httpx.AsyncClient, pull: PullRequest
+) -> None:
+    gone = await github.open_pr("org/upstream", title="Withdrawn")
+    await github.close_pr(gone)
+    page = await shown(api, "/")
+    assert "This is the simulated GitHub" in page
+    assert 'href="/org/upstream/pull/1"' in page
+    assert "Speed up addmm" in page
+    assert "Withdrawn" not in page
+    assert "acme/backend" in page
+    github.finish()
+
+
+async def test_a_pull_request_shows_its_newest_checks_and_the_merge_box(
+    github: GitHub, api: httpx.AsyncClient, pull: PullRequest
+) -> None:
+    assert "Merging is blocked: crcr/gate: expected" in await shown(api, "/org/upstream/pull/1")
+    output = {
+        "title": "2 of 3 backends",
+        "summary": "| backend | state |\n| --- | --- |\n| acme | **late** |",
+    }
+    add_check(github, pull.head_sha, "failure", output={"title": "old words"})
+    add_check(github, pull.head_sha, None, output=output)
+    page = await shown(api, "/org/upstream/pull/1")
+    assert "Merging is blocked: crcr/gate: pending" in page
+    assert "2 of 3 backends" in page
+    assert "old words" not in page
+    assert "<td>acme</td><td><strong>late</strong></td>" in page
+    assert '<span class="mark wait" title="in_progress">R</span>' in page
+    assert pull.head_sha in page
+    assert "ciflow/crcr/npu" in page
+    add_check(github, pull.head_sha, "success")
+    page = await shown(api, "/org/upstream/pull/1")
+    assert "All required checks have passed" in page
+    assert '<span class="mark good" title="success">P</span>' in page
+
+
+async def test_a_pull_request_that_is_in_or_out_says_so(
+    github: GitHub, api: httpx.AsyncClient, pull: PullRequest
+) -> None:
+    add_check(github, pull.head_sha, "success")
+    await github.merge_pr(pull)
+    assert f"Merged as {pull.merge_commit_sha}" in await shown(api, "/org/upstream/pull/1")
+    other = await github.open_pr("org/upstream")
+    await github.close_pr(other)
+    assert "Closed without merging" in await shown(api, f"/org/upstream/pull/{other.number}")
+
+
+async def test_the_merge_queue_has_a_page(github: GitHub, api: httpx.AsyncClient, pull: PullRequest) -> None:
+    assert "The merge queue is empty" in await shown(api, "/org/upstream/queue")
+    group = await github.enqueue(pull)
+    page = await shown(api, "/org/upstream/queue")
+    assert group.head_sha in page
+    assert "Waiting for: crcr/gate: expected" in page
+    assert "Number 1 in the" in await shown(api, "/org/upstream/pull/1")
+
+
+async def test_comments_are_shown_with_author_and_reactions(
+    github: GitHub, api: httpx.AsyncClient, pull: PullRequest
+) -> None:
+    await github.comment_pr(pull, "/crcr status", author="mira")
+    await github.comment_pr(pull, "Noted.", author="helper[bot]", author_type="Bot")
+    page = await shown(api, "/org/upstream/pull/1")
+    assert "/crcr status" in page
+    assert "<strong>mira</strong>" in page
+    assert "helper[bot] (bot)" in page
+
+
+async def test_a_check_and_a_run_have_pages(
+    github: GitHub, api: httpx.AsyncClient, pull: PullRequest
+) -> None:
+    check = add_check(github, pull.head_sha, "failure", output={"title": "t", "summary": "Why it failed"})
+    assert "Why it failed" in await shown(api, f"/org/upstream/runs/{check.id}")
+    run = github.start_run("acme/backend", event="repository_dispatch", event_type="push")
+    page = await shown(api, f"/acme/backend/actions/runs/{run.id}/job/1")
+    assert "build (cuda): queued" in page
+
+
+@pytest.mark.parametrize("path", ["", "/pull/1", "/queue", "/runs/{check}"])
+async def test_hostile_text_stays_text_on_every_page(
+    github: GitHub, api: httpx.AsyncClient, path: str
+) -> None:
+    pull = await github.open_pr(
+        "org/upstream", title=HOSTILE, body=HOSTILE, labels=[HOSTILE], author=HOSTILE, head=HOSTILE
+    )
+    output = {"title": HOSTILE, "summary": f"[{HOSTILE}](javascript:alert(1))\n\n| a |\n| - |\n| {HOSTILE} |"}
+    check = add_check(
+        github, pull.head_sha, "failure", name=HOSTILE, output=output, details_url="javascript:alert(1)"
+    )
+    await github.comment_pr(pull, f"```\n{HOSTILE}\n```\n# {HOSTILE}\n- `{HOSTILE}`", author=HOSTILE)
+    await github.enqueue(pull)
+    page = await shown(api, f"/org/upstream{path.format(check=check.id)}")
+    found = Tags(page)
+    assert "&lt;script&gt;" in page
+    assert not found.names & {"script", "img"}
+    assert not [name for name, value in found.attributes if name.startswith("on")]
+    assert not [value for name, value in found.attributes if (value or "").startswith("javascript:")]
+
+
+async def test_pages_allow_no_script_and_no_foreign_style(api: httpx.AsyncClient) -> None:
+    answer = await api.get("/", headers=HTML)
+    policy = answer.headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'; style-src 'sha256-")
+    assert '<meta http-equiv="refresh" content="3">' in answer.text
+    assert len(re.findall("<style>", answer.text)) == 1
+
+
+async def test_only_a_browser_gets_pages(github: GitHub, api: httpx.AsyncClient) -> None:
+    assert (await api.get("/org/upstream/queue")).status_code == 404
+    assert (await api.get("/favicon.ico")).status_code == 204
+    assert (await api.get("/repos/org/upstream", headers=HTML)).json()["full_name"] == "org/upstream"
+
+
+@pytest.mark.parametrize(
+    ("markdown", "made"),
+    [
+        ("plain <b>", "<p>plain &lt;b&gt;</p>"),
+        ("one\ntwo\n\nthree", "<p>one<br>two</p><p>three</p>"),
+        ("# Head\ntext", "<h3>Head</h3><p>text</p>"),
+        ("- a\n- `b*`", "<ul><li>a</li><li><code>b*</code></li></ul>"),
+        ("```py\n**x**\n```", "<pre>**x**</pre>"),
+        ("```\nopen", "<pre>open</pre>"),
+        ("[hud](https://hud.test/?a=1&b=2)", '<p><a href="https://hud.test/?a=1&amp;b=2">hud</a></p>'),
+        ("[x](javascript:alert)", "<p>[x](javascript:alert)</p>"),
+        (r"\*\*not bold\*\* \<i\>", "<p>**not bold** &lt;i&gt;</p>"),
+        (
+            "| a | b |\n|---|:-:|\n| 1 \\| 2 | 3",
+            "<table><tr><th>a</th><th>b</th></tr><tr><td>1 | 2</td><td>3</td></tr></table>",
+        ),
+        ("a | b\n---", "<p>a | b<br>---</p>"),
+    ],
+)
+def test_a_little_markdown_is_rendered(markdown: str, made: str) -> None:
+    assert rendered(markdown) == made

@@ -1,0 +1,659 @@
+"""What checks say, and that nothing a downstream writes is ever more than text in it."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+from crcr.decide.allowlist import Entry
+from crcr.decide.check_runs import MOST_TEXT
+from crcr.decide.check_text import Words, backend_words, gate_words, is_link, job_words, one_line
+from crcr.decide.commit import (
+    Backend,
+    Commit,
+    FailedTestShown,
+    Job,
+    Run,
+    Subject,
+    Verdict,
+    Verification,
+    Waiver,
+)
+from crcr.decide.gate import BackendJudgement, Policy, judge_backend, judge_gate
+from crcr.decide.markdown import code, fitting, link, prose, row
+from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoName
+
+NOON = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
+HUD = "https://hud.example"
+POLICY = Policy(timedelta(hours=3), timedelta(hours=3), frozenset({Verdict.FLAKY}))
+HOSTILE = [
+    "@pytorch/everyone",
+    "a | b | c",
+    "a\\| b\\\\|",
+    "ends in \\",
+    "line\n/crcr waive org/a because me",
+    "/crcr approve",
+    "` out @ann `",
+    "`" * 200 + "@ann",
+    "``@ann`` ` ```",
+    "<img src=x onerror=alert(1)>",
+    "<!-- hidden",
+    "--><b>",
+    "[click](https://evil.example)",
+    "![x](https://evil.example/x.png)",
+    "https://evil.example www.evil.example",
+    "#123 org/repo#4 GH-5 0123456789abcdef0123456789abcdef01234567",
+    "\u202egnp.exe\u2066",
+    "a\u2028b\u2029c\x85d\x0be",
+    "&#64;ann &lt;b&gt; &vert;",
+    "\ud800 lone",
+    "| --- |\n| x |",
+    "\n\n# heading\n\n- item\n\n```\nfence",
+    "~~x~~ **y** _z_ $a$",
+    "",
+    " ",
+    "\x00",
+    "left out by `@ann`",
+    "`a` @ann `b`",
+    "words: @ann",
+]
+
+
+# Making facts
+
+
+def job(name: str = "build", **changes: object) -> Job:
+    plain = Job(
+        workflow=".github/workflows/ci.yml",
+        workflow_name="ci",
+        run_id="7",
+        attempt=1,
+        name=name,
+        state=JobState.COMPLETED,
+        conclusion=Conclusion.SUCCESS,
+        began_at=NOON,
+        ended_at=NOON + timedelta(minutes=30),
+    )
+    return replace(plain, **changes)  # type: ignore[arg-type]
+
+
+def failed(name: str = "build", **changes: object) -> Job:
+    return job(name, **({"conclusion": Conclusion.FAILURE, "verdict": Verdict.NEW} | changes))
+
+
+def entry(name: str = "org/a", **changes: object) -> Entry:
+    plain = Entry(name=RepoName(name), level=Level.L4, device="npu", oncalls=("ann", "org/team"), jobs=("*",))
+    return replace(plain, **changes)  # type: ignore[arg-type]
+
+
+def backend(name: str = "org/a", *jobs: Job, **changes: object) -> Backend:
+    plain = Backend(
+        name=RepoName(name),
+        entry=entry(name),
+        level=Level.L4,
+        state=DispatchState.SENT,
+        created_at=NOON,
+        sent_at=NOON,
+        jobs=jobs,
+    )
+    return replace(plain, **changes)  # type: ignore[arg-type]
+
+
+def unsent(name: str, state: DispatchState, reason: str | None) -> Backend:
+    return backend(name, state=state, reason=reason, sent_at=None)
+
+
+def subject(*backends: Backend, number: int | None = 12, **changes: object) -> Subject:
+    plain = Subject(number=number, delivery=f"d{number}", received_at=NOON, backends=backends)
+    return replace(plain, **changes)  # type: ignore[arg-type]
+
+
+def waiver(name: str = "org/a", **changes: object) -> Waiver:
+    plain = Waiver(downstream=RepoName(name), job=None, who="ann", reason="the lab is down", number=12)
+    return replace(plain, **changes)  # type: ignore[arg-type]
+
+
+def gate(*subjects: Subject, after: timedelta = timedelta(hours=1)) -> Words:
+    commit = Commit(upstream=RepoName("up/stream"), head_sha="a" * 40, subjects=subjects)
+    return gate_words(judge_gate(commit, POLICY, NOON + after))
+
+
+def judged(one: Backend, *waivers: Waiver, after: timedelta = timedelta(hours=1)) -> BackendJudgement:
+    return judge_backend(one, waivers, POLICY, NOON + after)
+
+
+def words_of(one: Backend, *waivers: Waiver) -> Words:
+    return backend_words(judged(one, *waivers), HUD)
+
+
+def words_of_job(one: Job, *waivers: Waiver) -> Words:
+    parts = judged(backend("org/a", one), *waivers).parts
+    return job_words(backend(), parts[0], one, HUD)
+
+
+# Reading what was said, with a parser that is not ours
+
+
+def tokens(summary: str) -> Iterator[Token]:
+    for block in MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(summary):
+        yield block
+        yield from block.children or ()
+
+
+def texts(summary: str) -> list[str]:
+    return [token.content for token in tokens(summary) if token.type == "text"]
+
+
+def rows(summary: str) -> list[str]:
+    return [line for line in summary.splitlines() if line.startswith("| ")]
+
+
+def columns(line: str) -> int:
+    return len(re.findall(r"(?<!\\)\|", line)) - 1
+
+
+def is_calm(summary: str) -> None:
+    """Nothing in it acts: no links but ours, no HTML, no pictures, no mentions, references, commands or odd rows."""
+    kinds = {token.type for token in tokens(summary)}
+    assert not kinds & {"html_inline", "html_block", "image", "fence", "code_block", "s_open", "em_open"}
+    targets = [str(token.attrs["href"]) for token in tokens(summary) if token.type == "link_open"]
+    assert all(target.startswith(HUD) for target in targets)
+    plain = " ".join(texts(summary))
+    assert not re.search(r"[@<]|https?:|www\.|GH-|[0-9a-f]{7}|&#|&lt", plain)
+    assert set(re.findall(r"\S*#\d+", plain)) <= {"#12"}
+    assert not any(line.lstrip().startswith("/crcr") for line in summary.splitlines())
+    assert all(columns(line) == 7 for line in rows(summary))
+    assert len([each for each in tokens(summary) if each.type == "tr_open"]) * 7 == len(
+        [each for each in tokens(summary) if each.type in {"td_open", "th_open"}]
+    )
+    summary.encode()
+
+
+# The gate's title
+
+
+TITLES = [
+    ([], "no gating backend"),
+    ([backend("org/a", job())], "1 backend passed"),
+    ([backend("org/a", job()), backend("org/b", job()), backend("org/c")], "2 of 3 backends passed, waiting for org/c"),
+    ([backend("org/a", failed()), unsent("org/b", DispatchState.PARKED, "gone")], "org/a failed (build), org/b is missing"),
+    ([backend("org/a", job("x", conclusion=Conclusion.CANCELLED))], "org/a errored (x)"),
+    ([backend("org/a", job(conclusion=Conclusion.SKIPPED))], "org/a declined"),
+    ([unsent("org/a", DispatchState.HELD, "draft"), backend("org/b")], "org/a is held (draft), waiting for org/b"),
+    ([unsent("org/a", DispatchState.LEFT_OUT, "paths")], "1 not concerned"),
+    ([backend("org/a", failed(verdict=Verdict.FLAKY))], "org/a excused"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("backends", "title"), TITLES)
+def test_the_gates_title_says_what_decides(backends: list[Backend], title: str) -> None:
+    assert gate(subject(*backends)).title == title
+
+
+def test_a_waived_gate_names_who() -> None:
+    words = gate(subject(backend("org/a", failed()), waivers=(waiver(),)))
+    assert words.title == "org/a waived by @ann"
+
+
+def test_the_title_says_when_the_same_tree_has_passed_and_when_the_push_is_in_doubt() -> None:
+    assert gate(subject(reused_from="b" * 40)).title == "the same tree has passed already"
+    assert (
+        gate(subject(in_doubt=True, reused_from="b" * 40)).title == "asking GitHub which push is the newest"
+    )
+
+
+@settings(deadline=None)
+@given(st.integers(0, 60), st.text(max_size=80))
+def test_a_title_is_short_and_one_line(count: int, name: str) -> None:
+    backends = [backend(f"{'o' * 30}/{number}", failed(name)) for number in range(count)]
+    title = gate(subject(*backends)).title
+    assert 0 < len(title) <= 120
+    assert title == one_line(title)
+
+
+def test_a_title_counts_what_does_not_fit() -> None:
+    assert (
+        fitting([f"org/{number} failed" for number in range(50)], 40)
+        == "org/0 failed, org/1 failed, and 48 more"
+    )
+    assert fitting(["x" * 50], 10) == "x" * 9 + "…"
+
+
+# The gate's summary
+
+
+def cells(summary: str, name: str) -> list[str]:
+    line = next(line for line in rows(summary) if line.startswith(f"| `{name}`"))
+    return [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+
+
+def test_a_failed_backend_says_why_and_what_to_do_and_rings_nobody() -> None:
+    words = gate(subject(backend("org/a", failed())))
+    _, standing, why, since, until, todo, oncall = cells(words.summary, "org/a")
+    assert (standing, since, until) == ("**failed**", "2026-01-01 12:00 UTC", "")
+    assert why == "`build` failure, new: the base branch passes"
+    assert todo == "fix it, `/crcr retry org/a`, or a maintainer can `/crcr waive org/a because …`"
+    assert oncall == "`@ann`, `@org/team`"
+
+
+def test_only_a_failed_gate_offers_and_explains_a_waiver() -> None:
+    bad, good = gate(subject(backend("org/a", failed()))), gate(subject(backend("org/a", job())))
+    assert "### Waiving" in bad.summary
+    assert "### Waiving" not in good.summary
+    assert not good.buttons
+    (button,) = bad.buttons
+    assert (len(button.label) <= 20, len(button.description) <= 40, button.identifier) == (
+        True,
+        True,
+        "waive",
+    )
+
+
+def test_many_failed_jobs_are_counted_not_listed() -> None:
+    words = gate(subject(backend("org/a", *(failed(f"job {number:02}") for number in range(10)))))
+    why = cells(words.summary, "org/a")[2]
+    assert "`job 02`" in why
+    assert "`job 03`" not in why
+    assert why.endswith("and 7 more")
+
+
+def test_a_waiting_backend_says_until_when() -> None:
+    _, standing, why, _, until, todo, _ = cells(gate(subject(backend())).summary, "org/a")
+    assert (standing, until, todo) == ("waiting", "2026-01-01 15:00 UTC", "")
+    assert why == "`*` has not reported yet"
+
+
+WHAT_TO_DO = [
+    (unsent("org/a", DispatchState.HELD, "draft"), "ready for review"),
+    (unsent("org/a", DispatchState.HELD, "approval"), "`/crcr approve`"),
+    (unsent("org/a", DispatchState.PARKED, "404"), "ask who is on call"),
+    (backend("org/a", job(conclusion=Conclusion.TIMED_OUT)), "`/crcr retry org/a`"),
+    (backend("org/a", job(conclusion=Conclusion.SKIPPED)), "`may_skip: true`"),
+    (backend("org/a", job(), entry=entry(jobs=None), readable=False), "name its `jobs` in the allowlist"),
+]
+
+
+@pytest.mark.parametrize(("one", "advice"), WHAT_TO_DO)
+def test_whatever_blocks_says_what_ends_it(one: Backend, advice: str) -> None:
+    assert advice in cells(gate(subject(one)).summary, "org/a")[5]
+
+
+def test_a_waiver_says_who_why_and_until_when() -> None:
+    until = waiver(job="build", until_at=NOON + timedelta(days=3))
+    why = cells(gate(subject(backend("org/a", failed()), waivers=(until,))).summary, "org/a")[2]
+    assert "`build` waived by `@ann` on #12 because `the lab is down`, until 2026-01-04 12:00 UTC" in why
+    why = cells(gate(subject(backend("org/a", failed()), waivers=(waiver(),))).summary, "org/a")[2]
+    assert "waived by `@ann` on #12 because `the lab is down`, for this commit only" in why
+
+
+def test_an_excuse_names_the_verdict_and_an_unconcerned_backend_the_option() -> None:
+    summary = gate(
+        subject(
+            backend("org/a", failed(verdict=Verdict.FLAKY)), unsent("org/b", DispatchState.LEFT_OUT, "paths")
+        )
+    ).summary
+    assert cells(summary, "org/a")[1:3] == ["excused", "`build` failure, flaky"]
+    assert cells(summary, "org/b")[1:3] == ["not concerned", "left out by `paths`"]
+
+
+def test_a_backend_that_is_no_member_any_more_or_not_yet_is_named() -> None:
+    gone = backend("org/gone", entry=None)
+    down = backend("org/down", entry=entry("org/down", level=Level.L3))
+    new = backend("org/new", level=Level.L3)
+    summary = gate(subject(gone, down, new)).summary
+    assert "- `org/gone` has left the allowlist" in summary
+    assert "- `org/down` is downgraded to L3; to gate, its allowlist entry must stand at L4 again." in summary
+    assert "- `org/new` has come to L4 since" in summary
+
+
+def test_several_pull_requests_have_a_table_each_the_worst_first() -> None:
+    fine, group = (
+        subject(backend("org/a", job())),
+        subject(backend("org/a", failed()), number=None, numbers=(12, 13)),
+    )
+    summary = gate(fine, group).summary
+    assert summary.index("### merge group of #12, #13") < summary.index("### #12")
+    assert gate(fine, group).title == "org/a failed (build)"
+
+
+def test_the_worst_backends_come_first() -> None:
+    names = ["org/a", "org/b", "org/c"]
+    summary = gate(subject(backend("org/a", job()), backend("org/b"), backend("org/c", failed()))).summary
+    assert sorted(names, key=lambda name: summary.index(f"| `{name}`")) == ["org/c", "org/b", "org/a"]
+
+
+def test_time_alone_changes_no_word() -> None:
+    one = subject(backend("org/a", job("x", state=JobState.IN_PROGRESS, conclusion=None)))
+    assert gate(one, after=timedelta(minutes=1)) == gate(one, after=timedelta(hours=2))
+
+
+# Too much
+
+
+def test_a_gate_of_hundreds_of_backends_is_cut_between_rows_and_says_so() -> None:
+    jobs = tuple(failed(f"å job with a rather long name {number}" * 3) for number in range(300))
+    summary = gate(subject(*(backend(f"org/{number}", *jobs) for number in range(500)))).summary
+    assert MOST_TEXT * 0.9 < len(summary.encode()) <= MOST_TEXT
+    assert all(columns(line) == 7 for line in rows(summary))
+    shown = len(rows(summary)) - 2
+    assert f"Left out, because a check cannot hold more text: {500 - shown} backends." in summary
+    assert summary.endswith("It waives nothing by itself.")
+
+
+def test_a_backend_of_hundreds_of_jobs_is_cut_too_and_keeps_the_failures() -> None:
+    tests = tuple(FailedTestShown(name="t" * 900, file="ü" * 900, message="|" * 1000) for _ in range(1000))
+    jobs = [failed(f"{number} " + "|" * 200, failed_tests=tests, failed_tests_cut=5) for number in range(300)]
+    words = words_of(backend("org/a", *jobs))
+    assert len(words.summary.encode()) <= MOST_TEXT
+    assert "### First failures" in words.summary
+    assert f"- and {300 * 1005 - 20} more" in words.summary
+    assert re.search(r"Left out, because a check cannot hold more text: \d+ jobs\.", words.summary)
+
+
+# A backend's check
+
+
+BACKEND_TITLES = [
+    (backend("org/a", *(job(f"j{number}") for number in range(12))), "passed: 12 jobs"),
+    (backend("org/a", failed(), failed("test"), job("x")), "failed: build, test (2 of 3 jobs)"),
+    (backend("org/a", entry=entry(jobs=None)), "waiting: no run has answered yet"),
+    (unsent("org/a", DispatchState.HELD, "draft"), "held: draft"),
+    (unsent("org/a", DispatchState.LEFT_OUT, "paths"), "not concerned: left out by paths"),
+    (
+        backend("org/a", failed(), job("x", state=JobState.IN_PROGRESS, conclusion=None)),
+        "failed: build (1 of 2 jobs), 1 still waiting",
+    ),
+]
+
+
+@pytest.mark.parametrize(("one", "title"), BACKEND_TITLES)
+def test_a_backends_title_says_how_it_stands(one: Backend, title: str) -> None:
+    assert words_of(one).title == title
+
+
+def test_a_waived_backend_says_by_whom() -> None:
+    words = words_of(backend("org/a", failed()), waiver())
+    assert words.title == "waived by @ann: build"
+    assert (
+        "- Waivers: waived by `@ann` on #12 because `the lab is down`, for this commit only" in words.summary
+    )
+
+
+def test_a_backends_summary_holds_what_ran_where_and_what_came_out() -> None:
+    bad = failed(
+        device="npu2",
+        tests=(10, 2, None),
+        verification=Verification.DISPUTED,
+        url="https://github.com/org/a/actions/runs/7",
+        artifact_url="https://files.example/7?a=1&lt=2",
+        failed_tests=(FailedTestShown(name="test_add", file="test/a.py:7", message="boom"),),
+    )
+    summary = words_of(backend("org/a", job("fine"), bad, entry=entry(hardware="8 x 910B"))).summary
+    assert "- Device: `npu`, `npu2`" in summary
+    assert "- Hardware: `8 x 910B`" in summary
+    assert "- `test_add` in `test/a.py:7`: `boom`" in summary
+    name, state, attempt, tests, why, verdict, links = cells(summary, "build")
+    assert (name, state, attempt, tests) == ("`build`", "**failed**", "1", "10 passed, 2 failed")
+    assert why.startswith("failure; disputed: ")
+    assert verdict == "new: the base branch passes"
+    assert links == (
+        "[run](https://github.com/org/a/actions/runs/7), "
+        "[artifact on `files.example`](https://files.example/7?a=1&amp;lt=2)"
+    )
+    assert summary.index("| `build`") < summary.index("| `fine`")
+    assert "On call: `@ann`, `@org/team`" in summary
+    assert "(https://hud.example/crcr/org/a)" in summary
+
+
+def test_too_little_history_is_said() -> None:
+    words = words_of(backend("org/a", failed(verdict=Verdict.UNKNOWN)))
+    assert cells(words.summary, "build")[5] == "no verdict: too little history"
+
+
+@pytest.mark.parametrize("verification", [Verification.SELF_REPORTED, Verification.NOT_VERIFIABLE])
+def test_what_nobody_can_verify_is_said(verification: Verification) -> None:
+    words = words_of(backend("org/a", job(verification=verification)))
+    assert verification.value in cells(words.summary, "build")[4]
+
+
+def test_jobs_of_several_workflows_are_told_apart() -> None:
+    summary = words_of(backend("org/a", job(), job(workflow="n.yml", workflow_name="nightly"))).summary
+    assert cells(summary, "nightly / build")
+    assert cells(summary, "ci / build")
+
+
+def test_failures_that_were_not_kept_are_counted() -> None:
+    test = FailedTestShown(name="test_add", file=None, message=None)
+    summary = words_of(backend("org/a", failed(failed_tests=(test,), failed_tests_cut=3))).summary
+    assert "- `test_add`\n- and 3 more" in summary
+
+
+# A job's check
+
+
+JOB_TITLES = [
+    (job(tests=(12, 0, 1)), "success, 12 tests passed"),
+    (failed(tests=(12, 1, 1)), "failure, 1 test failed"),
+    (failed(verdict=Verdict.FLAKY), "excused: failure, flaky"),
+    (job(verification=Verification.DISPUTED), "success, disputed"),
+    (job(state=JobState.IN_PROGRESS, conclusion=None, ended_at=None), "running"),
+]
+
+
+@pytest.mark.parametrize(("one", "title"), JOB_TITLES)
+def test_a_jobs_title_says_how_it_ended(one: Job, title: str) -> None:
+    assert words_of_job(one).title == title
+
+
+def test_a_jobs_summary_has_its_times_and_waiver() -> None:
+    words = words_of_job(failed(unreported=True), waiver())
+    assert words.title == "waived by @ann: failure, unreported"
+    assert "- Began: 2026-01-01 12:00 UTC, ended: 2026-01-01 12:30 UTC" in words.summary
+    assert "- Waiver: waived by `@ann`" in words.summary
+
+
+def test_a_job_that_runs_again_says_so() -> None:
+    again = Run(
+        run_id="7", workflow="ci", attempt=1, attempt_at=NOON, first_seen_at=NOON, rerun_from=1, rerun_at=NOON
+    )
+    assert words_of(backend("org/a", failed(), runs=(again,))).title == "waiting: build (1 of 1 job)"
+
+
+# Notes beside lines
+
+
+PLACES = [
+    ("test/a.py", ("test/a.py", 1)),
+    ("./test/a.py:12", ("test/a.py", 12)),
+    ("test/a.py:12:5", ("test/a.py", 12)),
+    ("test/a.py:0", ("test/a.py", 1)),
+    ("test/a.py:99999999", None),
+    ("/etc/passwd", None),
+    ("../a.py", None),
+    ("a/../../b.py", None),
+    ("a//b.py", None),
+    ("C:\\a.py", None),
+    ("https://evil.example/a.py", None),
+    ("a\nb.py", None),
+    ("a\u202eb.py", None),
+    ("x" * 501, None),
+    ("", None),
+    (".", None),
+    (None, None),
+]
+
+
+@pytest.mark.parametrize(("file", "place"), PLACES)
+def test_a_failure_is_noted_beside_its_line_when_the_file_is_ours_to_name(
+    file: str | None, place: tuple[str, int] | None
+) -> None:
+    test = FailedTestShown(name="test\nadd", file=file, message="boom\x1b[0m\n\n at \u202e7")
+    notes = words_of_job(failed(failed_tests=(test,))).annotations
+    assert [(note.path, note.line) for note in notes] == ([place] if place else [])
+    assert all((note.title, note.message) == ("test add", "boom[0m\nat 7") for note in notes)
+
+
+def test_at_most_fifty_notes_and_none_for_what_passed() -> None:
+    tests = tuple(FailedTestShown(name=str(number), file="a.py", message=None) for number in range(90))
+    notes = words_of(backend("org/a", failed(failed_tests=tests))).annotations
+    assert len(notes) == 50
+    assert notes[0].message == "0 failed"
+    assert not words_of(backend("org/a", job(failed_tests=tests))).annotations
+
+
+# Strangers' words
+
+
+def stuffed(text: str) -> Backend:
+    """A backend that has the same text wherever a downstream, or a person, can write one."""
+    test = FailedTestShown(name=text, file=text, message=text)
+    one = failed(text, workflow_name=text, device=text, url=text, artifact_url=text, failed_tests=(test,))
+    two = job(f"{text}2", workflow="w", workflow_name=text, state=JobState.IN_PROGRESS, conclusion=None)
+    return backend("org/a", one, two, entry=entry(hardware=text, oncalls=(text,)))
+
+
+def every_summary(text: str) -> Iterator[str]:
+    one = stuffed(text)
+    parked = unsent("org/p", DispatchState.PARKED, text)
+    aside, late = unsent("org/l", DispatchState.LEFT_OUT, text), unsent("org/h", DispatchState.HELD, text)
+    waived = waiver("org/a", reason=text, who=text)
+    yield gate(subject(one, parked, aside, late)).summary
+    yield gate(subject(one, waivers=(waived, waiver("org/a", job=text, reason=text)))).summary
+    yield gate(subject(reused_from=text)).summary
+    for each in (one, parked, aside, late):
+        yield words_of(each).summary
+    yield words_of(one, waived).summary
+    yield words_of_job(one.jobs[0], waived).summary
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_text_stays_text(text: str) -> None:
+    for summary in every_summary(text):
+        is_calm(summary)
+
+
+MEAN = st.text(st.sampled_from("`|\\<>@#[]()!&;:/*_~-\n\r\t ax1\u202e\u2028\ud800é"), max_size=40) | st.text(
+    max_size=40
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(MEAN)
+def test_any_text_stays_text(text: str) -> None:
+    for summary in every_summary(text):
+        is_calm(summary)
+
+
+@given(MEAN)
+def test_code_shows_the_text_and_nothing_else(text: str) -> None:
+    inline = [token for token in tokens(f"x {code(text)} y") if token.type != "inline" and token.content]
+    assert [token.type for token in inline] == ["text", "code_inline", "text"]
+    shown = re.sub("`{4,}", "```", one_line(text)) or "(empty)"
+    assert inline[1].content == shown
+
+
+def test_no_fence_is_longer_than_github_takes_for_one() -> None:
+    assert code("`" * 200 + "@ann") == "```` ```@ann ````"
+
+
+@given(st.lists(MEAN, min_size=7, max_size=7))
+def test_a_row_has_as_many_cells_as_it_was_given(given_texts: list[str]) -> None:
+    line = row(code(text) for text in given_texts)
+    assert columns(line) == 7
+    head = f"{row('abcdefg')}\n{row('---' for _ in range(7))}\n"
+    shown = [token.content for token in tokens(head + line) if token.type == "code_inline"]
+    assert shown == [re.sub("`{4,}", "```", one_line(text)) or "(empty)" for text in given_texts]
+
+
+@pytest.mark.parametrize(
+    ("reason", "shown"),
+    [
+        ("no run has answered yet", "no run has answered yet"),
+        ("names no `jobs`, and more", "names no `jobs`, and more"),
+        ("could not be delivered: HTTP 404 @ann", "could not be delivered: `HTTP 404 @ann`"),
+        ("odd ` tick", "``odd ` tick``"),
+        ("see #12", "`see #12`"),
+        ("word " * 100, f"`{('word ' * 100)[:199]}…`"),
+    ],
+)
+def test_reasons_keep_our_words_and_quote_others(reason: str, shown: str) -> None:
+    assert prose(reason) == shown
+
+
+# Lines and links
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("build (a, b)", "build (a, b)"),
+        (" a\r\n\tb ", "a b"),
+        ("a\u2028b\u2029c\x85d", "a b c d"),
+        ("\u202ea\u2066\u200bb\ufeff", "ab"),
+        ("a\x00\x1b\ud800b", "ab"),
+        ("\n", ""),
+    ],
+)
+def test_one_line_is_one_line(text: str, line: str) -> None:
+    assert one_line(text) == line
+
+
+@given(st.text())
+def test_one_line_has_nothing_that_acts_and_stays_as_it_is(text: str) -> None:
+    line = one_line(text)
+    assert line.isprintable() or any(not character.isprintable() for character in text)
+    assert len(line.splitlines()) <= 1
+    assert one_line(line) == line
+    line.encode()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://github.com/org/a/actions/runs/7/job/8?pr=1#step:2:3",
+        "http://127.0.0.1:8000/x",
+        "HTTPS://CI.example",
+        "https://ci.example/@me/a%20b",
+    ],
+)
+def test_ordinary_addresses_are_links(url: str) -> None:
+    assert is_link(url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        None,
+        "",
+        "javascript:alert(1)",
+        "ftp://a.example",
+        "//a.example",
+        "https://",
+        "https://user:pw@a.example/",
+        "https://github.com@evil.example/",
+        "https://a.example\\@b.example",
+        "https://a.example/a b",
+        "https://a.example/)",
+        "https://a.example/(",
+        'https://a.example/"x"',
+        "https://a.example/'x'",
+        "https://a.example/<b>",
+        "https://a.example/`x`",
+        "https://a.example/a|b",
+        "https://a.example/[x]",
+        "https://a.example/é",
+        "https://\uff41.example/",
+        "https://a.example/\n",
+        "https://a.example/\u202e",
+        "https://a.example/" + "x" * 2048,
+    ],
+)
+def test_anything_else_is_no_link(url: str | None) -> None:
+    assert not is_link(url)
+    assert link("run", url) is None

@@ -1,0 +1,376 @@
+import string
+import time
+from datetime import timedelta
+from typing import get_args
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from crcr.decide.commands import (
+    LONGEST_WAIVER,
+    RIGHTS,
+    Approve,
+    Command,
+    Misunderstood,
+    Retry,
+    Status,
+    Unwaive,
+    Waive,
+    has_command,
+    parse_commands,
+    refuse,
+    spell,
+    usage,
+    verb,
+)
+from crcr.decide.markdown import one_line
+from crcr.decide.model import RepoName
+from crcr.decide.outside import Role
+
+NPU = RepoName("Org/npu.backend")
+
+
+def _one(text: str) -> Command | Misunderstood:
+    (found,) = parse_commands(f"/crcr {text}")
+    return found
+
+
+def _why(text: str) -> Misunderstood:
+    found = _one(text)
+    assert isinstance(found, Misunderstood)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "command"),
+    [
+        ("waive Org/npu.backend because flaky", Waive(NPU, None, None, "flaky")),
+        ("waive Org/npu.backend until 3d because flaky", Waive(NPU, None, timedelta(days=3), "flaky")),
+        ("WAIVE Org/npu.backend UNTIL 30M BECAUSE Flaky", Waive(NPU, None, timedelta(minutes=30), "Flaky")),
+        ("waive\tOrg/npu.backend:a/b  until  12h\tbecause  x", Waive(NPU, "a/b", timedelta(hours=12), "x")),
+        ("waive Org/npu.backend:build (cuda, 3.12) because x", Waive(NPU, "build (cuda, 3.12)", None, "x")),
+        ("waive Org/npu.backend: a: b  c because x", Waive(NPU, "a: b  c", None, "x")),
+        ("unwaive Org/npu.backend", Unwaive(NPU, None)),
+        ("unwaive Org/npu.backend:build (cuda)", Unwaive(NPU, "build (cuda)")),
+        ('unwaive Org/npu.backend:"x because y"', Unwaive(NPU, "x because y")),
+        ("retry", Retry(None)),
+        ("Retry Org/npu.backend", Retry(NPU)),
+        ("approve", Approve()),
+        ("STATUS  ", Status()),
+    ],
+)
+def test_a_command_is_read(text: str, command: Command) -> None:
+    assert _one(text) == command
+    assert has_command(f"/crcr {text}")
+
+
+def test_a_name_keeps_its_case() -> None:
+    found = _one("retry ORG/Npu.Backend")
+    assert isinstance(found, Retry)
+    assert str(found.downstream) == "ORG/Npu.Backend"
+
+
+@pytest.mark.parametrize(
+    ("words", "job", "until", "reason"),
+    [
+        # The name ends before the first `because`; the reason may hold every word.
+        ("a because b because c until 1d", "a", None, "b because c until 1d"),
+        # Before it, only the last `until` is ours.
+        ("wait until ready until 2d because x", "wait until ready", timedelta(days=2), "x"),
+        # In quotes nothing is ours, and a quote is doubled.
+        ('"a because b" because x', "a because b", None, "x"),
+        ('"run until 3d" until 1d because x', "run until 3d", timedelta(days=1), "x"),
+        ('"say ""hi"" because" because x', 'say "hi" because', None, "x"),
+        ('" spaced " because x', " spaced ", None, "x"),
+        ("“curly because phone” because x", "curly because phone", None, "x"),
+        # Words that only contain ours, and quotes inside a name, need no care.
+        ("untilted becauseway because x", "untilted becauseway", None, "x"),
+        ('test "fast" because x', 'test "fast"', None, "x"),
+    ],
+)
+def test_where_a_jobs_name_ends(words: str, job: str, until: timedelta | None, reason: str) -> None:
+    assert _one(f"waive Org/npu.backend:{words}") == Waive(NPU, job, until, reason)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("waive", "backend is missing"),
+        ("waive because x", "`because` is not `owner/repo`"),
+        ("waive npu because x", "`npu` is not `owner/repo`"),
+        ("waive o/../x because x", "is not `owner/repo`"),
+        ("waive :job because x", "backend is missing"),
+        ("waive o/r", "needs a reason"),
+        ("waive o/r because", "needs a reason"),
+        ("waive o/r because \u202e\u200b\x07", "needs a reason"),
+        ("waive o/r becuase flaky", "did you mean `because` by `becuase`?"),
+        ("waive o/r build because x", "`build` does not belong there"),
+        ('waive o/r:"a" b because x', "`b` does not belong there"),
+        ("waive o/r: because x", "name after the colon is empty"),
+        ('waive o/r:"" because x', "name after the colon is empty"),
+        ('waive o/r:" " because x', "name after the colon is empty"),
+        ('waive o/r:"a because x', "quotes around the job's name are not closed"),
+        ('waive o/r:"a"b because x', "quotes around the job's name are not closed"),
+        ("waive o/r:wait until ready because x", "`ready` is not a time"),
+        ("waive o/r until tomorrow because x", "`tomorrow` is not a time"),
+        ("waive o/r until 3 days because x", "`3 days` is not a time"),
+        ("waive o/r until because x", "is not a time"),
+        ("waive o/r until -1d because x", "`-1d` is not a time"),
+        ("waive o/r until ٣d because x", "is not a time"),
+        ("waive o/r until 1.5d because x", "is not a time"),
+        ("waive o/r until 0m because x", "at least 1 minute"),
+        ("waive o/r until 8d because x", "at most 7 days"),
+        ("waive o/r until 169h because x", "at most 7 days"),
+        ("waive o/r until 999999999d because x", "at most 7 days"),
+        ("waive o/r:" + "j" * 257 + " because x", "at most 256 characters"),
+        ("waive o/r because " + "x" * 501, "has 501 characters; at most 500"),
+        ("unwaive", "backend is missing"),
+        ("unwaive o/r:a because fixed", "takes no reason"),
+        ("unwaive o/r until 3d", "takes no reason and no time"),
+        ("unwaive o/r job", "`job` does not belong there"),
+        ("retry o/r:job", "`o/r:job` is not `owner/repo`"),
+        ("retry o/r p/q", "`o/r p/q` is not `owner/repo`"),
+        ("approve it", "`it` does not belong there"),
+        ("status please", "`please` does not belong there"),
+    ],
+)
+def test_what_does_not_fit_is_told_with_the_right_form(text: str, why: str) -> None:
+    found = _why(text)
+    assert why in found.why
+    assert found.hint.startswith(f"write `/crcr {text.split(maxsplit=1)[0]}")
+    assert found.text == f"/crcr {one_line(text)}"[:200]
+
+
+@pytest.mark.parametrize(
+    ("text", "near"),
+    [("waiv o/r because x", "waive"), ("aprove", "approve"), ("STATS", "status"), ("rety", "retry")],
+)
+def test_a_near_miss_is_told_what_was_meant(text: str, near: str) -> None:
+    assert _why(text).hint.startswith(f"did you mean `/crcr {near}")
+
+
+@pytest.mark.parametrize("text", ["", "help", "!!!", "x" * 60_000, "разрешить"])
+def test_an_unknown_word_is_told_all_commands(text: str) -> None:
+    hint = _why(text).hint
+    assert hint == "the commands are `waive`, `unwaive`, `retry`, `approve`, `status`"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "/crcr status",
+        "/CRCR Status   \t",
+        "Hello\r\n/crcr status\r\nBye",
+        "Hello\r/crcr status",
+        "> quoted\n/crcr status",
+        "```\ncode\n```\n/crcr status",
+        "````\n```\n````\n/crcr status",
+        "~~~ python `x`\ncode\n~~~~~  \n/crcr status",
+        "``` not `a` fence\n/crcr status",
+        "<!-- hidden --> seen\n/crcr status",
+        "<!--\nhidden\n-->\n/crcr status",
+        "<!-->\n/crcr status",
+        "/crcr\u00a0status",
+    ],
+)
+def test_a_line_of_its_own_is_found(body: str) -> None:
+    assert parse_commands(body) == (Status(),)
+    assert has_command(body)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "",
+        "/crcrstatus",
+        "/crc status",
+        "crcr status",
+        " /crcr status",
+        "\t/crcr status",
+        "    /crcr status",
+        "> /crcr status",
+        ">/crcr status",
+        "- /crcr status",
+        "`/crcr status`",
+        "please /crcr status",
+        "```\n/crcr status\n```",
+        "```\n/crcr status",
+        "  ```sh\n/crcr status\n  ```",
+        "~~~\n```\n/crcr status\n~~~",
+        "````\n```\n/crcr status\n````",
+        "```\n``` still code\n/crcr status\n```",
+        "```\n    ```\n/crcr status\n```",
+        "~~~\n~~\n/crcr status",
+        "<!--\n/crcr status\n-->",
+        "seen <!-- hidden\n/crcr status\n--> seen",
+        "<!-- a --> <!--\n/crcr status",
+        "<!--\n--> <!--\n/crcr status",
+        "<!--\n```\n/crcr status\n-->",
+        "a\u2028/crcr status",
+        "a\x0b/crcr status",
+        "a\x85/crcr status",
+        "\ufeff/crcr status",
+        "\u200b/crcr status",
+        "/crcr\u200bstatus",
+        "/\u0441rcr status",
+    ],
+)
+def test_what_a_reader_does_not_see_as_a_command_is_none(body: str) -> None:
+    assert not has_command(body)
+    assert parse_commands(body) == ()
+
+
+def test_at_most_ten_commands_of_a_comment_are_read_in_their_order() -> None:
+    body = "/crcr approve\n" + "/crcr status\n" * 50
+    assert parse_commands(body) == (Approve(), *(Status(),) * 9)
+
+
+def test_a_reason_loses_what_cannot_be_seen() -> None:
+    found = _one("waive o/r because \u202eevil\u2066 \x07 a\tb\u200b é👍 ")
+    assert isinstance(found, Waive)
+    assert found.reason == "evil a b é👍"
+
+
+def test_a_strangers_words_are_answered_in_code() -> None:
+    assert _why("waive @org/`team` because x").why == "`` @org/`team` `` is not `owner/repo`"
+    assert _why("@everybody").why == "`@everybody` is no command"
+    assert len(_why("approve " + "x" * 9_999).why) < 150
+
+
+def test_the_usage_names_every_command_and_is_itself_none() -> None:
+    assert all(f"`/crcr {kind.__name__.lower()}" in usage() for kind in get_args(Command))
+    assert not has_command(usage())
+
+
+def test_every_command_has_a_right() -> None:
+    assert set(RIGHTS) == set(get_args(Command))
+
+
+WAIVE, UNWAIVE = Waive(NPU, None, None, "x"), Unwaive(NPU, None)
+
+
+@pytest.mark.parametrize(
+    ("command", "least", "author"),
+    [
+        (WAIVE, Role.MAINTAIN, False),
+        (UNWAIVE, Role.MAINTAIN, False),
+        (Approve(), Role.WRITE, False),
+        (Retry(None), Role.WRITE, True),
+        (Status(), Role.WRITE, True),
+    ],
+)
+@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize("is_author", [True, False])
+def test_who_may_command(command: Command, least: Role, author: bool, role: Role, is_author: bool) -> None:
+    refusal = refuse(command, role=role, is_author=is_author)
+    assert (refusal is None) == (role >= least or (author and is_author))
+    assert refusal is None or f"`{verb(command)}` needs the {least.name.lower()} role" in refusal
+
+
+def test_a_refusal_says_what_is_needed_and_what_there_is() -> None:
+    assert refuse(Retry(None), role=Role.READ, is_author=False) == (
+        "`retry` needs the write role in this repository, or to be the author of the pull request; yours is read"
+    )
+    assert refuse(WAIVE, role=Role.NONE, is_author=True) == (
+        "`waive` needs the maintain role in this repository; you have none"
+    )
+
+
+NAMES = st.from_regex(r"\A[A-Za-z0-9][A-Za-z0-9_-]{0,38}/[A-Za-z0-9_-][A-Za-z0-9._-]{0,50}\Z").map(RepoName)
+JOBS = st.lists(
+    st.sampled_from(["until", "because", "3d", '"', '""', "“", "”", ":", "/", " ", "(", ")", "`", "\t"])
+    | st.text(st.characters(exclude_characters="\r\n", exclude_categories=["Cs"]), max_size=8),
+    min_size=1,
+    max_size=12,
+).map(" ".join)
+REASONS = st.text(max_size=200).map(one_line).filter(bool)
+MINUTES = st.integers(1, LONGEST_WAIVER // timedelta(minutes=1)).map(lambda count: timedelta(minutes=count))
+
+
+@given(NAMES, st.none() | JOBS, st.none() | MINUTES, REASONS)
+def test_a_waiver_that_is_spelled_is_read_back(
+    downstream: RepoName, job: str | None, until: timedelta | None, reason: str
+) -> None:
+    assume(job is None or job.strip())
+    for command in (Waive(downstream, job, until, reason), Unwaive(downstream, job), Retry(downstream)):
+        assert parse_commands(f"Hello\n\n{spell(command)}\n") == (command,)
+
+
+@given(st.sampled_from([Approve(), Status(), Retry(None)]))
+def test_a_short_command_that_is_spelled_is_read_back(command: Command) -> None:
+    assert parse_commands(spell(command)) == (command,)
+
+
+FRAGMENTS = st.sampled_from(
+    [
+        *(
+            "/crcr ",
+            "/crcr",
+            "waive ",
+            "unwaive ",
+            "retry ",
+            "approve",
+            "o/r",
+            ":",
+            '"',
+            "“",
+            " until ",
+            "3d",
+            " because ",
+        ),
+        *("\n", "\r\n", "\r", "```", "~~~", ">", " ", "    ", "<!--", "-->", "`", "\0", "\u202e", "\u2028"),
+    ]
+)
+
+
+@given(st.lists(FRAGMENTS | st.text(max_size=10), max_size=40).map("".join))
+def test_no_comment_crashes_and_every_answer_is_safe_to_publish(body: str) -> None:
+    found = parse_commands(body)
+    assert bool(found) == has_command(body)
+    for one in found:
+        if isinstance(one, Misunderstood):
+            assert not has_command(f"{one.why}\n{one.hint}")
+            assert len(one.text) <= 200
+            assert max(len(one.why), len(one.hint)) < 400
+
+
+LINES = st.lists(st.sampled_from(["/crcr approve", "/crcr status", "x", "", ">", "~~~", "  y"]), max_size=8)
+
+
+@given(LINES, st.integers(3, 8), st.booleans())
+def test_no_command_is_found_in_a_fence(lines: list[str], ticks: int, closed: bool) -> None:
+    fence = "`" * ticks
+    assert not has_command("\n".join([fence, *lines, *([fence] if closed else [])]))
+
+
+@given(LINES, st.sampled_from(["> ", ">", "    ", "\t", " "]))
+def test_no_command_is_found_in_a_quote_or_an_indented_line(lines: list[str], before: str) -> None:
+    assert not has_command("\n".join(before + line for line in lines))
+
+
+@given(LINES)
+def test_no_command_is_found_in_an_html_comment(lines: list[str]) -> None:
+    assert not has_command("\n".join(["<!--", *lines, "-->"]))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "/crcr waive o/r:" + '"' * 60_001,
+        "/crcr waive o/r:" + "until " * 10_000 + "because x",
+        "/crcr waive o/r until " + "0" * 60_000 + " because x",
+        "/crcr waive " + " " * 60_000,
+        "/crcr waive o/r:" + " " * 60_000 + "x",
+        "/crcr waive o/r because " + "\u202e" * 60_000,
+        "/crcr " + string.ascii_letters * 1_000,
+        "/crcr\n" * 10_000,
+        "`" * 60_000 + "x`\n/crcr status",
+        "<!--" * 15_000 + "\n/crcr",
+        " " * 60_000 + "\n/crcr status",
+    ],
+)
+def test_a_hostile_comment_costs_little(body: str) -> None:
+    started = time.process_time()
+    parse_commands(body)
+    assert time.process_time() - started < 0.5

@@ -1,0 +1,168 @@
+"""A downstream's Actions: how runs and jobs are asked for, and what their answers mean."""
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+
+from crcr.decide.model import Conclusion, RepoName
+from crcr.decide.outside import ActionsJob, ActionsRun
+from crcr.errors import OutsideUnsure
+from crcr.github import api_actions
+from crcr.github.api import Response
+
+REPO = RepoName("Org/Down")
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+RUN: dict[str, object] = {
+    "id": 3,
+    "run_attempt": 2,
+    "status": "completed",
+    "conclusion": "failure",
+    "display_title": "crcr 1-2-3",
+    "name": "Upstream",
+    "path": ".github/workflows/crcr.yml",
+    "event": "repository_dispatch",
+    "created_at": "2026-01-01T01:00:00+01:00",
+    "repository": {"id": 9},
+}
+JOB: dict[str, object] = {
+    "id": 4,
+    "run_attempt": 2,
+    "name": "test (3.11)",
+    "status": "completed",
+    "conclusion": "success",
+    "check_run_url": "https://api.github.com/repos/Org/Down/check-runs/44",
+    "started_at": "2026-01-01T00:00:00Z",
+    "completed_at": "2026-01-01T00:00:00Z",
+}
+
+
+def answer(body: object) -> Response:
+    return Response(200, {}, json.dumps(body).encode())
+
+
+def job(**changed: object) -> ActionsJob:
+    (found,) = api_actions.jobs(answer({"total_count": 1, "jobs": [JOB | changed]}), 2)
+    return found
+
+
+def test_every_call_has_its_method_path_and_points() -> None:
+    span = "2026-01-01T00%3A00%3A00Z..2026-01-01T01%3A00%3A00Z"
+    asked = [
+        api_actions.rerun(REPO, 3, failed_only=False),
+        api_actions.rerun(REPO, 3, failed_only=True),
+        api_actions.read_run(REPO, 3),
+        api_actions.list_runs(REPO, event="a&b", since=NOW, until=NOW.replace(hour=1, microsecond=9)),
+        api_actions.run_jobs(REPO, 3, 2),
+    ]
+    assert [(request.method, request.path, request.points) for request in asked] == [
+        ("POST", "/repos/Org/Down/actions/runs/3/rerun", 5),
+        ("POST", "/repos/Org/Down/actions/runs/3/rerun-failed-jobs", 5),
+        ("GET", "/repos/Org/Down/actions/runs/3", 1),
+        (
+            "GET",
+            f"/repos/Org/Down/actions/runs?event=a%26b&created={span}&per_page=50",
+            1,
+        ),
+        ("GET", "/repos/Org/Down/actions/runs/3/attempts/2/jobs?per_page=100", 1),
+    ]
+
+
+def test_a_number_that_is_none_makes_no_path() -> None:
+    with pytest.raises(ValueError):
+        api_actions.read_run(REPO, "3/../4")  # type: ignore[arg-type]
+
+
+def test_a_run_becomes_a_value() -> None:
+    expected = ActionsRun(
+        run_id=3,
+        attempt=2,
+        status="completed",
+        conclusion=Conclusion.FAILURE,
+        display_title="crcr 1-2-3",
+        workflow_name="Upstream",
+        workflow_path=".github/workflows/crcr.yml",
+        event="repository_dispatch",
+        created_at=NOW,
+    )
+    assert api_actions.run(answer(RUN)) == expected
+    assert api_actions.runs(answer({"total_count": 1, "workflow_runs": [RUN]})) == (expected,)
+
+
+def test_what_a_run_leaves_out_stays_empty() -> None:
+    bare = {"id": 3, "event": "push", "created_at": "2026-01-01T00:00:00Z", "status": None, "name": None}
+    found = api_actions.run(answer(bare))
+    assert (found.attempt, found.status, found.conclusion, found.is_over) == (1, "", None, False)
+    assert (found.display_title, found.workflow_name, found.workflow_path) == ("", "", "")
+
+
+CONCLUSIONS: list[tuple[str | None, Conclusion | None]] = [
+    *((each.value, each) for each in Conclusion if each is not Conclusion.NONE),
+    (None, None),
+    ("startup_failure", Conclusion.FAILURE),
+    ("stale", Conclusion.CANCELLED),
+    ("none", Conclusion.FAILURE),
+    ("", Conclusion.FAILURE),
+    ("perfect", Conclusion.FAILURE),
+]
+
+
+@pytest.mark.parametrize(("said", "meant"), CONCLUSIONS)
+def test_a_conclusion_nobody_heard_of_is_a_failure(said: str | None, meant: Conclusion | None) -> None:
+    assert api_actions.run(answer(RUN | {"conclusion": said})).conclusion is meant
+    assert job(conclusion=said).conclusion is meant
+
+
+def test_a_job_becomes_a_value() -> None:
+    assert job() == ActionsJob(
+        job_id=4,
+        check_run_id="44",
+        name="test (3.11)",
+        attempt=2,
+        status="completed",
+        conclusion=Conclusion.SUCCESS,
+        started_at=NOW,
+        completed_at=NOW,
+    )
+
+
+def test_a_job_that_waits_has_no_times_and_the_attempt_asked_for() -> None:
+    found = job(run_attempt=None, status="queued", started_at=None, completed_at=None)
+    assert (found.attempt, found.is_over, found.started_at, found.completed_at) == (2, False, None, None)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        None,
+        "",
+        "44",
+        "https://a/check-runs/",
+        "https://a/check-runs/4x",
+        "https://a/runs/44",
+        "/check-runs/٤",
+        "/check-runs/4\n",
+    ],
+)
+def test_a_check_run_that_is_not_named_by_a_number_is_not_known(url: str | None) -> None:
+    assert job(check_run_url=url).check_run_id is None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        None,
+        [],
+        {"workflow_runs": 1},
+        {"jobs": [{}]},
+        RUN | {"id": -1},
+        RUN | {"created_at": "2026-01-01T00:00:00"},
+    ],
+)
+def test_an_answer_that_cannot_be_read_leaves_the_outcome_open(body: object) -> None:
+    with pytest.raises(OutsideUnsure):
+        api_actions.run(answer(body))
+    with pytest.raises(OutsideUnsure):
+        api_actions.runs(answer(body))
+    with pytest.raises(OutsideUnsure):
+        api_actions.jobs(answer(body), 1)

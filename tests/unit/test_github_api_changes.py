@@ -1,0 +1,168 @@
+"""What changed: how files, comparisons, trees and pull requests are asked for, and when a list is not whole."""
+
+import json
+
+import pytest
+
+from crcr.decide.model import RepoName
+from crcr.decide.outside import ChangedFiles, Comparison, Target
+from crcr.errors import OutsideRefused, OutsideUnsure
+from crcr.github import api_changes
+from crcr.github.api import MAX_LIST_BYTES, Response, next_link, turned
+
+REPO = RepoName("Org/Up")
+HERE = Target(REPO, 9, 5)
+MORE = {
+    "link": '<https://api.github.test/x?page=2>; rel="next", <https://api.github.test/x?page=9>; rel="last"'
+}
+
+
+def page(body: object, *, more: bool = False, cut: bool = False) -> Response:
+    return Response(200, MORE if more else {}, json.dumps(body).encode(), cut)
+
+
+def files(count: int, start: int = 0) -> list[dict[str, str]]:
+    return [{"filename": f"f{number}", "patch": "@@"} for number in range(start, start + count)]
+
+
+def compared(commits: int, total: int, changed: list[dict[str, str]] | None) -> dict[str, object]:
+    listed = [{"sha": f"{number:040}"} for number in range(commits)]
+    return {"total_commits": total, "commits": listed} | ({} if changed is None else {"files": changed})
+
+
+def test_every_call_has_its_path() -> None:
+    asked = [
+        api_changes.pull_files(REPO, 7),
+        api_changes.compare(REPO, "main", "topic/a&b#1"),
+        api_changes.commit_tree(REPO, "abc/../d"),
+        api_changes.commit_pulls(REPO, "abc?x"),
+    ]
+    assert [(request.method, request.path) for request in asked] == [
+        ("GET", "/repos/Org/Up/pulls/7/files?per_page=100"),
+        ("GET", "/repos/Org/Up/compare/main...topic%2Fa%26b%231?per_page=100"),
+        ("GET", "/repos/Org/Up/git/commits/abc%2F..%2Fd"),
+        ("GET", "/repos/Org/Up/commits/abc%3Fx/pulls?per_page=100"),
+    ]
+    assert asked[0].most_bytes == MAX_LIST_BYTES
+
+
+def test_pages_are_counted_by_us() -> None:
+    request = api_changes.pull_files(REPO, 7)
+    assert turned(request, 1) is request
+    assert turned(request, 3).path == "/repos/Org/Up/pulls/7/files?per_page=100&page=3"
+
+
+LINKS: list[tuple[str, str | None]] = [
+    ("", None),
+    ('<https://a/x?page=1>; rel="prev", <https://a/x?page=3>; rel="next"', "https://a/x?page=3"),
+    ('<https://a/x?page=3>; rel="next"; title="a, b"', "https://a/x?page=3"),
+    ("<https://a/x>; rel=next", "https://a/x"),
+    ('<https://a/x>; rel="last"', None),
+    ('<https://a/x>; rel="nextish"', None),
+    ('<https://a/x?rel="next">; rel="last"', None),
+    ("nonsense <", None),
+    ("<" * 50_000, None),
+]
+
+
+@pytest.mark.parametrize(("header", "address"), LINKS)
+def test_the_next_page_stands_in_the_link_header(header: str, address: str | None) -> None:
+    assert next_link(Response(200, {"link": header}, b"")) == address
+
+
+@pytest.mark.parametrize(
+    ("base", "head"),
+    [
+        ("a...b", "c"),
+        ("a", "b..c"),
+        ("a", "fork:main"),
+        ("a", "b c"),
+        ("a", "b\n"),
+        ("", "a"),
+        ("a", "."),
+        ("..", "a"),
+    ],
+)
+def test_a_comparison_of_anything_but_two_names_is_refused(base: str, head: str) -> None:
+    with pytest.raises(OutsideRefused):
+        api_changes.compare(REPO, base, head)
+
+
+@pytest.mark.parametrize("sha", ["", ".", ".."])
+def test_a_commit_that_would_change_the_path_is_refused(sha: str) -> None:
+    for request in (api_changes.commit_tree, api_changes.commit_pulls):
+        with pytest.raises(OutsideRefused):
+            request(REPO, sha)
+
+
+def test_a_renamed_file_counts_under_both_names() -> None:
+    renamed = {"filename": "new", "previous_filename": "old", "status": "renamed"}
+    found = api_changes.changed_files([page([*files(1), renamed], more=True), page([renamed, *files(1, 1)])])
+    assert found == ChangedFiles(("f0", "old", "new", "f1"), complete=True)
+
+
+def test_a_list_of_files_as_long_as_githubs_longest_is_not_whole() -> None:
+    whole = [page(files(100, start)) for start in range(0, 2900, 100)]
+    assert api_changes.changed_files([*whole, page(files(99, 2900))]).complete
+    assert not api_changes.changed_files([*whole, page(files(100, 2900))]).complete
+
+
+def test_a_list_that_goes_on_or_is_too_large_is_not_whole() -> None:
+    assert not api_changes.changed_files([page(files(2), more=True)]).complete
+    cut = api_changes.changed_files([page(files(2), more=True), page([], cut=True)])
+    assert cut == ChangedFiles(("f0", "f1"), complete=False)
+
+
+def test_a_comparison_joins_its_pages() -> None:
+    first, second = compared(2, 3, files(2)), compared(1, 3, None)
+    found = api_changes.comparison([page(first, more=True), page(second)])
+    commits = (f"{0:040}", f"{1:040}", f"{0:040}")
+    assert found == Comparison(commits, ChangedFiles(("f0", "f1"), complete=True), complete=True)
+
+
+@pytest.mark.parametrize(
+    ("pages", "all_files", "all_commits"),
+    [
+        ([page(compared(1, 1, files(299)))], True, True),
+        ([page(compared(1, 1, files(300)))], False, True),
+        ([page(compared(1, 2, files(1)))], True, False),
+        ([page(compared(1, 1, None))], False, True),
+        ([page(compared(1, 2, files(1)), more=True), page({}, cut=True)], True, False),
+        ([page({}, cut=True)], False, False),
+        ([page(compared(0, 0, []))], True, True),
+    ],
+)
+def test_a_comparison_says_what_it_does_not_list(
+    pages: list[Response], all_files: bool, all_commits: bool
+) -> None:
+    found = api_changes.comparison(pages)
+    assert (found.files.complete, found.complete) == (all_files, all_commits)
+
+
+def pull(number: int, state: str, id: int, name: str) -> dict[str, object]:
+    return {"number": number, "state": state, "base": {"repo": {"id": id, "full_name": name}}}
+
+
+def test_only_open_pull_requests_into_this_repository_count() -> None:
+    listed = page(
+        [pull(1, "open", 9, "old/name"), pull(2, "closed", 9, "Org/Up"), pull(3, "open", 8, "org/up")]
+    )
+    assert api_changes.open_pulls(listed, HERE) == (1,)
+    assert api_changes.open_pulls(listed, Target(REPO, None, 5)) == (3,)
+
+
+def test_a_commits_tree_is_read() -> None:
+    assert api_changes.tree_sha(page({"sha": "a", "tree": {"sha": "b", "url": ""}})) == "b"
+
+
+@pytest.mark.parametrize("body", [None, {}, [{}], [1], {"tree": 1}, {"commits": [], "total_commits": "1"}])
+def test_an_answer_that_cannot_be_read_leaves_the_outcome_open(body: object) -> None:
+    answer = page(body)
+    with pytest.raises(OutsideUnsure):
+        api_changes.changed_files([answer])
+    with pytest.raises(OutsideUnsure):
+        api_changes.comparison([answer])
+    with pytest.raises(OutsideUnsure):
+        api_changes.tree_sha(answer)
+    with pytest.raises(OutsideUnsure):
+        api_changes.open_pulls(answer, HERE)

@@ -1,0 +1,196 @@
+"""Check runs: what is sent, cut to what GitHub takes, and which of them are found."""
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crcr.decide.check_runs import Annotation, Button, CheckStatus, Shown
+from crcr.decide.model import Conclusion, RepoName
+from crcr.decide.outside import FoundCheck
+from crcr.errors import OutsideRefused, OutsideUnsure
+from crcr.github import api_checks
+from crcr.github.api import MAX_LIST_BYTES, Request, Response
+
+REPO = RepoName("Org/Up")
+SHA = "a" * 40
+WAITING = Shown(status=CheckStatus.QUEUED, title="Waiting", summary="Soon.")
+DONE = Shown(
+    status=CheckStatus.COMPLETED,
+    conclusion=Conclusion.FAILURE,
+    title="2 failed",
+    summary="See below.",
+    text="| a |",
+    annotations=(Annotation("src/a.py", 7, "broke", "It broke."),),
+    buttons=(Button("Run again", "Run what failed again", "rerun"),),
+    details_url="https://relay.test/d/1",
+    started_at=datetime(2026, 1, 1, 1, 30, 0, 999, tzinfo=timezone(timedelta(hours=1))),
+    completed_at=datetime(2026, 1, 1, 1, tzinfo=UTC),
+)
+
+
+def sent(request: Request) -> Any:
+    return json.loads(request.body or b"")
+
+
+def output(shown: Shown) -> Any:
+    return sent(api_checks.update_check(REPO, 1, shown))["output"]
+
+
+def test_a_check_is_created_with_all_that_it_shows() -> None:
+    request = api_checks.create_check(
+        REPO, head_sha=SHA, name="crcr/gate", external_id="g/1", shown=DONE, keep=90
+    )
+    assert (request.method, request.path, request.points, request.keep) == (
+        "POST",
+        "/repos/Org/Up/check-runs",
+        5,
+        90,
+    )
+    assert not request.creates_content
+    assert sent(request) == {
+        "name": "crcr/gate",
+        "head_sha": SHA,
+        "external_id": "g/1",
+        "status": "completed",
+        "conclusion": "failure",
+        "started_at": "2026-01-01T00:30:00Z",
+        "completed_at": "2026-01-01T01:00:00Z",
+        "details_url": "https://relay.test/d/1",
+        "output": {
+            "title": "2 failed",
+            "summary": "See below.",
+            "text": "| a |",
+            "annotations": [
+                {
+                    "path": "src/a.py",
+                    "start_line": 7,
+                    "end_line": 7,
+                    "annotation_level": "failure",
+                    "message": "It broke.",
+                    "title": "broke",
+                }
+            ],
+        },
+        "actions": [{"label": "Run again", "description": "Run what failed again", "identifier": "rerun"}],
+    }
+
+
+def test_an_update_replaces_text_and_buttons_and_names_nothing() -> None:
+    request = api_checks.update_check(REPO, 12, WAITING)
+    assert (request.method, request.path, request.points) == ("PATCH", "/repos/Org/Up/check-runs/12", 5)
+    assert sent(request) == {
+        "status": "queued",
+        "output": {"title": "Waiting", "summary": "Soon.", "text": ""},
+        "actions": [],
+    }
+
+
+def test_an_end_is_sent_only_when_the_check_is_completed() -> None:
+    running = replace(DONE, status=CheckStatus.IN_PROGRESS)
+    body = sent(api_checks.update_check(REPO, 1, running))
+    assert body["status"] == "in_progress"
+    assert not {"conclusion", "completed_at"} & set(body)
+
+
+@pytest.mark.parametrize("conclusion", [Conclusion.NONE, None])
+def test_a_conclusion_that_github_does_not_know_is_our_mistake(conclusion: Conclusion | None) -> None:
+    with pytest.raises(ValueError, match="conclusion"):
+        api_checks.update_check(REPO, 1, replace(DONE, conclusion=conclusion))
+
+
+@pytest.mark.parametrize("conclusion", [each for each in Conclusion if each is not Conclusion.NONE])
+def test_every_other_conclusion_is_sent_as_it_is(conclusion: Conclusion) -> None:
+    body = sent(api_checks.update_check(REPO, 1, replace(DONE, conclusion=conclusion)))
+    assert body["conclusion"] == conclusion.value
+
+
+@pytest.mark.parametrize("size", [65_534, 65_535])
+def test_what_fits_is_not_cut(size: int) -> None:
+    said = output(replace(DONE, title="t" * 255, summary="s" * size, text="é" * size))
+    assert (said["title"], said["summary"], said["text"]) == ("t" * 255, "s" * size, "é" * size)
+
+
+def test_what_does_not_fit_is_cut_where_a_reader_sees_it() -> None:
+    said = output(replace(DONE, title="t" * 256, summary="s" * 65_536, text="é" * 200_000))
+    assert said["title"] == "t" * 254 + "…"
+    for name in ("summary", "text"):
+        assert len(said[name]) == 65_535
+        assert said[name].endswith("… cut")
+
+
+def test_no_more_annotations_and_buttons_than_github_takes() -> None:
+    many = replace(DONE, annotations=DONE.annotations * 51, buttons=DONE.buttons * 4)
+    body = sent(api_checks.update_check(REPO, 1, many))
+    assert (len(body["output"]["annotations"]), len(body["actions"])) == (50, 3)
+
+
+def test_buttons_are_cut_to_their_size() -> None:
+    button = Button("l" * 21, "d" * 41, "i" * 21)
+    (action,) = sent(api_checks.update_check(REPO, 1, replace(DONE, buttons=(button,))))["actions"]
+    assert action == {"label": "l" * 19 + "…", "description": "d" * 39 + "…", "identifier": "i" * 20}
+
+
+def test_annotations_are_kept_to_what_github_takes() -> None:
+    said = (
+        Annotation("", 1, "t", "no path"),
+        Annotation("a", 1, "t", ""),
+        Annotation("b", -3, "t" * 300, "é" * 40_000),
+    )
+    (kept,) = output(replace(DONE, annotations=said))["annotations"]
+    assert (kept["path"], kept["start_line"], kept["end_line"], len(kept["title"])) == ("b", 1, 1, 255)
+    assert 65_530 < len(kept["message"].encode()) <= 65_536
+    assert kept["message"].endswith("é\n\n… cut")
+
+
+@given(st.text(st.characters(), max_size=300), st.text(st.characters(), max_size=300))
+def test_no_text_makes_a_body_that_cannot_be_read(title: str, message: str) -> None:
+    hostile = replace(
+        DONE,
+        title=title,
+        summary=message,
+        text=message,
+        annotations=(Annotation(title or "a", 1, title, message or "a"),),
+        buttons=(Button(title, message, title),),
+    )
+    body = sent(api_checks.update_check(REPO, 1, hostile))
+    json.dumps(body, ensure_ascii=False).encode()
+    assert len(body["output"]["title"]) <= 255
+
+
+def test_lone_surrogates_are_replaced() -> None:
+    assert output(replace(DONE, title="a\ud800b"))["title"] == "a?b"
+
+
+def test_checks_are_looked_for_by_commit_and_name() -> None:
+    request = api_checks.find_checks(REPO, "refs/../x", "crcr/gate & more")
+    assert (request.method, request.points, request.most_bytes) == ("GET", 1, MAX_LIST_BYTES)
+    assert request.path == (
+        "/repos/Org/Up/commits/refs%2F..%2Fx/check-runs"
+        "?check_name=crcr%2Fgate%20%26%20more&filter=all&per_page=100"
+    )
+
+
+@pytest.mark.parametrize("sha", ["", ".", ".."])
+def test_a_commit_that_would_change_the_path_is_refused(sha: str) -> None:
+    with pytest.raises(OutsideRefused):
+        api_checks.find_checks(REPO, sha, "crcr/gate")
+
+
+def test_found_checks_become_values() -> None:
+    body = b'{"total_count":2,"check_runs":[{"id":4,"external_id":"g/1","app":{"id":1}},{"id":5,"external_id":null}]}'
+    assert api_checks.found_checks(Response(200, {}, body)) == (FoundCheck(4, "g/1"), FoundCheck(5, None))
+    assert api_checks.check_run_id(Response(201, {}, b'{"id":4}')) == 4
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b'{"check_runs":{}}', b'{"check_runs":[{"id":"4"}]}', b'{"id":0}']
+)
+def test_an_answer_that_cannot_be_read_leaves_the_outcome_open(body: bytes) -> None:
+    for reader in (api_checks.found_checks, api_checks.check_run_id):
+        with pytest.raises(OutsideUnsure):
+            reader(Response(200, {}, body))

@@ -1,0 +1,94 @@
+"""People: how roles, comments and reactions are asked for, and which role an answer gives."""
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+
+from crcr.decide.model import RepoName
+from crcr.decide.outside import PostedComment, Role
+from crcr.errors import OutsideRefused, OutsideUnsure
+from crcr.github import api_people
+from crcr.github.api import MAX_LARGE_BYTES, Response
+
+REPO = RepoName("Org/Up")
+SINCE = datetime(2026, 1, 1, 0, 0, 0, 5, tzinfo=UTC)
+
+
+def answer(body: object) -> Response:
+    return Response(200, {}, json.dumps(body).encode())
+
+
+def test_every_call_has_its_method_path_and_points() -> None:
+    asked = [
+        api_people.permission(REPO, "dependabot[bot]/../x"),
+        api_people.comment(REPO, 7, "Hello"),
+        api_people.comments(REPO, 7, SINCE),
+        api_people.react(REPO, 8, "+1"),
+    ]
+    assert [(request.method, request.path, request.points) for request in asked] == [
+        ("GET", "/repos/Org/Up/collaborators/dependabot%5Bbot%5D%2F..%2Fx/permission", 1),
+        ("POST", "/repos/Org/Up/issues/7/comments", 5),
+        ("GET", "/repos/Org/Up/issues/7/comments?since=2026-01-01T00%3A00%3A00Z&per_page=100", 1),
+        ("POST", "/repos/Org/Up/issues/comments/8/reactions", 5),
+    ]
+    assert [json.loads(asked[at].body or b"") for at in (1, 3)] == [{"body": "Hello"}, {"content": "+1"}]
+    assert asked[2].most_bytes == MAX_LARGE_BYTES
+
+
+def test_only_a_comment_is_content_that_people_are_notified_of() -> None:
+    assert api_people.comment(REPO, 7, "Hello").creates_content
+    assert not api_people.react(REPO, 8, "+1").creates_content
+
+
+@pytest.mark.parametrize("login", ["", ".", ".."])
+def test_a_login_that_would_change_the_path_is_refused(login: str) -> None:
+    with pytest.raises(OutsideRefused):
+        api_people.permission(REPO, login)
+
+
+def test_a_login_that_is_no_text_names_nobody() -> None:
+    assert api_people.permission(REPO, "a\ud800").path.endswith("/a%3F/permission")
+
+
+def test_a_comment_longer_than_github_takes_is_cut_where_a_reader_sees_it() -> None:
+    said = json.loads(api_people.comment(REPO, 7, "x" * 70_000).body or b"")["body"]
+    assert len(said) == 65_536
+    assert said.endswith("x\n\n… cut")
+
+
+ROLES: list[tuple[dict[str, object], Role]] = [
+    ({"permission": "admin", "role_name": "admin"}, Role.ADMIN),
+    ({"permission": "write", "role_name": "maintain"}, Role.MAINTAIN),
+    ({"permission": "write", "role_name": "write"}, Role.WRITE),
+    ({"permission": "read", "role_name": "triage"}, Role.TRIAGE),
+    ({"permission": "read", "role_name": "read"}, Role.READ),
+    ({"permission": "none", "role_name": "none"}, Role.NONE),
+    ({"permission": "write", "role_name": "release captain"}, Role.WRITE),
+    ({"permission": "read", "role_name": "ADMIN"}, Role.READ),
+    ({"permission": "admin"}, Role.ADMIN),
+    ({"permission": "write", "role_name": None}, Role.WRITE),
+    ({"permission": "emperor", "role_name": ""}, Role.NONE),
+]
+
+
+@pytest.mark.parametrize(("body", "role"), ROLES)
+def test_a_role_is_read_by_its_name_and_else_by_its_permission(body: dict[str, object], role: Role) -> None:
+    assert api_people.role(answer(body)) is role
+
+
+def test_comments_become_values() -> None:
+    listed = answer([{"id": 1, "body": "/crcr rerun", "user": None}, {"id": 2}, {"id": 3, "body": None}])
+    assert api_people.posted_comments(listed) == (
+        PostedComment(1, "/crcr rerun"),
+        PostedComment(2, ""),
+        PostedComment(3, ""),
+    )
+    assert api_people.comment_id(answer({"id": 4, "body": "x"})) == 4
+
+
+@pytest.mark.parametrize("body", [None, {}, [{}], {"role_name": "admin"}, {"permission": 5}, {"id": "x"}])
+def test_an_answer_that_cannot_be_read_gives_no_role_and_no_comment(body: object) -> None:
+    for reader in (api_people.role, api_people.comment_id, api_people.posted_comments):
+        with pytest.raises(OutsideUnsure):
+            reader(answer(body))

@@ -80,7 +80,7 @@ def test_only_the_command_line_and_tests_know_the_simulator() -> None:
 
 def test_only_wiring_the_command_line_and_the_docs_know_the_settings() -> None:
     users = {room_of(path) for path in modules() if "settings" in rooms_imported(path)}
-    assert users <= {"settings", "wiring", "front", "cli", "docs"}
+    assert users <= {"settings", "ground", "handlers", "wiring", "front", "cli", "docs"}
 
 
 @pytest.mark.parametrize("path", [p for p in modules() if room_of(p) == "decide"], ids=lambda path: path.stem)

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -72,7 +73,7 @@ class Outage:
             out, errors = await process.process.communicate()
             return await process.ended(), out.decode(), errors.decode()
 
-    def rows(self, sql: str) -> list[tuple[str, str]]:
+    def rows(self, sql: str) -> list[Any]:
         with closing(sqlite3.connect(self.folder / "crcr.db")) as connection:
             return connection.execute(sql).fetchall()
 

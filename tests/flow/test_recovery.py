@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 
 from crcr.decide.recovery import RecoveryReport
-from crcr.deliver.recover import Recovery
-from crcr.record.recovery import RecoveryStore
 from crcr.sim.github import Match, PullRequest
 from crcr.wiring import Seams, build
 from stage import UPSTREAM, Stage, stage
@@ -21,20 +19,8 @@ LOG = "/app/hook/deliveries"
 HOUR = timedelta(hours=1)
 
 
-def recovery(it: Stage) -> Recovery:
-    services = it.services
-    return Recovery(
-        services.github,
-        RecoveryStore(services.database),
-        services.webhook,
-        clock=it.clock,
-        stopping=services.stopping,
-        on_crash=it.crashes.append,
-    )
-
-
 async def recover(it: Stage) -> RecoveryReport:
-    report = await recovery(it).run()
+    report = (await it.services.reconciler.run()).recovery
     await it.act()
     return report
 
@@ -233,9 +219,7 @@ async def test_runs_at_once_and_a_live_webhook_between_them_take_each_guid_once(
         it.github.faults.clear()
         missed = {each.guid for each in it.github.deliveries()}
         live = [it.github.redeliver(guid) for guid in sorted(missed)]
-        (one, two), _ = await asyncio.gather(
-            asyncio.gather(recovery(it).run(), recovery(it).run()), asyncio.gather(*live)
-        )
+        (one, two), _ = await asyncio.gather(asyncio.gather(recover(it), recover(it)), asyncio.gather(*live))
         await it.act()
 
         assert set(guids(it)) == missed

@@ -30,19 +30,16 @@ from commits import (
 )
 from crcr.decide.check_runs import GATE_NAME, CheckStatus, Shown
 from crcr.decide.checks import (
-    Act,
     CheckPolicy,
-    Published,
     Tier,
     Wanted,
-    ending,
     is_labelled,
-    next_act,
     wanted_checks,
 )
 from crcr.decide.commit import Backend, Job, Subject, Verdict, Waiver
 from crcr.decide.gate import GateState, judge_gate
 from crcr.decide.model import Conclusion, DispatchState, Level
+from crcr.decide.publication import Act, Published, ending, next_act
 
 C, D = Conclusion, DispatchState
 QUEUED, IN_PROGRESS, COMPLETED = CheckStatus.QUEUED, CheckStatus.IN_PROGRESS, CheckStatus.COMPLETED

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from crcr.decide.allowlist import Authors, Checked, Entry
+from crcr.decide.allowlist import Checked, Entry
 from crcr.decide.allowlist_options import closest, read_oncalls, read_options
 from crcr.decide.allowlist_tree import (
     Findings,
@@ -146,9 +146,6 @@ def _check_duties(entry: Entry, findings: Findings) -> None:
         )
     if not entry.oncalls and entry.level is Level.L3:
         findings.warning(entry.line, f"{entry.name} is at L3 and has no on-calls")
-    if entry.authors is Authors.APPROVED:
-        hint = "use authors: trusted until a later release takes `/crcr approve`"
-        findings.warning(entry.line, f"{entry.name} waits for approvals that nobody can give yet", hint)
     if entry.jobs is None and entry.level is Level.L4:
         hint = (
             "without jobs the gate must be able to read the repository's Actions to know when it is complete"

@@ -1,8 +1,6 @@
-"""Which checks a commit should have now, and what becomes of the ones it has.
+"""Which checks a commit should have now, and what they show.
 
-`wanted_checks` says what should be shown, from recorded facts alone; `next_act` compares one of these with what
-was last published and says what to ask of GitHub. Together they are level-triggered: whatever was missed,
-repeated or reordered, the next look sets it right.
+From recorded facts alone; what is to be asked of GitHub for it is worked out in `publication`.
 """
 
 from collections import Counter
@@ -313,45 +311,3 @@ def _job_conclusion(part: Part, job: Job) -> Conclusion:
     if part.standing is Standing.FAILED and harmless:
         return Conclusion.FAILURE  # a probe's unexpected success
     return job.conclusion
-
-
-# From what is wanted to what is asked
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Published:
-    """The newest check of a name that we know to be on the commit, or to be on its way."""
-
-    tier: Tier
-    incarnation: str
-    is_open: bool
-    digest: str
-    awaited: bool = False
-
-
-class Act(StrEnum):
-    NOTHING = "nothing"
-    CREATE = "create"
-    UPDATE = "update"
-    END = "end"
-
-
-def next_act(published: Published | None, wanted: Wanted | None, digest: str) -> Act:
-    """What to do about one name. A completed check does not reopen: a new one of the same name takes its place."""
-    if wanted is None:
-        return Act.END if published is not None and published.is_open else Act.NOTHING
-    if published is None:
-        return Act.CREATE
-    opens = wanted.shown.status is not CheckStatus.COMPLETED
-    if published.awaited and opens:
-        return Act.CREATE  # it only looked completed to us; to GitHub it is
-    if not published.is_open and (opens or published.incarnation != wanted.incarnation):
-        return Act.CREATE
-    return Act.NOTHING if published.digest == digest else Act.UPDATE
-
-
-def ending(tier: Tier, reason: str) -> Shown:
-    """How an open check ends that is no longer wanted. A gate never ends in a way that lets a merge through."""
-    conclusion = Conclusion.CANCELLED if tier is Tier.GATE else Conclusion.NEUTRAL
-    summary = f"This check ended without a result: {reason}."
-    return Shown(status=CheckStatus.COMPLETED, conclusion=conclusion, title=reason, summary=summary)

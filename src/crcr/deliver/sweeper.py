@@ -44,19 +44,14 @@ class Sweeper:
 
 
 async def repeat(
-    act: Callable[[], Awaitable[None]],
-    every_s: float,
-    clock: Clock,
-    stopping: asyncio.Event,
-    *,
-    at_once: bool = False,
+    act: Callable[[], Awaitable[None]], every_s: float, clock: Clock, stopping: asyncio.Event
 ) -> None:
     """Do `act` every `every_s` seconds until `stopping`; a store that is away is waited for."""
-    if not at_once:
-        await wait(every_s, clock, stopping)
     while not stopping.is_set():
+        await wait(every_s, clock, stopping)
+        if stopping.is_set():
+            return
         try:
             await act()
         except StoreUnavailable as fault:
             log.warning("loop_waits_for_store", act=getattr(act, "__name__", "act"), error=str(fault))
-        await wait(every_s, clock, stopping)

@@ -197,3 +197,8 @@ _READERS: dict[str, Callable[[bytes], Event]] = {
     "repository": _reader("repository", shapes.RepositoryBody, _repository_moved),
     "ping": _reader("ping", shapes.PingBody, _ping),
 }
+
+
+def events() -> tuple[str, ...]:
+    """The events that the relay acts on, which an App must subscribe to."""
+    return tuple(_READERS)

@@ -214,8 +214,9 @@ class Commands:
         head_sha = scene.pull.head_sha
         if await self._desk.retry(scene.tx, scene.upstream, head_sha, wanted.downstream, scene.now):
             return _DONE
-        whom = code(str(wanted.downstream)) if wanted.downstream else "no backend"
-        words = f"there is nothing to run again: {whom} has failed on this commit at L3 or L4"
+        if wanted.downstream is None:
+            return _Reply(ok=False, words="there is nothing to run again: no backend of L3 or L4 fails here")
+        words = f"{code(str(wanted.downstream))} has nothing to run again on this commit, or is not at L3 or L4"
         return _Reply(ok=False, words=words)
 
     async def _approve(self, scene: _Scene) -> _Reply:

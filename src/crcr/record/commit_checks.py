@@ -12,20 +12,11 @@ import msgspec
 from sqlalchemy import bindparam, text, update
 
 from crcr.decide.check_runs import GATE_NAME, CheckStatus, CheckToPublish, Shown
-from crcr.decide.checks import (
-    Act,
-    CheckPolicy,
-    Published,
-    Tier,
-    Wanted,
-    ending,
-    next_act,
-    recheck_at,
-    wanted_checks,
-)
+from crcr.decide.checks import CheckPolicy, Tier, Wanted, recheck_at, wanted_checks
 from crcr.decide.commit import Commit
 from crcr.decide.gate import GateJudgement, Policy, judge_gate
 from crcr.decide.model import RepoName
+from crcr.decide.publication import Act, Published, ending, next_act
 from crcr.record.allowlists import Allowlists
 from crcr.record.commit_facts import load_commit
 from crcr.record.database import Database, Row, Tx

@@ -12,11 +12,11 @@ from sqlalchemy import text
 
 from crcr.decide.checks import Tier
 from crcr.decide.command_answer import offer
-from crcr.decide.commit import Backend, Subject
+from crcr.decide.commit import Backend
 from crcr.decide.events import Asked, CheckAsked, Commented
 from crcr.decide.gate import GateJudgement, judge_backend
 from crcr.decide.model import DeliveryState, EffectKind, Level, RepoName
-from crcr.decide.reruns import Again, run_again, run_failed_again
+from crcr.decide.reruns import run_again, run_failed_again
 from crcr.decide.upstream import Ignored, Receipt, Seen, Taken
 from crcr.record.commit_checks import CommitChecks
 from crcr.record.database import Database, Row, Tx
@@ -91,8 +91,9 @@ class Desk:
         asked = 0
         for subject in commit.subjects:
             for backend in subject.backends:
-                if downstream is None or backend.name == downstream:
-                    wanted = self._wanted(subject, backend, now, failing_only=True)
+                if downstream in (None, backend.name) and _may_run_again(backend):
+                    judged = judge_backend(backend, subject.waivers, self._checks.timeouts, now)
+                    wanted = run_failed_again(judged)
                     if downstream is not None and not wanted:
                         wanted = run_again(backend)
                     asked += await ask_again(tx, upstream, subject, backend, wanted=wanted, now=now)
@@ -143,19 +144,11 @@ class Desk:
         asked = 0
         for subject in commit.subjects:
             for backend in subject.backends:
-                if check is not None and backend.name.key != check["downstream"]:
+                if not _may_run_again(backend) or (check and backend.name.key != check["downstream"]):
                     continue
                 wanted = run_again(backend, only_run=run_id)
                 asked += await ask_again(tx, upstream, subject, backend, wanted=wanted, now=now)
         return asked
-
-    def _wanted(
-        self, subject: Subject, backend: Backend, now: datetime, *, failing_only: bool
-    ) -> tuple[Again, ...]:
-        if backend.entry is None or backend.entry.level < Level.L3:
-            return ()
-        judged = judge_backend(backend, subject.waivers, self._checks.timeouts, now)
-        return run_failed_again(judged) if failing_only else run_again(backend)
 
     async def offers(self, upstream: RepoName, head_sha: str, now: datetime) -> tuple[tuple[int, str], ...]:
         """For each pull request on the head whose gate is blocked: its number and the ready commands."""
@@ -168,6 +161,10 @@ class Desk:
 
     async def judged(self, tx: Tx, upstream: RepoName, head_sha: str, now: datetime) -> GateJudgement | None:
         return (await self._checks.judged(tx, upstream, head_sha, now))[1]
+
+
+def _may_run_again(backend: Backend) -> bool:
+    return backend.entry is not None and backend.entry.level >= Level.L3
 
 
 def _delivery_row(receipt: Receipt, event: Asked) -> dict[str, Any]:

@@ -131,7 +131,7 @@ class Settings(BaseModel):
             "GATE_TIMEOUT",
             "gate_timeout",
             readers.duration,
-            "how long the gate waits from the dispatch on; never below the job's time-out (read now, used by a later release)",
+            "how long the gate waits from the dispatch on; never below the job's time-out",
             default="8h",
         ),
     ]

@@ -53,7 +53,7 @@ class UpstreamSetting(BaseModel):
             "",
             "upstream.gate",
             _gate,
-            "whether every head gets the check `crcr/gate`; `auto`: once an L4 was listed (read now, used by a later release)",
+            "whether every head gets the check `crcr/gate`; `auto`: once an L4 was listed",
             default="auto",
         ),
     ]
@@ -63,7 +63,7 @@ class UpstreamSetting(BaseModel):
             "",
             "upstream.label_prefixes",
             readers.list_of_texts,
-            "what a label begins with that asks for an L3 device (read now, used by a later release)",
+            "what a label begins with that asks for an L3 device",
             default="ciflow/crcr/",
         ),
     ]
@@ -73,7 +73,7 @@ class UpstreamSetting(BaseModel):
             "",
             "upstream.l3_conclusion",
             readers.one_of("neutral", "failure"),
-            "how the check of a failed L3 job ends: `neutral` or `failure` (red, still not required; used by a later release)",
+            "how the check of a failed L3 job ends: `neutral` or `failure` (red, still not required)",
             default="neutral",
         ),
     ]
@@ -83,7 +83,7 @@ class UpstreamSetting(BaseModel):
             "",
             "upstream.l3_pending",
             readers.one_of("in_progress", "neutral"),
-            "how a running L3 job shows; `neutral` for merge tools that wait for every pending check (used by a later release)",
+            "how a running L3 job shows; `neutral` for merge tools that wait for every pending check",
             default="in_progress",
         ),
     ]

@@ -1,0 +1,41 @@
+"""The manifest that maintainers create the App from asks for what the relay uses, and for nothing else."""
+
+import json
+from pathlib import Path
+
+from crcr.github import api
+from crcr.receive import webhook_events
+
+MANIFEST = json.loads(
+    (Path(__file__).parent.parent.parent / "docs" / "examples" / "app-manifest.json").read_text()
+)
+ALWAYS_SENT = {"ping", "installation", "installation_repositories"}
+FOR_GITHUB_ITSELF = {"statuses", "merge_queues"}
+"""One lets GitHub offer the App as the source of a required check, the other lets its events through."""
+
+
+def used_permissions() -> dict[str, str]:
+    used: dict[str, str] = {}
+    for name, value in vars(api).items():
+        if name.isupper() and name.endswith(("_READ", "_WRITE")):
+            for permission, access in value:
+                used[permission] = max(used.get(permission, "read"), access)
+    return used
+
+
+def test_the_manifest_asks_for_the_permissions_that_calls_are_made_with() -> None:
+    asked = MANIFEST["default_permissions"]
+
+    assert {
+        name: access for name, access in asked.items() if name not in FOR_GITHUB_ITSELF
+    } == used_permissions()
+    assert set(asked) >= FOR_GITHUB_ITSELF
+
+
+def test_the_manifest_subscribes_to_the_events_that_are_acted_on() -> None:
+    assert set(MANIFEST["default_events"]) == set(webhook_events.events()) - ALWAYS_SENT
+
+
+def test_a_public_app_can_be_installed_by_downstreams() -> None:
+    assert MANIFEST["public"] is True
+    assert MANIFEST["hook_attributes"]["url"].endswith("/github/webhook")

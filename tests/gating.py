@@ -85,7 +85,8 @@ def check(it: Stage, name: str, sha: str) -> CheckRun:
 
 
 async def say(it: Stage, pull: PullRequest, body: str, *, author: str = "maintainer") -> Any:
-    """Somebody comments; the relay does what follows."""
+    """Somebody comments, a second after whatever was before; the relay does what follows."""
+    it.clock.advance(1)
     comment = await it.github.comment_pr(pull, body, author=author)
     await it.act()
     return comment

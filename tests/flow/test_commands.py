@@ -330,6 +330,17 @@ async def test_an_answer_is_given_once_even_if_github_s_answer_to_it_is_lost(
         assert (len(answers(it, pull)), reactions(comment)) == (1, ["+1"])
 
 
+async def test_an_answer_is_given_once_even_if_github_asks_to_wait_before_the_reaction(tmp_path: Path) -> None:
+    async with gated(tmp_path) as it:
+        pull = await open_pull(it)
+        it.github.faults.secondary_limit(on=Match("POST", "*/reactions"), times=2)
+        comment = await say(it, pull, "/crcr status")
+        for _ in range(5):
+            await it.pass_time(90)
+
+        assert (len(answers(it, pull)), reactions(comment)) == (1, ["+1"])
+
+
 async def test_an_answer_that_never_reached_github_is_given_later(tmp_path: Path) -> None:
     async with gated(tmp_path) as it:
         pull = await open_pull(it)

@@ -243,7 +243,7 @@ async def test_runs_that_ended_without_a_single_report_are_missing_in_the_end(tm
         for job in newest_run(it).jobs:
             it.github.ci.complete(newest_run(it), job, "success")
         await look(it, 7 * HOUR)
-        await it.services.reconciler.reconcile()
+        await it.services.reconciler.run()
         await look(it, 10 * MINUTE)
         assert gate(it, pull) == "pending"
         await look(it, HOUR)
@@ -261,7 +261,7 @@ async def test_runs_that_ended_without_a_single_report_are_missing_in_the_end(tm
         ("jobs: [build], gate_timeout: 7h", 7),
         ("jobs: [build], gate_timeout: 20h", 20),
         ("jobs: [build], gate_timeout: 1h", 6),
-        ("jobs: [build], gate_timeout: 1h, job_timeout: 2h", 2),
+        ("jobs: [build], gate_timeout: 2h, job_timeout: 2h", 2),
         ("jobs: [build], job_timeout: 24h", 24),
     ],
 )

@@ -1,4 +1,5 @@
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -143,7 +144,8 @@ def _comment(issue: dict[str, Any] | None = None, **changes: Any) -> dict[str, A
     return {
         "action": "created",
         "issue": {"number": 12, "pull_request": {"url": "https://x/pulls/12"}} if issue is None else issue,
-        "comment": {"id": 99, "body": "/crcr status", "user": PERSON} | changes,
+        "comment": {"id": 99, "body": "/crcr status", "user": PERSON, "created_at": "2026-01-01T00:00:00Z"}
+        | changes,
         "repository": REPOSITORY,
         "installation": {"id": 3},
     }
@@ -159,6 +161,7 @@ def test_a_commanding_comment_is_read_in_full() -> None:
         author="Octo-Cat",
         author_is_person=True,
         body=body,
+        created_at=datetime(2026, 1, 1, tzinfo=UTC),
         installation_id=3,
     )
 

@@ -23,6 +23,15 @@ def demo(
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port of the relay; 0 takes a free one.")
     ] = 8000,
+    github_port: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=65535,
+            help="Port of the simulated GitHub; 0 takes a free one.",
+            show_default="8001, or a free one",
+        ),
+    ] = None,
     length: Annotated[
         timedelta | None,
         typer.Option("--for", parser=duration, metavar="DURATION", help="Stop after so long, such as 30s."),
@@ -37,10 +46,13 @@ def demo(
 ) -> None:
     """Run the relay against a simulated GitHub with a handful of lively backends, to look around.
 
-    Pull requests open, change and close; backends queue, pass, fail and fall silent. Never needs the network.
+    Pull requests open, change, are blocked, waived and merged; backends queue, pass, fail and fall silent. Never
+    needs the network.
     """
     from crcr.cli import demonstration, serving
 
-    show = demonstration.Show(seed=seed, speed=speed, length=length, data=data, verbose=verbose)
+    show = demonstration.Show(
+        seed=seed, speed=speed, github_port=github_port, length=length, data=data, verbose=verbose
+    )
     with serving.listen(host, port) as listener:
         serving.run(demonstration.perform(show, listener))

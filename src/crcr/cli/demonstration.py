@@ -29,15 +29,16 @@ from crcr.errors import NotPossible
 from crcr.front import build_app
 from crcr.github.lanes import Lanes
 from crcr.settings import Settings, load_settings
-from crcr.sim.demo_world import BACKENDS
 from crcr.sim.github import GitHub
 from crcr.sim.server import serve as serve_github
-from crcr.sim.traffic import UPSTREAM, demo_world, run_traffic
+from crcr.sim.traffic import BLOCKED, LABELLED, UPSTREAM, demo_world, run_traffic
 from crcr.wiring import Seams, Services, build
 
 log = structlog.get_logger(__name__)
 
 _GRACE_S = 2
+_HOST = "127.0.0.1"
+_GITHUB_PORT = 8001
 _ALLOWLIST = "blob/main/.github/crcr-allowlist.yml"
 
 
@@ -45,6 +46,8 @@ _ALLOWLIST = "blob/main/.github/crcr-allowlist.yml"
 class Show:
     seed: int
     speed: float
+    github_port: int | None
+    """None takes the usual one, or any other when somebody has it."""
     length: timedelta | None
     data: Path | None
     verbose: bool
@@ -95,10 +98,22 @@ async def _github(show: Show, url: str) -> AsyncIterator[GitHub]:
     direct = httpx.AsyncHTTPTransport()
     async with (
         GitHub(seed=show.seed, webhook_url=f"{url}/github/webhook", transport=direct) as github,
-        serve_github(github),
+        serve_github(github, host=_HOST, port=_port_for_github(show)),
     ):
         demo_world(github)
         yield github
+
+
+def _port_for_github(show: Show) -> int:
+    wanted = _GITHUB_PORT if show.github_port is None else show.github_port
+    try:
+        socket.create_server((_HOST, wanted)).close()
+    except OSError as fault:
+        if show.github_port is None:
+            return 0
+        hint = "choose another with --github-port, or --github-port 0 for any free one"
+        raise NotPossible(f"{_HOST} port {wanted}: {fault.strerror}", hint=hint) from None
+    return wanted
 
 
 def _relay(show: Show, folder: Path, github: GitHub, url: str) -> Services:
@@ -129,13 +144,14 @@ def demo_settings(folder: Path, github: GitHub, url: str) -> Settings:
 
 
 def _tell(show: Show, url: str, github: GitHub, folder: Path) -> None:
-    backend = next(iter(BACKENDS))
+    upstream = f"{github.base_url}/{UPSTREAM}"
     lines = {
         "dashboard": f"{url}/crcr",
-        "a backend": f"{url}/crcr/{backend}",
+        "simulated GitHub": f"{github.base_url}/ (open pull requests, and whether they may merge)",
+        "a gate that blocks": f"{upstream}/pull/{BLOCKED} (in 10 s it fails; then it is waived and merged)",
+        "checks by label": f"{upstream}/pull/{LABELLED} (an L3 backend, asked for by its label)",
+        "merge queue": f"{upstream}/queue",
         "JSON API": f"{url}/api/v1/summary (all of it: {url}/api/docs)",
-        "metrics": f"{url}/metrics",
-        "simulated GitHub": f"{github.base_url} (upstream {UPSTREAM}, {len(BACKENDS)} backends)",
         "data": str(folder) if show.data else f"{folder} (deleted at the end)",
         "to stop": f"Ctrl-C, or wait {show.length.total_seconds():g} s" if show.length else "Ctrl-C",
     }

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 
 from crcr.decide.commands import Waive, spell
 from crcr.decide.gate import GateJudgement, Standing
@@ -26,6 +27,7 @@ class Speaker:
     role: Role
     number: int
     comment_id: int
+    spoke_at: datetime
 
 
 def marker(kind: str, subject: str) -> str:

@@ -137,6 +137,7 @@ class Commented:
     author_is_person: bool
     """False for bots, Apps and deleted accounts: none of them commands."""
     body: str
+    created_at: datetime
     installation_id: int | None
 
 

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from crcr.decide.allowlist import Problem
+from crcr.decide.commit import Verification
 from crcr.decide.model import Conclusion, DeliveryState, DispatchState, JobState, Level, RepoName
 from crcr.decide.numbers import Counted, Durations, Tally, count_as
 from crcr.decide.report import FailedTest
@@ -147,6 +148,9 @@ class JobView:
     tests_failed: int | None
     tests_skipped: int | None
     tests_total: int | None
+    verification: Verification = Verification.UNCHECKED
+    github_conclusion: str | None = None
+    """What GitHub's own view says, where it was asked."""
     failed_tests: tuple[FailedTest, ...] = ()
     failed_tests_more: int = 0
     """Failed tests beyond the ones listed."""
@@ -154,6 +158,20 @@ class JobView:
     @property
     def counted(self) -> Counted:
         return count_as(self.state, self.conclusion)
+
+
+class Answer(StrEnum):
+    """What GitHub's Actions said of a dispatch from which nobody had reported."""
+
+    RUNNING = "running"
+    NEVER_STARTED = "never_started"
+    """No run began since."""
+    UNANSWERED = "unanswered"
+    """Runs began since, and none of them names the delivery."""
+    UNREPORTED = "unreported"
+    """Its runs are over."""
+    NOT_LISTENING = "not_listening"
+    """Such events have not been answered for two weeks, so nobody was asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,6 +190,7 @@ class DispatchView:
     created_at: datetime
     sent_at: datetime | None
     superseded_at: datetime | None
+    answer: Answer | None = None
     jobs: tuple[JobView, ...] = ()
 
 
@@ -316,3 +335,5 @@ class Vitals:
     waiting: int
     parked: int
     lag_s: float | None
+    open_gates: tuple[tuple[str, int], ...] = ()
+    """How many heads of open pull requests have a gate that is failed, pending or passed."""

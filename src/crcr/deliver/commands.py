@@ -21,7 +21,8 @@ from crcr.ports import Clock, People
 
 log = structlog.get_logger(__name__)
 
-_CLOCKS_DIFFER = timedelta(minutes=5)
+_LOOK_BACK = timedelta(hours=1)
+"""Clocks differ, and GitHub may tell of one comment twice."""
 
 
 class Commands(Protocol):
@@ -37,19 +38,21 @@ class Commands(Protocol):
 
 
 class Voice:
-    """Says something on a pull request once, however often it is tried."""
+    """Says something on a pull request once, however often it is tried.
+
+    Whether it was tried is for the caller to know: an effect that had to wait for GitHub's limits has not counted
+    its attempt, and may have spoken in it.
+    """
 
     def __init__(self, github: People) -> None:
         self._github = github
 
-    async def say(self, where: Target, number: int, words: str, mark: str, effect: ClaimedEffect) -> None:
-        if effect.attempts > 1 and await self._said(where, number, mark, effect):
-            return
+    async def say(self, where: Target, number: int, words: str, mark: str) -> None:
         await self._github.comment(where, number, f"{words}\n\n{mark}")
 
-    async def _said(self, where: Target, number: int, mark: str, effect: ClaimedEffect) -> bool:
-        since = effect.first_attempt_at - _CLOCKS_DIFFER
-        return any(mark in each.body for each in await self._github.comments(where, number, since))
+    async def has_said(self, where: Target, number: int, mark: str, since: datetime) -> bool:
+        found = await self._github.comments(where, number, since - _LOOK_BACK)
+        return any(mark in each.body for each in found)
 
 
 class AnswerCommand:
@@ -66,12 +69,14 @@ class AnswerCommand:
         asked = json.loads(effect.payload or b"{}")
         number, comment_id = int(asked["number"]), int(asked["comment_id"])
         where = await self._upstreams.target(effect.upstream)
-        answer = await self._commands.answered(effect.upstream, comment_id)
+        mark = marker("answer", str(comment_id))
+        answer, said = await self._commands.answered(effect.upstream, comment_id), False
         if answer is None:
             answer = await self._decide(effect, where, asked)
-        if answer.comment is not None:
-            mark = marker("answer", str(comment_id))
-            await self._voice.say(where, number, f"@{asked['author']}\n\n{answer.comment}", mark, effect)
+        elif answer.comment is not None:
+            said = await self._voice.has_said(where, number, mark, effect.created_at)
+        if answer.comment is not None and not said:
+            await self._voice.say(where, number, f"@{asked['author']}\n\n{answer.comment}", mark)
         await self._react(where, comment_id, "+1" if answer.obeyed else "-1")
         return True
 
@@ -79,7 +84,10 @@ class AnswerCommand:
         author, now = str(asked["author"]), self._clock.now()
         role = await self._github.permission(where, author) if asked["person"] else Role.NONE
         number, comment_id = int(str(asked["number"])), int(str(asked["comment_id"]))
-        speaker = Speaker(who=author, role=role, number=number, comment_id=comment_id)
+        spoke_at = datetime.fromisoformat(str(asked["created_at"]))
+        speaker = Speaker(
+            who=author, role=role, number=number, comment_id=comment_id, spoke_at=spoke_at
+        )
         if not asked["person"]:
             return await self._commands.refuse_machine(effect.upstream, speaker, now)
         wanted = parse_commands(str(asked["body"]))
@@ -113,6 +121,8 @@ class OfferWaiver:
         if not offers:
             return False
         where = await self._upstreams.target(effect.upstream)
+        mark = marker("offer", effect.delivery or head_sha)
         for number, words in offers:
-            await self._voice.say(where, number, words, marker("offer", effect.delivery or head_sha), effect)
+            if not await self._voice.has_said(where, number, mark, effect.created_at):
+                await self._voice.say(where, number, words, mark)
         return True

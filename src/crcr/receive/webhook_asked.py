@@ -6,7 +6,7 @@ Nobody's rights are judged here: the names are what GitHub says, and whether a p
 from crcr.decide.commands import has_command
 from crcr.decide.events import CheckAsked, Commented, SuiteAsked, Unwanted
 from crcr.receive import webhook_shapes as shapes
-from crcr.receive.webhook_fields import id_of, login, plain, repo_name
+from crcr.receive.webhook_fields import id_of, login, plain, repo_name, utc
 
 
 def check_asked(body: shapes.CheckRunBody) -> CheckAsked:
@@ -51,6 +51,7 @@ def commented(body: shapes.IssueCommentBody) -> Commented | Unwanted:
         author=login(comment.user),
         author_is_person=_is_person(comment),
         body=plain(comment.body or ""),
+        created_at=utc(comment.created_at, "$.comment.created_at"),
         installation_id=id_of(body.installation),
     )
 

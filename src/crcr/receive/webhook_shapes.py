@@ -156,6 +156,7 @@ class CommenterPart(AccountPart):
 
 class CommentPart(Struct):
     id: Id
+    created_at: Time
     body: str | None = None
     user: CommenterPart | None = None
     performed_via_github_app: PresentPart | None = None

@@ -149,7 +149,7 @@ class Commands:
         if isinstance(wanted, Misunderstood):
             return _Reply(ok=False, words=f"{code(wanted.text)}: {wanted.why}. {wanted.hint}")
         is_author = scene.pull.author.casefold() == scene.speaker.who.casefold()
-        refusal = refuse(wanted, role=scene.speaker.role, is_author=is_author)
+        refusal = refuse(wanted, role=scene.speaker.role, is_author=is_author) or _moved(scene, wanted)
         if refusal is None:
             reply = await self._do(scene, wanted)
         else:
@@ -216,7 +216,9 @@ class Commands:
             return _DONE
         if wanted.downstream is None:
             return _Reply(ok=False, words="there is nothing to run again: no backend of L3 or L4 fails here")
-        words = f"{code(str(wanted.downstream))} has nothing to run again on this commit, or is not at L3 or L4"
+        words = (
+            f"{code(str(wanted.downstream))} has nothing to run again on this commit, or is not at L3 or L4"
+        )
         return _Reply(ok=False, words=words)
 
     async def _approve(self, scene: _Scene) -> _Reply:
@@ -240,6 +242,18 @@ class Commands:
         groups = await scene.tx.all(_LIVE_GROUPS, upstream=scene.upstream.key)
         heads = [scene.pull.head_sha, *(row["head_sha"] for row in groups)]
         await self._publishing.again(scene.tx, scene.upstream, heads, scene.now)
+
+
+def _moved(scene: _Scene, wanted: Command) -> str | None:
+    """Who speaks about the head means the one they saw, not one that was pushed since.
+
+    GitHub dates to the second: within the same second nobody can tell, so it has to be said again.
+    """
+    head_bound = isinstance(wanted, Approve) or (isinstance(wanted, Waive) and wanted.until is None)
+    head_at = scene.pull.head_at
+    if not head_bound or head_at is None or scene.speaker.spoke_at > head_at:
+        return None
+    return "the head of this pull request has moved since; look at it and say it again"
 
 
 async def _given_lately(tx: Tx, upstream: RepoName, speaker: Speaker, now: datetime) -> int:

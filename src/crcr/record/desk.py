@@ -190,6 +190,7 @@ def _command(event: Commented, receipt: Receipt) -> dict[str, Any]:
         "author": event.author,
         "person": event.author_is_person,
         "body": event.body,
+        "created_at": event.created_at.isoformat(),
     }
     return effect_row(
         event.upstream,

@@ -241,7 +241,7 @@ def _question(upstream: RepoName, dispatch: Row, runs: list[Row], unchecked: lis
         installation_id=dispatch["installation_id"],
         sent_at=from_us(dispatch["sent_at"] or dispatch["attempted_at"]),
         runs=known,
-        wants_list=dispatch["level"] >= Level.L4 or not known,
+        wants_list=dispatch["level"] >= Level.L3 or not known,
     )
 
 

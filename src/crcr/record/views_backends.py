@@ -19,7 +19,7 @@ _DISPATCHED = Statement(
     text(
         "SELECT state, count(*) AS number, max(sent_at) AS sent_at FROM dispatches"
         " WHERE upstream = :upstream AND downstream = :downstream AND created_at >= :since AND test = 0"
-        " GROUP BY state"
+        " AND state <> 'left_out' GROUP BY state"
     )
 )
 _LAST_REPORT = Statement(

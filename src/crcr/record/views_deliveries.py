@@ -5,7 +5,7 @@ from typing import Any
 from sqlalchemy import bindparam, select, text
 
 from crcr.decide.model import DeliveryState, DispatchState, Level, RepoName
-from crcr.decide.views import DeliveryPage, DeliveryView, DispatchView, JobView
+from crcr.decide.views import Answer, DeliveryPage, DeliveryView, DispatchView, JobView
 from crcr.errors import BadRequest, NotFound
 from crcr.record.database import Row, Tx
 from crcr.record.schema import jobs
@@ -78,6 +78,7 @@ def dispatch_view(row: Row, seen: Seen, jobs_of: tuple[JobView, ...] = ()) -> Di
         created_at=from_us(row["created_at"]),
         sent_at=from_us_or_none(row["sent_at"]),
         superseded_at=from_us_or_none(row["superseded_at"]),
+        answer=Answer(row["answer"]) if row["answer"] else None,
         jobs=jobs_of,
         **as_stored,
     )

@@ -13,7 +13,8 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, bindparam, column, func, select, text, tuple_
 
-from crcr.decide.model import Conclusion, JobState, Mark
+from crcr.decide.commit import Verification
+from crcr.decide.model import Conclusion, JobState, Mark, RepoName
 from crcr.decide.numbers import Durations, Tally, count_as
 from crcr.decide.report import FailedTest
 from crcr.decide.views import STRIP, Figures, JobPage, JobQuery, JobView, LastResult
@@ -45,6 +46,7 @@ VIEW_COLUMNS = tuple(
         *("conclusion", "disputed_conclusion", "late", "disputed", "superseded", "unsigned", "event"),
         *("number", "head_sha", "url", "artifact_url", "in_progress_at", "completed_at", "queue_s"),
         *("execution_s", "tests_passed", "tests_failed", "tests_skipped", "tests_total"),
+        *("verification", "github_conclusion"),
     )
 )
 """All a view needs; the bodies and the lists of failed tests, which may be megabytes, are left where they are."""
@@ -69,6 +71,13 @@ _LAST_RESULT = Statement(
     .order_by(jobs.c.in_progress_at.desc())
     .limit(1)
 )
+_KEY = ("upstream", "delivery", "downstream", "workflow", "run_id", "attempt", "job_name")
+_FAILED_TESTS = Statement(
+    select(*VIEW_COLUMNS, jobs.c.failed_tests, jobs.c.failed_tests_cut).where(
+        *(jobs.c[name] == bindparam(name) for name in _KEY)
+    )
+)
+_MOST_FAILED_TESTS = 5
 _PAGE_KEY = ("in_progress_at", "downstream", "delivery", "workflow", "run_id", "attempt", "job_name")
 _IN_PULL = text(
     "jobs.delivery IN (SELECT p.delivery FROM dispatches p WHERE p.upstream = :upstream AND p.number = :number)"
@@ -155,10 +164,28 @@ def job_view(row: Row, seen: Seen, failed: str | None = None, *, most: int = 0, 
         marks=tuple(mark.value for mark in Mark if row[mark.value]),
         started_at=from_us(row["in_progress_at"]),
         completed_at=from_us_or_none(row["completed_at"]),
+        verification=Verification(row["verification"]),
         failed_tests=tuple(FailedTest(**each) for each in tests[:most]),
         failed_tests_more=max(0, len(tests) - most) + cut,
         **{name: row[name] for name in _AS_STORED},
     )
+
+
+async def with_tests(tx: Tx, upstream: RepoName, seen: Seen, job: JobView) -> JobView:
+    """The job with its first failed tests."""
+    row = await tx.one(
+        _FAILED_TESTS,
+        upstream=upstream.key,
+        delivery=job.delivery,
+        downstream=job.downstream.lower(),
+        workflow=job.workflow,
+        run_id=job.run_id,
+        attempt=job.attempt,
+        job_name=job.job_name,
+    )
+    if row is None:
+        return job
+    return job_view(row, seen, row["failed_tests"], most=_MOST_FAILED_TESTS, cut=row["failed_tests_cut"])
 
 
 _AS_STORED: tuple[Any, ...] = (
@@ -173,7 +200,7 @@ _AS_STORED: tuple[Any, ...] = (
         "number",
         "head_sha",
     ),
-    *("url", "artifact_url", "queue_s", "execution_s"),
+    *("url", "artifact_url", "queue_s", "execution_s", "github_conclusion"),
     *("tests_passed", "tests_failed", "tests_skipped", "tests_total"),
 )
 

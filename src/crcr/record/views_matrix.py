@@ -6,7 +6,7 @@ Superseded runs and earlier attempts are left out of the cells; superseded commi
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sqlalchemy import and_, bindparam, select, text
+from sqlalchemy import bindparam, select, text
 
 from crcr.decide.model import RepoName
 from crcr.decide.numbers import Counted
@@ -17,13 +17,12 @@ from crcr.record.statement import Statement
 from crcr.record.times import to_us
 from crcr.record.views_backends import BackendReader
 from crcr.record.views_deliveries import dispatch_view
-from crcr.record.views_jobs import CURRENT_RUN, LATEST_ATTEMPT, OF_BACKEND, VIEW_COLUMNS, job_view
+from crcr.record.views_jobs import CURRENT_RUN, LATEST_ATTEMPT, OF_BACKEND, VIEW_COLUMNS, job_view, with_tests
 from crcr.record.views_listed import Seen
 
 _MOST_ROWS = 50
 _MOST_COLUMNS = 60
 _MOST_FAILURES = 20
-_MOST_FAILED_TESTS = 5
 
 _ROWS = Statement(
     text(
@@ -39,13 +38,6 @@ _CELLS = Statement(
         *OF_BACKEND, jobs.c.delivery == bindparam("delivery"), CURRENT_RUN, LATEST_ATTEMPT
     )
 )
-_KEY = ("upstream", "delivery", "downstream", "workflow", "run_id", "attempt", "job_name")
-_FAILED_TESTS = Statement(
-    select(*VIEW_COLUMNS, jobs.c.failed_tests, jobs.c.failed_tests_cut).where(
-        and_(*(jobs.c[name] == bindparam(name) for name in _KEY))
-    )
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
@@ -74,23 +66,7 @@ async def read_failures(
     """The newest failures of a matrix that still matter, each with its first failed tests."""
     counted = (row for row in rows if not (row.dispatch.superseded_at or row.dispatch.test))
     failed = [cell for row in counted for cell in row.cells if cell and cell.counted is Counted.FAILURE]
-    return tuple([await _with_tests(tx, upstream, seen, each) for each in failed[:_MOST_FAILURES]])
-
-
-async def _with_tests(tx: Tx, upstream: RepoName, seen: Seen, job: JobView) -> JobView:
-    row = await tx.one(
-        _FAILED_TESTS,
-        upstream=upstream.key,
-        delivery=job.delivery,
-        downstream=job.downstream.lower(),
-        workflow=job.workflow,
-        run_id=job.run_id,
-        attempt=job.attempt,
-        job_name=job.job_name,
-    )
-    if row is None:
-        return job
-    return job_view(row, seen, row["failed_tests"], most=_MOST_FAILED_TESTS, cut=row["failed_tests_cut"])
+    return tuple([await with_tests(tx, upstream, seen, each) for each in failed[:_MOST_FAILURES]])
 
 
 def _row(row: Row, cells: dict[Column, JobView], columns: Iterable[Column], seen: Seen) -> MatrixRow:

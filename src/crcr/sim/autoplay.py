@@ -34,6 +34,8 @@ class Player:
         self._speed = speed
         # Upstream commits that really break things: every backend fails on them, in the same way.
         self.breaking_heads: set[str] = set()
+        # Those that pass alone, and break things in the merge queue, together with what landed meanwhile.
+        self.clashing_heads: set[str] = set()
         sim.ci.on_started = self._take
 
     def _take(self, run: WorkflowRun) -> None:
@@ -74,8 +76,17 @@ class Player:
         return broken or self._breaks(run) or chance.random() < behaviour.fail_rate
 
     def _breaks(self, run: WorkflowRun) -> bool:
-        pull = _event(run).get("pull_request")
-        return isinstance(pull, dict) and pull.get("head", {}).get("sha") in self.breaking_heads
+        pull, group = (_event(run).get(name) for name in ("pull_request", "merge_group"))
+        if isinstance(pull, dict):
+            return pull.get("head", {}).get("sha") in self.breaking_heads
+        # A merge group is the commit that brings one pull request's head in. Whoever stands behind it in the
+        # queue does not suffer: what was waived there is no surprise to anybody.
+        heads = self._merged_into(group.get("head_sha")) if isinstance(group, dict) else frozenset()
+        return bool(heads & (self.breaking_heads | self.clashing_heads))
+
+    def _merged_into(self, group_sha: str | None) -> frozenset[str]:
+        waiting = self._sim.world.queue
+        return frozenset(group.pull_sha for group in waiting if group.head_sha == group_sha)
 
     def _results(self, run: WorkflowRun, job: Job, chance: random.Random, *, failed: bool) -> Json:
         total = job.spec.tests

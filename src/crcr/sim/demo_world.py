@@ -1,34 +1,64 @@
 """The demo's world: an invented deep-learning framework upstream and its accelerator backends.
 
 Each backend has a character, so the pages show more than green: steady, matrix, flaky, broken, slow,
-silent, cancelling, and one that only listens.
+silent, cancelling, and one that only listens. Two of them gate merging, and one speaks when it is asked by label.
 """
 
-from crcr.sim.act_repositories import RepositoryActs
 from crcr.sim.actions import Behaviour, JobSpec, Workflow
+from crcr.sim.github import GitHub
+from crcr.sim.people import ROLES
 
 UPSTREAM = "tensorium/tensorium"
-SLOW_S = (18.0, 35.0)
+GATE = "crcr/gate"
+NPU_LABEL = "ciflow/crcr/npu"
+GATING = ("novagpu/tensorium-nova", "serveflow/serveflow")
+COMPILER_FILE = "torch/_inductor/lowering.py"
+ALLOWLIST = """\
+# Who is told about changes of the upstream, and what their results mean.
+L1:  # are told
+  - fpga-club/tensorium-fpga
+L2:  # and are shown on the dashboard
+  - quantix/tpu-bridge
+  - lumen-hpc/xpu-ops
+  - riscv-ai/tensorium-riscv
+  - edge-labs/edge-runtime
+L3:  # and on pull requests with the label ciflow/crcr/<device>
+  npu:
+    accel-npu/tensorium-npu: [npu-oncall]
+L4:  # and decide whether a pull request may merge
+  novagpu/tensorium-nova:
+    oncalls: [nova-ci, anja-weiss]
+    jobs: [build, test-ops]
+    drafts: false
+  serveflow/serveflow:  # names no jobs: it has passed when GitHub says that its runs are over
+    oncalls: [serveflow/ci]
+    paths: ["torch/_inductor/**"]
+"""
+_SLOW_S = (18.0, 35.0)
+_BRISK_S = (2.0, 5.0)
 
 
-def _workflow(behaviour: Behaviour, *jobs: JobSpec, name: str = "Upstream CI") -> Workflow:
+def _workflow(behaviour: Behaviour, *jobs: JobSpec, run_name: str | None = None) -> Workflow:
     return Workflow(
-        name=name,
+        name="Upstream CI",
         path=".github/workflows/upstream-ci.yml",
         jobs=jobs,
         automatic=True,
         behaviour=behaviour,
+        run_name=run_name,
     )
 
 
-BACKENDS: dict[str, tuple[str, str, Workflow]] = {
+BACKENDS: dict[str, tuple[str, Workflow]] = {
     "novagpu/tensorium-nova": (
-        "L2",
         "Nova GPU backend",
-        _workflow(Behaviour(), JobSpec("build", tests=64), JobSpec("test-ops", tests=812)),
+        _workflow(
+            Behaviour(queue_s=(0.5, 2.0), fail_rate=0.05),
+            JobSpec("build", tests=64, duration_s=_BRISK_S),
+            JobSpec("test-ops", tests=812, duration_s=_BRISK_S),
+        ),
     ),
     "accel-npu/tensorium-npu": (
-        "L2",
         "NPU backend, tested on two toolkits and two Pythons",
         _workflow(
             Behaviour(queue_s=(1.0, 6.0)),
@@ -38,7 +68,6 @@ BACKENDS: dict[str, tuple[str, str, Workflow]] = {
         ),
     ),
     "quantix/tpu-bridge": (
-        "L2",
         "TPU bridge with a flaky network test",
         _workflow(
             Behaviour(fail_rate=0.35, failure="ConnectionResetError: peer closed during all_reduce"),
@@ -47,7 +76,6 @@ BACKENDS: dict[str, tuple[str, str, Workflow]] = {
         ),
     ),
     "lumen-hpc/xpu-ops": (
-        "L2",
         "XPU operators, broken since a toolchain update",
         _workflow(
             Behaviour(
@@ -57,41 +85,38 @@ BACKENDS: dict[str, tuple[str, str, Workflow]] = {
         ),
     ),
     "riscv-ai/tensorium-riscv": (
-        "L2",
         "RISC-V build under emulation: slow",
-        _workflow(Behaviour(queue_s=(4.0, 12.0)), JobSpec("cross-build", duration_s=SLOW_S, tests=96)),
+        _workflow(Behaviour(queue_s=(4.0, 12.0)), JobSpec("cross-build", duration_s=_SLOW_S, tests=96)),
     ),
     "serveflow/serveflow": (
-        "L2",
         "Inference server; cancels older runs on a new push",
-        _workflow(Behaviour(cancel_on_push=True), JobSpec("smoke", tests=41), JobSpec("latency", tests=12)),
+        _workflow(
+            Behaviour(cancel_on_push=True),
+            JobSpec("smoke", tests=41),
+            JobSpec("latency", tests=12),
+            run_name="tensorium {delivery_id}",
+        ),
     ),
     "edge-labs/edge-runtime": (
-        "L2",
         "Edge runtime whose workflow never reports",
         _workflow(Behaviour(silent=True), JobSpec("build")),
     ),
     "fpga-club/tensorium-fpga": (
-        "L1",
         "FPGA experiments; only listens",
         _workflow(Behaviour(), JobSpec("build")),
     ),
 }
 
 
-def demo_world(github: RepositoryActs) -> str:
-    """Create the upstream and its backends; returns the allowlist, which also stands in the upstream."""
-    text = _allowlist()
-    files = {".github/crcr-allowlist.yml": text}
+def demo_world(github: GitHub) -> None:
+    """Create the upstream, with its allowlist, ruleset and roles, and its backends."""
+    files = {".github/crcr-allowlist.yml": ALLOWLIST}
     github.create_repository(UPSTREAM, files=files, description="Tensors and gradients, on any accelerator")
-    for name, (_, description, workflow) in BACKENDS.items():
-        github.create_repository(name, workflows=[workflow], description=description)
-    return text
-
-
-def _allowlist() -> str:
-    lines = ["# Who is told about changes of the upstream, and what their results mean."]
-    for level in ("L1", "L2"):
-        lines.append(f"{level}:")
-        lines += [f"  - {name}" for name, (own, _, _) in BACKENDS.items() if own == level]
-    return "\n".join(lines) + "\n"
+    github.require_checks(UPSTREAM, [GATE])
+    for login, role in ROLES.items():
+        github.set_permission(UPSTREAM, login, role)
+    for name, (description, workflow) in BACKENDS.items():
+        # GitHub tells an App what runs do where it gates.
+        github.create_repository(
+            name, workflows=[workflow], description=description, tells_app=name in GATING
+        )

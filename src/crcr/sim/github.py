@@ -75,7 +75,7 @@ class GitHub(MergeActs, CommentActs, RepositoryActs, CiActs, CheckActs):
         self._forget_closed(kept)
 
     def _forget_closed(self, kept: int) -> None:
-        """Checks and comments that belong to nothing open any more."""
+        """Checks and comments that belong to nothing open any more, and closed pull requests."""
         live = {place: pull for place, pull in self.world.pulls.items() if pull.state == "open"}
         heads = {pull.head_sha for pull in live.values()} | {group.head_sha for group in self.world.queue}
         checks, comments = self.world.check_runs, self.world.comments
@@ -85,6 +85,9 @@ class GitHub(MergeActs, CommentActs, RepositoryActs, CiActs, CheckActs):
         said = [each.id for each in comments.values() if (each.repository_id, each.number) not in live]
         for number in said[:-kept]:
             del comments[number]
+        closed = [place for place in self.world.pulls if place not in live]
+        for place in closed[:-kept]:
+            del self.world.pulls[place]
 
     async def redeliver(self, guid: str) -> Delivery:
         """Somebody presses Redeliver in the App's settings."""

@@ -1,0 +1,99 @@
+"""A judged gate as pages show it: the rows that may be seen, and no word about the others.
+
+The check on GitHub says the same in Markdown (`gate_text`); here it is plain text, with commands in backquotes.
+"""
+
+from collections.abc import Collection
+from datetime import datetime
+
+from crcr.decide.commit import Backend
+from crcr.decide.gate import BackendJudgement, GateJudgement, Part, Standing, SubjectJudgement
+from crcr.decide.gate_text import gate_title
+from crcr.decide.part_text import BLOCKED, doubt_words, lacks_jobs, worst_first
+from crcr.decide.views_commit import GatePart, GateRow, GateShown, GateSubject, GateView
+
+_MOST_PARTS = 10
+_STANDINGS = tuple(Standing)
+
+
+def gate_view(judgement: GateJudgement, public: Collection[str], judged_at: datetime) -> GateView:
+    """`public` holds the key names of the backends that may be seen."""
+    counted = [each.backend for one in judgement.subjects for each in one.backends]
+    whole = all(_is_seen(backend, public) for backend in counted)
+    return GateView(
+        state=GateShown(judgement.state.value),
+        title=gate_title(judgement) if whole else None,
+        judged_at=judged_at,
+        whole=whole,
+        subjects=tuple(_subject(one, public) for one in judgement.subjects),
+    )
+
+
+def _is_seen(backend: Backend, public: Collection[str]) -> bool:
+    return backend.name.key in public
+
+
+def _subject(one: SubjectJudgement, public: Collection[str]) -> GateSubject:
+    reused = one.subject.reused_from
+    shown = [each for each in one.backends if reused is None and _is_seen(each.backend, public)]
+    return GateSubject(
+        number=one.subject.number,
+        numbers=one.subject.numbers,
+        state=one.state,
+        in_doubt=one.subject.in_doubt,
+        reused_from=reused,
+        rows=tuple(_row(each) for each in sorted(shown, key=_severity)),
+    )
+
+
+def _severity(judged: BackendJudgement) -> tuple[int, str]:
+    return _STANDINGS.index(judged.standing), judged.backend.name.key
+
+
+def _row(judged: BackendJudgement) -> GateRow:
+    backend = judged.backend
+    telling = [part for part in worst_first(judged.parts) if part.standing is not Standing.PASSED]
+    return GateRow(
+        backend=backend.entry.name if backend.entry else backend.name,
+        level=backend.level,
+        standing=judged.standing,
+        parts=tuple(_part(each) for each in telling[:_MOST_PARTS]),
+        parts_left_out=max(0, len(telling) - _MOST_PARTS),
+        passed=len(judged.parts) - len(telling),
+        since=judged.since,
+        deadline=judged.deadline if judged.standing is Standing.WAITING else None,
+        advice=_advice(judged),
+        oncalls=backend.entry.oncalls if backend.entry else (),
+    )
+
+
+def _part(part: Part) -> GatePart:
+    return GatePart(
+        name=part.name,
+        standing=part.standing,
+        reason=part.reason,
+        doubt=(doubt_words(part.job) or None) if part.job else None,
+        waived_by=part.waiver.who if part.waiver else None,
+    )
+
+
+def _advice(judged: BackendJudgement) -> str | None:
+    """What can be done about it; None where nothing need be."""
+    name = judged.backend.name
+    retry = f"`/crcr retry {name}`"
+    waive = f"a maintainer can `/crcr waive {name} because …`"
+    if judged.standing is Standing.FAILED:
+        return f"fix it, {retry}, or {waive}"
+    if judged.standing is Standing.DECLINED:
+        return f"let a job run, set `may_skip: true` in its allowlist entry, or {waive}"
+    if judged.standing is Standing.HELD:
+        return _RELEASES.get(judged.backend.reason or "", _READY)
+    if judged.standing not in BLOCKED:
+        return None
+    if lacks_jobs(judged):
+        return f"name its `jobs` in the allowlist or let the App read its Actions, or {waive}"
+    return f"{retry}, ask who is on call, or {waive}"
+
+
+_READY = "mark the pull request ready for review"
+_RELEASES = {"approval": "someone with write rights comments `/crcr approve`"}

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from crcr.sim.github import Call, CheckRun, GitHub, JobSpec, Match, PullRequest, Workflow, WorkflowRun
-from gating import GATING, INFORMING, LABEL, NAMED, Stage, gated
+from gating import GATING, INFORMING, NAMED, Stage, finish, start
 from stage import UPSTREAM
 
 INFORMS = f"L3:\n  npu:\n    {INFORMING}: {{oncalls: [ann], jobs: [build, test]}}\n"
@@ -15,7 +15,6 @@ LISTED = INFORMS + GATES
 CREATES = Match("POST", f"/repos/{UPSTREAM}/check-runs")
 UPDATES = Match("PATCH", f"/repos/{UPSTREAM}/check-runs/*")
 
-__all__ = ["GATES", "INFORMS", "LABEL", "LISTED", "gated"]
 
 
 def checks_of(downstream: str, *jobs: str, workflow: str = "CI") -> list[str]:
@@ -88,5 +87,11 @@ async def open_twin(it: Stage, pull: PullRequest, **more: Any) -> PullRequest:
     return twin
 
 
-def runs_of(it: Stage, downstream: str) -> list[WorkflowRun]:
-    return it.github.runs(downstream)
+async def run_all_for(it: Stage, pull: PullRequest, downstream: str = GATING, **conclusions: str) -> WorkflowRun:
+    """The run that answers the pull request's own newest delivery starts and ends."""
+    assert pull.last_delivery is not None
+    guid = pull.last_delivery.guid
+    [run] = [each for each in it.github.runs(downstream) if each.delivery_id == guid]
+    await start(it, run)
+    await finish(it, run, **conclusions)
+    return run

@@ -117,6 +117,7 @@ WARNINGS = [
     ("L1:\nL2: []\n", 1, "the allowlist is empty: nothing will be dispatched"),
     ("L3:\n  npu:\n    o/r:\n", 3, "o/r is at L3 and has no on-calls"),
     ("L4:\n  - o/r: ann\n", 2, "o/r is at L4 and names no jobs"),
+    ("L4:\n  - o/r: {oncalls: [a], jobs: [b], visibility: hidden}\n", 2, "o/r is at L4 and hidden"),
 ]
 
 

@@ -25,6 +25,6 @@ def reconcile_now(config: Path | None, tell: Tell) -> Reconciled:
 async def _reconcile(settings: Settings, tell: Tell) -> Reconciled:
     services = build(settings)
     try:
-        return await services.reconciler.run(tell)
+        return await services.reconciler.run(tell, thorough=True)
     finally:
         await services.close()

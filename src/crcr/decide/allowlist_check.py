@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from crcr.decide.allowlist import Checked, Entry
+from crcr.decide.allowlist import Checked, Entry, Visibility
 from crcr.decide.allowlist_options import closest, read_oncalls, read_options
 from crcr.decide.allowlist_tree import (
     Findings,
@@ -146,6 +146,11 @@ def _check_duties(entry: Entry, findings: Findings) -> None:
         )
     if not entry.oncalls and entry.level is Level.L3:
         findings.warning(entry.line, f"{entry.name} is at L3 and has no on-calls")
+    if entry.level >= Level.L3 and entry.visibility is not Visibility.PUBLIC:
+        hint = "visibility is about the relay's own pages; checks name it and its jobs to everybody who sees the PR"
+        findings.warning(
+            entry.line, f"{entry.name} is at {entry.level.name} and {entry.visibility.value}", hint
+        )
     if entry.jobs is None and entry.level is Level.L4:
         hint = (
             "without jobs the gate must be able to read the repository's Actions to know when it is complete"

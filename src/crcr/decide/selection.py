@@ -90,8 +90,10 @@ def is_trusted(association: str) -> bool:
 
 
 def touches(entry: Entry, paths: Iterable[str]) -> bool:
-    """Whether any of the changed files is one that the entry cares about."""
-    globs = [path_glob(glob) for glob in entry.paths or ("**",)]
+    """Whether any of the changed files is one that the entry cares about; who names no `paths` cares about all."""
+    if entry.paths is None:
+        return True
+    globs = [path_glob(glob) for glob in entry.paths]
     return any(glob.matches(path) for path in paths for glob in globs)
 
 

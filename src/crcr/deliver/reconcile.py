@@ -24,8 +24,8 @@ class Silences(Protocol):
         """Have unanswered dispatches looked up; return how many."""
         ...
 
-    async def repair(self, now: datetime) -> int:
-        """Have the checks of every open head looked at again; return of how many."""
+    async def repair(self, now: datetime, *, thorough: bool) -> int:
+        """Have checks looked at again that were given up or never came to be; `thorough`: of every open head."""
         ...
 
 
@@ -42,10 +42,10 @@ class Reconciler:
         self._silences = silences
         self._clock = clock
 
-    async def run(self, tell: Tell = lambda _: None) -> Reconciled:
+    async def run(self, tell: Tell = lambda _: None, *, thorough: bool = False) -> Reconciled:
         recovered = await self._recovery.run(tell)
         lookups = await self._silences.ask(self._clock.now())
-        heads = await self._silences.repair(self._clock.now())
+        heads = await self._silences.repair(self._clock.now(), thorough=thorough)
         return Reconciled(recovery=recovered, lookups=lookups, heads=heads)
 
     async def run_quietly(self) -> None:

@@ -1,7 +1,8 @@
 """A commit's recorded facts, gathered in one transaction for `decide.gate` and `decide.checks`.
 
 A pull request speaks for its head through its newest delivery; older ones of the same head (it was closed and
-reopened, or pushed back to) count no more.
+reopened, or pushed back to) count no more. While GitHub is asked whether a commit is the head again, it counts as
+one: what it earned before must not let it in.
 """
 
 import json
@@ -26,6 +27,11 @@ _FIRST_FAILURES = 50
 _PULLS = Statement(
     text(
         "SELECT number, labels FROM pulls WHERE head_sha = :head_sha AND upstream = :upstream AND is_open = 1"
+        " UNION SELECT p.number, p.labels FROM effects e"
+        " JOIN deliveries v ON v.guid = e.delivery AND v.upstream = e.upstream"
+        " JOIN pulls p ON p.upstream = v.upstream AND p.number = v.number"
+        " WHERE e.upstream = :upstream AND e.target = :upstream AND e.state IN ('waiting', 'claimed')"
+        " AND e.kind = 'confirm_head' AND v.state = 'in_doubt' AND v.action <> 'closed' AND v.head_sha = :head_sha"
         " ORDER BY number"
     )
 )

@@ -45,9 +45,11 @@ _TOLD = Statement(
         " AND (state = 'sent' OR attempted_at IS NOT NULL)"
     )
 )
+# Who takes no such events has said nothing about the content: its pass on a head does not speak for a group.
 _GATING = Statement(
     text(
         "SELECT downstream FROM dispatches WHERE delivery = :delivery AND upstream = :upstream AND level = 4"
+        " AND NOT (state = 'left_out' AND reason = 'events')"
     )
 )
 _PASSED_HEADS = Statement(

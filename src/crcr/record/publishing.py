@@ -27,6 +27,26 @@ _OPEN_HEADS = Statement(text("SELECT head_sha FROM pulls WHERE upstream = :upstr
 _LIVE_GROUPS = Statement(
     text("SELECT head_sha FROM merge_groups WHERE upstream = :upstream AND destroyed_at IS NULL")
 )
+_GIVEN_UP = Statement(
+    text(
+        "SELECT DISTINCT lane FROM effects WHERE upstream = :upstream AND state = 'parked'"
+        " AND kind = 'publish_checks'"
+    )
+)
+_FORGET_GIVEN_UP = Statement(
+    text(
+        "UPDATE effects SET state = 'cancelled', finished_at = :at WHERE upstream = :upstream AND state = 'parked'"
+        " AND kind = 'publish_checks'"
+    )
+)
+_UNJUDGED = Statement(
+    text(
+        "SELECT p.head_sha FROM pulls p WHERE p.upstream = :upstream AND p.is_open = 1 AND NOT EXISTS (SELECT 1"
+        " FROM gates g WHERE g.head_sha = p.head_sha AND g.upstream = p.upstream) AND EXISTS (SELECT 1"
+        " FROM deliveries v WHERE v.upstream = p.upstream AND v.number = p.number AND v.head_sha = p.head_sha"
+        " AND v.state = 'accepted')"
+    )
+)
 _FIRST_CHECK = Statement(text("SELECT min(check_id) AS first FROM checks"))
 _HEAD_OF_PULL = Statement(text("SELECT head_sha FROM pulls WHERE upstream = :upstream AND number = :number"))
 
@@ -90,6 +110,17 @@ class Publishing:
             await self.again(tx, upstream, [row["head_sha"] for row in rows], now)
             looked += len(rows)
         return looked
+
+
+    async def mend(self, tx: Tx, upstream: RepoName, now: datetime) -> int:
+        """Look again at commits whose publication was given up, and at heads that nobody has judged yet."""
+        heads = {row["lane"] for row in await tx.all(_GIVEN_UP, upstream=upstream.key)}
+        await tx.run(_FORGET_GIVEN_UP, upstream=upstream.key, at=to_us(now))
+        if await self.gate_on(tx, upstream):
+            rows = await tx.all(_UNJUDGED, upstream=upstream.key)
+            heads |= {row["head_sha"] for row in rows}
+        await self.again(tx, upstream, sorted(heads), now)
+        return len(heads)
 
 
 async def _any_check(tx: Tx) -> bool:

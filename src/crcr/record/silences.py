@@ -75,13 +75,19 @@ class Silences:
             return []
         return [entry for entry in allowlist.entries if entry.level >= Level.L2]
 
-    async def repair(self, now: datetime) -> int:
-        """Have the checks of every open head looked at again; return of how many."""
+    async def repair(self, now: datetime, *, thorough: bool) -> int:
+        """Have checks looked at again that were given up or never came to be; `thorough`: of every open head.
+
+        Return of how many commits.
+        """
 
         async def unit(tx: Tx) -> int:
             looked = 0
             for upstream in self._upstreams:
-                looked += await self._publishing.everywhere(tx, upstream, now, speaks=False)
+                if thorough:
+                    looked += await self._publishing.everywhere(tx, upstream, now, speaks=False)
+                else:
+                    looked += await self._publishing.mend(tx, upstream, now)
             return looked
 
         return await self._database.write(unit)

@@ -32,7 +32,7 @@ $(NPM)/.done: Makefile
 
 setup: .venv/.app ## make .venv with the crcr command
 
-demo: setup ## the whole relay with a simulated GitHub, at http://127.0.0.1:8000
+demo: setup ## the whole relay at http://127.0.0.1:8000, with a simulated GitHub at :8001
 	$(BIN)/crcr demo
 
 format: .venv/.dev ## let ruff lay the code out
@@ -65,7 +65,7 @@ bench: .venv/.dev ## measure against the bars of docs/performance.md
 docs: setup ## regenerate the documents that the code knows
 	$(BIN)/python -m crcr.docs
 
-screenshot: .venv/.dev ## take the README's picture from a running demo
+screenshot: .venv/.dev ## take the README's pictures from a running demo
 	@command -v chromium >/dev/null || ./tools/debian-packages chromium
 	$(BIN)/python tools/screenshot.py docs/images
 

@@ -16,7 +16,6 @@ CREATES = Match("POST", f"/repos/{UPSTREAM}/check-runs")
 UPDATES = Match("PATCH", f"/repos/{UPSTREAM}/check-runs/*")
 
 
-
 def checks_of(downstream: str, *jobs: str, workflow: str = "CI") -> list[str]:
     """The names of a backend's check and of its jobs' checks."""
     return [f"crcr/{downstream}", *(f"crcr/{downstream}/{workflow}/{job}" for job in jobs)]
@@ -87,7 +86,9 @@ async def open_twin(it: Stage, pull: PullRequest, **more: Any) -> PullRequest:
     return twin
 
 
-async def run_all_for(it: Stage, pull: PullRequest, downstream: str = GATING, **conclusions: str) -> WorkflowRun:
+async def run_all_for(
+    it: Stage, pull: PullRequest, downstream: str = GATING, **conclusions: str
+) -> WorkflowRun:
     """The run that answers the pull request's own newest delivery starts and ends."""
     assert pull.last_delivery is not None
     guid = pull.last_delivery.guid
@@ -95,3 +96,20 @@ async def run_all_for(it: Stage, pull: PullRequest, downstream: str = GATING, **
     await start(it, run)
     await finish(it, run, **conclusions)
     return run
+
+
+async def again(it: Stage, pull: PullRequest, name: str) -> None:
+    """Somebody presses Re-run beside the newest check of that name."""
+    await it.github.rerequest_check(it.github.latest_checks(UPSTREAM, pull.head_sha)[name])
+    await it.act()
+
+
+def rerun_calls(it: Stage, downstream: str = GATING) -> list[tuple[str, int]]:
+    """What GitHub was asked to run again, and its answers."""
+    calls = it.github.calls_to("POST", f"/repos/{downstream}/actions/runs/*/rerun*")
+    return [(call.path.rsplit("/", 1)[1], call.status) for call in calls]
+
+
+def sent_to(it: Stage, downstream: str = GATING) -> list[str | None]:
+    """The deliveries that the backend was told of, each time."""
+    return [each.delivery_id for each in it.github.dispatches(downstream)]

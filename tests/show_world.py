@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Engine, Table, create_engine, insert
 from clock import ManualClock
 from crcr.decide.model import RepoName
 from crcr.receive.allowlist_yaml import read_allowlist as check
-from crcr.record import schema
+from crcr.record import schema, schema_gate
 from crcr.record.allowlists import Allowlists
 from crcr.record.publishing import Publishing
 from crcr.record.signals import Signals
@@ -128,6 +128,56 @@ class World:
         }
         row |= more
         self.add(schema.jobs, {"reported_name": row["job_name"], **row})
+
+    def pull(self, number: int = 7, **more: Any) -> str:
+        """A pull request with one accepted delivery of its head, which is returned."""
+        head = more.setdefault("head_sha", f"{number:040x}")
+        row = {"upstream": UPSTREAM.key, "number": number, "updated_at": self.ago(hours=2), "is_open": 1}
+        text = {"draft": 0, "labels": '["ciflow/crcr/npu"]', "base_ref": "main", "title": "Fuse it"}
+        self.add(schema.pulls, {**row, **text, "author": "ada", **more})
+        return self.delivery(number=number, head_sha=head)
+
+    def gate(self, head_sha: str, state: str = "pending", title: str = "recorded words") -> None:
+        row = {"upstream": UPSTREAM.key, "head_sha": head_sha, "state": state, "title": title}
+        self.add(schema_gate.gates, {**row, "judged_at": self.ago(minutes=1)})
+
+    def waiver(self, downstream: str = "gate/one", **more: Any) -> None:
+        row: dict[str, Any] = {
+            "upstream": UPSTREAM.key,
+            "number": 7,
+            "head_sha": f"{7:040x}",
+            "downstream": downstream,
+            "who": "mia",
+            "reason": "known on the new driver",
+            "created_at": self.ago(minutes=30),
+        }
+        self.add(schema_gate.waivers, {**row, **more})
+
+    def check(self, name: str, downstream: str | None = None, **more: Any) -> None:
+        row: dict[str, Any] = {
+            "upstream": UPSTREAM.key,
+            "head_sha": f"{7:040x}",
+            "name": name,
+            "round": 1,
+            "tier": "backend" if downstream else "gate",
+            "downstream": downstream,
+            "incarnation": "1",
+            "check_run_id": next(self._numbers),
+            "status": "completed",
+            "conclusion": "success",
+            "title": f"{name} says so",
+            "digest": "",
+            "published_at": self.ago(minutes=1),
+        }
+        self.add(schema_gate.checks, {**row, **more})
+
+    def group(self, head_sha: str, numbers: str | None = "[7]", **more: Any) -> str:
+        guid = self.delivery(number=None, event="merge_group", action="checks_requested", head_sha=head_sha)
+        row = {"upstream": UPSTREAM.key, "head_sha": head_sha, "delivery": guid, "base_sha": "b" * 40}
+        refs = {"head_ref": "gh-readonly-queue/main/pr-7", "base_ref": "refs/heads/main"}
+        at = {"created_at": self.ago(minutes=20)}
+        self.add(schema_gate.merge_groups, {**row, **refs, "numbers": numbers, **at, **more})
+        return guid
 
     def effect(self, state: str = "waiting", target: str = "good/backend", **more: Any) -> None:
         at = self.ago(minutes=3)

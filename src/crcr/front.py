@@ -1,5 +1,6 @@
 """The relay's front: intakes, pages and API put together as one ASGI app over wired services."""
 
+from datetime import timedelta
 from functools import partial
 from urllib.parse import urlsplit
 
@@ -7,6 +8,7 @@ from starlette.requests import Request
 
 from crcr.app import Edge, create_app
 from crcr.company import Company
+from crcr.decide.gate import Policy
 from crcr.receive.address import client_address
 from crcr.record.signals import CHANGES
 from crcr.record.views import SqlViews
@@ -19,7 +21,7 @@ from crcr.wiring import Services
 def build_app(services: Services, *, work: bool = True) -> Edge:
     """The relay as an ASGI app; with `work` its worker and loops run beside the requests."""
     upstreams, clock = services.upstreams, services.clock
-    views = SqlViews(services.database, services.allowlists, upstreams)
+    views = SqlViews(services.database, services.allowlists, upstreams, _patience(services.settings))
     subscribe = partial(services.signals.subscribe, CHANGES)
     unsubscribe = partial(services.signals.unsubscribe, CHANGES)
     return create_app(
@@ -44,6 +46,10 @@ def build_app(services: Services, *, work: bool = True) -> Edge:
         background=Company(services, work=work),
         on_crash=services.on_crash,
     )
+
+
+def _patience(settings: Settings) -> Policy:
+    return Policy(timedelta(seconds=settings.gate_timeout_s), timedelta(seconds=settings.job_timeout_s))
 
 
 def _web_url(settings: Settings) -> str:

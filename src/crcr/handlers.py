@@ -55,10 +55,12 @@ def _upstream_handlers(ground: Ground) -> dict[EffectKind, Handler]:
             PathQuestions(database, ground.allowlists, publishing), upstreams, github, clock
         ),
         EffectKind.READ_GROUP: ReadGroup(
-            MergeGroups(database, ground.allowlists, publishing), upstreams, github, clock
+            MergeGroups(database, ground.allowlists, ground.checks, publishing), upstreams, github, clock
         ),
         EffectKind.RERUN: Rerun(Reruns(database, publishing), github, github, clock),
-        EffectKind.LOOK_UP: LookUp(Lookups(database, publishing, ground.job_timeout), github, github, clock),
+        EffectKind.LOOK_UP: LookUp(
+            Lookups(database, ground.allowlists, publishing, ground.job_timeout), github, github, clock
+        ),
         EffectKind.ANSWER_COMMAND: AnswerCommand(
             Commands(database, ground.allowlists, ground.desk, publishing), upstreams, github, voice, clock
         ),

@@ -51,9 +51,15 @@ class Site:
 
 
 @asynccontextmanager
-async def site(folder: Path, browser: Browser, *, javascript: bool = True) -> AsyncIterator[Site]:
-    downstreams = ("org/notified", "org/reporter", "org/silent")
-    async with stage(folder, ALLOWLIST, downstreams=downstreams) as it:
+async def site(
+    folder: Path,
+    browser: Browser,
+    *,
+    javascript: bool = True,
+    allowlist: str = ALLOWLIST,
+    downstreams: tuple[str, ...] = ("org/notified", "org/reporter", "org/silent"),
+) -> AsyncIterator[Site]:
+    async with stage(folder, allowlist, downstreams=downstreams) as it:
         server = Server(it.app, "127.0.0.1", 0)
         await server.start()
         context = await browser.new_context(java_script_enabled=javascript)

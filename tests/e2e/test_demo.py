@@ -35,6 +35,17 @@ async def different_looks(url: str) -> set[str]:
             await asyncio.sleep(0.1)
 
 
+async def told(address: str, *words: str) -> str:
+    """The simulated GitHub's page, once it says all of these words."""
+    accept = {"accept": "text/html"}
+    async with httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(), headers=accept) as http:
+        while True:
+            page = (await http.get(address)).text
+            if all(word in page for word in words):
+                return page
+            await asyncio.sleep(0.05)
+
+
 def demo_environ(tmp_path: Path) -> dict[str, str]:
     temporary = tmp_path / "temporary"
     temporary.mkdir()
@@ -43,7 +54,7 @@ def demo_environ(tmp_path: Path) -> dict[str, str]:
 
 async def test_backends_in_more_than_one_state_and_a_clean_end(tmp_path: Path) -> None:
     port, environ = free_port(), demo_environ(tmp_path)
-    words = ("demo", "--for", "8s", "--speed", "5", "--port", str(port))
+    words = ("demo", "--for", "8s", "--speed", "5", "--port", str(port), "--github-port", "0")
     async with crcr(*words, folder=tmp_path, environ=environ) as demo:
         await demo.says("to stop")
         assert f"http://127.0.0.1:{port}/crcr" in "".join(demo.lines)
@@ -55,13 +66,33 @@ async def test_backends_in_more_than_one_state_and_a_clean_end(tmp_path: Path) -
     assert list((tmp_path / "temporary").iterdir()) == []
 
 
+async def test_a_gate_blocks_is_waived_and_lets_the_queue_merge(tmp_path: Path) -> None:
+    port = free_port()
+    words = ("demo", "--speed", "2", "--port", "0", "--github-port", str(port))
+    async with crcr(*words, folder=tmp_path, environ=demo_environ(tmp_path)) as demo:
+        await demo.says("to stop")
+        upstream = f"http://127.0.0.1:{port}/tensorium/tensorium"
+        blocked, labelled = f"{upstream}/pull/2", f"{upstream}/pull/1"
+        said = "".join(demo.lines)
+        assert blocked in said
+        assert labelled in said
+        async with asyncio.timeout(90):
+            await told(blocked, "Merging is blocked: crcr/gate: failure", "novagpu/tensorium-nova failed")
+            await told(labelled, "ciflow/crcr/npu", "crcr/accel-npu/tensorium-npu/Upstream CI/build (npu910")
+            refused = await told(blocked, "needs the maintain role")
+            assert "/crcr status" in refused
+            await told(blocked, "novagpu/tensorium-nova waived by")
+            await told(blocked, "Merged as")
+        assert await demo.stopped() == 0
+        assert await demo.errors() == ""
+
+
 @pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
 async def test_it_stops_when_asked_and_keeps_data_where_told(tmp_path: Path, by: signal.Signals) -> None:
     kept = tmp_path / "kept"
     async with crcr(
         "demo",
-        "--port",
-        "0",
+        *("--port", "0", "--github-port", "0"),
         "--data",
         str(kept),
         "--speed",
@@ -81,14 +112,18 @@ async def test_old_data_and_a_port_in_use_are_told_with_a_way_out(tmp_path: Path
     (tmp_path / "crcr.db").touch()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         used = str(taken.getsockname()[1])
-        for words, told in ((("--port", used), "--port"), (("--port", "0", "--data", "."), "another folder")):
+        for words, hint in (
+            (("--port", used), "--port"),
+            (("--port", "0", "--github-port", used), "--github-port 0"),
+            (("--port", "0", "--data", "."), "another folder"),
+        ):
             async with crcr("demo", *words, folder=tmp_path, environ=environ) as demo:
                 errors = await demo.errors()
-                assert (await demo.ended(), told in errors, "Traceback" in errors) == (1, True, False)
+                assert (await demo.ended(), hint in errors, "Traceback" in errors) == (1, True, False)
 
 
 async def test_verbose_logs_what_is_done(tmp_path: Path) -> None:
-    words = ("demo", "--for", "2s", "--speed", "10", "--port", "0", "--verbose")
+    words = ("demo", "--for", "2s", "--speed", "10", "--port", "0", "--github-port", "0", "--verbose")
     async with crcr(*words, folder=tmp_path, environ=demo_environ(tmp_path)) as demo:
         lines = [json.loads(line) for line in (await demo.errors()).splitlines()]
         assert await demo.ended() == 0

@@ -87,7 +87,9 @@ async def test_a_label_added_dispatches_nothing(tmp_path: Path) -> None:
         assert len(it.github.dispatches(INFORMING)) == 1
 
 
-@pytest.mark.parametrize("other", ["ciflow/crcr/cuda", "ciflow/crcr/npu2", "ciflow/crcr/", "npu", "xciflow/crcr/npu"])
+@pytest.mark.parametrize(
+    "other", ["ciflow/crcr/cuda", "ciflow/crcr/npu2", "ciflow/crcr/", "npu", "xciflow/crcr/npu"]
+)
 async def test_any_other_label_asks_for_nothing(tmp_path: Path, other: str) -> None:
     async with gated(tmp_path, INFORMS) as it:
         pull = await open_pull(it, labels=[other])
@@ -254,7 +256,9 @@ async def test_fault_24_a_commit_that_a_callback_names_gets_no_check(tmp_path: P
         assert mine(it, pull) == ["in_progress", "in_progress", "absent"]
 
 
-async def test_fault_24_a_removed_label_that_a_callback_still_echoes_brings_nothing_back(tmp_path: Path) -> None:
+async def test_fault_24_a_removed_label_that_a_callback_still_echoes_brings_nothing_back(
+    tmp_path: Path,
+) -> None:
     async with gated(tmp_path, INFORMS) as it:
         pull = await open_pull(it, labels=[LABEL])
         await unlabel(it, pull)

@@ -162,7 +162,7 @@ async def test_fault_37_an_l3_backend_without_listed_jobs_ends_when_its_runs_are
         assert state(it, f"crcr/{INFORMING}", pull.head_sha) == "success"
 
 
-# Pushes, ends and returns
+# What becomes of a commit
 
 
 async def test_fault_38_a_push_ends_what_is_open_on_the_old_head_and_leaves_its_results(
@@ -216,7 +216,11 @@ async def test_closing_ends_what_is_open_and_the_closed_dispatch_gets_no_check(
 
         assert ended == ["neutral", "neutral", "cancelled"]
         assert len(it.github.runs(GATING)) == 2
-        assert states(it, pull.head_sha, [*checks_of(GATING, *JOBS), GATE]) == [*ended[:2], "absent", ended[2]]
+        assert states(it, pull.head_sha, [*checks_of(GATING, *JOBS), GATE]) == [
+            *ended[:2],
+            "absent",
+            ended[2],
+        ]
 
 
 async def test_closing_leaves_finished_checks_as_they_are(tmp_path: Path) -> None:

@@ -223,6 +223,19 @@ async def test_without_jobs_and_without_the_right_to_read_actions_the_gate_says_
         )
 
 
+async def test_without_the_right_to_read_actions_a_job_that_runs_is_still_waited_for(tmp_path: Path) -> None:
+    async with gated(tmp_path, UNNAMED, downstreams=ONE) as it:
+        it.github.faults.answer(403, on=ACTIONS, message="Resource not accessible by integration")
+        pull = await open_pull(it)
+        await start(it, newest_run(it))
+        await finish(it, newest_run(it), build="success")
+        await look(it, MINUTE)
+        assert gate(it, pull) == "pending"
+        await finish(it, newest_run(it), test="success")
+
+        assert gate(it, pull) == "failure"
+
+
 async def test_the_right_to_read_actions_given_later_opens_the_gate(tmp_path: Path) -> None:
     async with gated(tmp_path, UNNAMED, downstreams=ONE) as it:
         fault = it.github.faults.answer(403, on=ACTIONS, message="Resource not accessible by integration")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from crcr.sim.github import MergeBlocked, PullRequest
+from crcr.sim.github import Match, MergeBlocked, PullRequest
 from gating import (
     GATE,
     GATED,
@@ -54,9 +54,9 @@ async def push(it: Stage, pull: PullRequest) -> str:
     return before
 
 
-async def push_back(it: Stage, pull: PullRequest, sha: str) -> None:
+async def push_back(it: Stage, pull: PullRequest, sha: str, *, after_s: float = 1) -> None:
     """The author force-pushes an old head."""
-    it.clock.advance(1)
+    it.clock.advance(after_s)
     before, pull.head_sha = pull.head_sha, sha
     await it.github._tell(pull, "synchronize", {"before": before, "after": sha})
     await it.act()
@@ -218,19 +218,41 @@ async def test_a_head_that_is_pushed_back_to_gets_a_new_pending_gate(tmp_path: P
         assert gate(it, pull) == "failure"
 
 
-async def test_a_head_that_is_pushed_back_to_within_a_second_is_never_green_by_its_past(
+async def test_while_nobody_knows_which_push_is_the_newest_an_old_green_gate_does_not_count(
     tmp_path: Path,
 ) -> None:
     async with gated(tmp_path) as it:
         pull = await open_pull(it)
         await run_all(it)
         first = await push(it, pull)
-        second, pull.head_sha = pull.head_sha, first
-        await it.github._tell(pull, "synchronize", {"before": second, "after": first})
-        await it.act()
+        away = it.github.faults.answer(503, on=Match("GET", f"/repos/{UPSTREAM}/pulls/*"))
+        await push_back(it, pull, first, after_s=0)
+        assert gates(it, first) == [("completed", "success"), ("in_progress", None)]
+        assert "asking GitHub which push is the newest" in title(it, first)
+        it.github.faults.remove(away)
+        await it.pass_time(60)
+        await run_all(it)
 
+        assert gate(it, pull) == "success"
+
+
+async def test_a_pull_request_that_is_closed_and_reopened_within_a_second_waits_for_its_new_results(
+    tmp_path: Path,
+) -> None:
+    async with gated(tmp_path) as it:
+        pull = await open_pull(it)
+        await run_all(it)
+        it.clock.advance(1)
+        it.github.faults.answer(503, on=Match("GET", f"/repos/{UPSTREAM}/pulls/*"), times=1)
+        await it.github.close_pr(pull)
+        await it.github.reopen_pr(pull)
+        await it.act()
         assert gate(it, pull) == "pending"
-        assert len(it.github.dispatches(GATING)) == 3
+        await it.pass_time(60)
+        assert title(it, pull.head_sha) == f"waiting for {GATING}"
+        await run_all(it, build="failure")
+
+        assert gates(it, pull.head_sha) == [("completed", "success"), ("completed", "failure")]
 
 
 # Several pull requests on one head

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from checking import open_twin
 from commanding import WAIVE, answers, audited, failing_pull, obeyed
 from crcr.sim.github import Match, MergeBlocked, PullRequest
 from gating import (
@@ -25,7 +26,6 @@ from gating import (
     shown,
     start,
 )
-from stage import UPSTREAM
 
 DAY = 24 * 3600.0
 FOR_DAYS = f"/crcr waive {GATING} until 3d because the runner is on fire"
@@ -131,8 +131,7 @@ async def test_a_waiver_runs_out_by_time_alone_and_the_gate_fails_again(tmp_path
 async def test_a_waiver_counts_for_its_own_pull_request_only_where_two_share_a_head(tmp_path: Path) -> None:
     async with gated(tmp_path) as it:
         one = await failing_pull(it)
-        other = await it.github.open_pr(UPSTREAM, before_telling=lambda pull: setattr(pull, "head_sha", one.head_sha))
-        await it.act()
+        other = await open_twin(it, one)
         await run_all(it, build="failure")
         await say(it, one, WAIVE)
         assert gate(it, one) == "failure"
@@ -262,7 +261,9 @@ async def test_nothing_is_waived_on_a_closed_pull_request(tmp_path: Path) -> Non
         assert (waivers(it), ["closed" in answer for answer in answers(it, pull)]) == ([], [True])
 
 
-@pytest.mark.parametrize("words", ["until 8d because x", "until 0h because x", "until soon because x", "because "])
+@pytest.mark.parametrize(
+    "words", ["until 8d because x", "until 0h because x", "until soon because x", "because "]
+)
 async def test_a_waiver_without_a_reason_or_for_more_than_seven_days_is_refused(
     tmp_path: Path, words: str
 ) -> None:
@@ -321,8 +322,7 @@ async def test_a_button_pressed_after_the_gate_has_opened_says_nothing(tmp_path:
 async def test_on_a_shared_head_the_button_offers_on_each_blocked_pull_request_once(tmp_path: Path) -> None:
     async with gated(tmp_path) as it:
         one = await failing_pull(it)
-        other = await it.github.open_pr(UPSTREAM, before_telling=lambda pull: setattr(pull, "head_sha", one.head_sha))
-        await it.act()
+        other = await open_twin(it, one)
         await run_all(it, build="failure")
         it.github.faults.secondary_limit(on=Match("POST", f"*/issues/{other.number}/comments"), times=1)
         await it.github.press_button(check(it, GATE, one.head_sha), "waive")
@@ -330,6 +330,18 @@ async def test_on_a_shared_head_the_button_offers_on_each_blocked_pull_request_o
             await it.pass_time(90)
 
         assert [len(answers(it, pull)) for pull in (one, other)] == [1, 1]
+
+
+async def test_on_a_shared_head_the_button_offers_nothing_where_it_is_waived_already(tmp_path: Path) -> None:
+    async with gated(tmp_path) as it:
+        one = await failing_pull(it)
+        other = await open_twin(it, one)
+        await run_all(it, build="failure")
+        await say(it, one, WAIVE)
+        await it.github.press_button(check(it, GATE, one.head_sha), "waive")
+        await it.act()
+
+        assert [len(answers(it, pull)) for pull in (one, other)] == [0, 1]
 
 
 # The audit log

@@ -4,14 +4,20 @@ import asyncio
 import heapq
 import itertools
 import json
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
 import httpx
-import yaml
 
 from crcr.sim.clock import ManualClock
-from crcr.sim.github import GitHub
-from crcr.sim.traffic import UPSTREAM, demo_world, run_traffic
+from crcr.sim.demo_world import BACKENDS, GATING, NPU_LABEL
+from crcr.sim.github import CheckRun, GitHub
+from crcr.sim.people import MAINTAINERS, MOST_COMMANDS_AN_HOUR, OUTSIDERS
+from crcr.sim.traffic import BLOCKED, LABELLED, UPSTREAM, demo_world, run_traffic
+from crcr.sim.upstream_life import MOST_OPEN
 
 
 class VirtualTime:
@@ -45,10 +51,11 @@ class VirtualTime:
 class Relay:
     """Every webhook starts runs of all backends; every seventh report is asked to come again."""
 
+    backends = tuple(BACKENDS)
+
     def __init__(self) -> None:
         self.reports: list[tuple[str, dict[str, Any]]] = []
         self.github: GitHub | None = None
-        self.backends: list[str] = []
         self._count = itertools.count(1)
 
     async def __call__(self, request: httpx.Request) -> httpx.Response:
@@ -57,41 +64,179 @@ class Relay:
             if next(self._count) % 7 == 0:
                 return httpx.Response(429, headers={"retry-after": "1"})
             self.reports.append((body["workflow"]["url"], body["workflow"]))
+            self.hear_report(body)
             return httpx.Response(200)
-        payload = {"delivery_id": "d", "payload": body, "relay": {"callback_url": "http://relay.test/cb"}}
-        assert self.github is not None
-        if body.get("action", "opened") in {"opened", "synchronize", "closed"}:
-            for name in self.backends:
-                self.github.ci.start_runs(self.github.repository(name), "repository_dispatch", "x", payload)
+        self.hear_event(request.headers["x-github-event"], body)
+        if body.get("action", "pushed") in {"pushed", "opened", "synchronize", "closed", "checks_requested"}:
+            self.start_runs(body)
         return httpx.Response(202)
 
+    def start_runs(self, body: dict[str, Any]) -> None:
+        payload = {"delivery_id": "d", "payload": body, "relay": {"callback_url": "http://relay.test/cb"}}
+        assert self.github is not None
+        for name in self.backends:
+            self.github.ci.start_runs(self.github.repository(name), "repository_dispatch", "x", payload)
 
-async def test_the_demo_shows_results_of_every_kind_within_a_minute() -> None:
-    time, relay, stop = VirtualTime(), Relay(), asyncio.Event()
-    transport = httpx.MockTransport(relay)
+    def hear_event(self, event: str, body: dict[str, Any]) -> None:
+        """A relay that only relays."""
+
+    def hear_report(self, body: dict[str, Any]) -> None:
+        """A relay that only relays."""
+
+
+NOVA = "novagpu/tensorium-nova"
+
+
+class Gatekeeper(Relay):
+    """Puts a gate on heads and groups: what its one backend says, unless a maintainer has waived it."""
+
+    backends = GATING
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waived: dict[int, str] = {}
+        self.commands: list[tuple[str, str]] = []
+        self.seen: list[tuple[int, str]] = []
+        self.left_queue: list[str] = []
+        self.reruns = 0
+
+    def hear_event(self, event: str, body: dict[str, Any]) -> None:
+        if event == "issue_comment" and "/crcr" in body["comment"]["body"]:
+            self._obey(body["comment"]["user"]["login"], body["comment"]["body"], body["issue"]["number"])
+        elif body.get("action") in {"opened", "synchronize", "checks_requested"}:
+            number, sha = _subject(body)
+            self._show(number, sha, "crcr/gate", None)
+        elif event == "merge_group":
+            self.left_queue.append(body["reason"])
+        self.reruns += body.get("action") == "rerequested"
+
+    def hear_report(self, body: dict[str, Any]) -> None:
+        told = body["workflow"]
+        if NOVA not in told["url"] or told["job_name"] != "test-ops" or told["status"] != "completed":
+            return
+        if not {"pull_request", "merge_group"} & body["payload"].keys():
+            return
+        number, sha = _subject(body["payload"])
+        self._show(number, sha, f"crcr/{NOVA}", told["conclusion"])
+        self._show(number, sha, "crcr/gate", "success" if number in self.waived else told["conclusion"])
+
+    def _obey(self, login: str, words: str, number: int) -> None:
+        self.commands.append((login, words))
+        assert self.github is not None
+        if "waive" in words and login in MAINTAINERS:
+            self.waived[number] = login
+            pull = self.github.world.pulls[(self.github.repository(UPSTREAM).id, number)]
+            self._show(number, pull.head_sha, "crcr/gate", "success")
+
+    def _show(self, number: int, sha: str, name: str, conclusion: str | None) -> None:
+        assert self.github is not None
+        status = "completed" if conclusion else "in_progress"
+        made = CheckRun(
+            self.github.world.next_id("check_run"),
+            self.github.repository(UPSTREAM).id,
+            sha,
+            name=name,
+            status=status,
+            conclusion=conclusion,
+        )
+        self.github.world.check_runs[made.id] = made
+        if name == "crcr/gate":
+            self.seen.append((number, conclusion or status))
+
+
+def _subject(body: dict[str, Any]) -> tuple[int, str]:
+    if group := body.get("merge_group"):
+        return int(group["head_ref"].split("/pr-")[1].split("-")[0]), group["head_sha"]
+    return body["number"], body["pull_request"]["head"]["sha"]
+
+
+@asynccontextmanager
+async def living(relay: Relay, *, seed: int = 5) -> AsyncIterator[tuple[GitHub, VirtualTime]]:
+    """The demo's upstream with its traffic, until the body ends."""
+    time, stop = VirtualTime(), asyncio.Event()
     async with GitHub(
-        clock=time.clock, webhook_url="http://relay.test/hook", transport=transport, sleep=time.sleep
+        clock=time.clock,
+        webhook_url="http://relay.test/hook",
+        transport=httpx.MockTransport(relay),
+        sleep=time.sleep,
     ) as github:
         relay.github = github
-        levels = yaml.safe_load(demo_world(github))
-        relay.backends = [name for names in levels.values() for name in names]
+        demo_world(github)
         traffic = asyncio.create_task(
-            run_traffic(github, UPSTREAM, seed=5, speed=1.0, stop=stop, sleep=time.sleep)
+            run_traffic(github, UPSTREAM, seed=seed, speed=1.0, stop=stop, sleep=time.sleep)
         )
-        await time.run_for(20)
-        assert any(each["status"] == "completed" for _, each in relay.reports)
-        await time.run_for(60)
+        yield github, time
         stop.set()
         await traffic
         github.finish()
-    assert {each["conclusion"] for _, each in relay.reports} >= {None, "success", "failure", "cancelled"}
+
+
+async def test_the_demo_shows_results_of_every_kind_within_a_minute() -> None:
+    relay = Relay()
+    async with living(relay) as (github, time):
+        await time.run_for(20)
+        assert any(each["status"] == "completed" for _, each in relay.reports)
+        await time.run_for(60)
+    assert {each["conclusion"] for _, each in relay.reports} >= {None, "success", "failure"}
     assert any(each.status == 429 for each in github.callback_log)
     assert not any("edge-labs/edge-runtime" in url for url, _ in relay.reports)
     assert {"build (npu910, 3.11)", "build (npu310, 3.12)"} <= {each["job_name"] for _, each in relay.reports}
 
 
+async def test_the_opening_shows_a_label_a_blocking_gate_a_waiver_and_the_queue() -> None:
+    relay = Gatekeeper()
+    async with living(relay) as (github, time):
+        await time.run_for(1)
+        place = github.repository(UPSTREAM).id
+        labelled, blocked = (github.world.pulls[(place, number)] for number in (LABELLED, BLOCKED))
+        assert labelled.labels == [NPU_LABEL]
+        await time.run_for(20)
+        states = [state for number, state in relay.seen if number == BLOCKED]
+        assert states[:3] == ["in_progress", "failure", "success"]
+        assert relay.waived == {BLOCKED: relay.waived[BLOCKED]}
+        asked, refused, waived = relay.commands[:3]
+        assert asked == (blocked.author.login, "What am I waiting for?\n/crcr status")
+        assert refused[0] in OUTSIDERS
+        assert waived[1].startswith(f"/crcr waive {NOVA} because ")
+        await time.run_for(45)
+    assert (labelled.merged, blocked.merged) == (True, True)
+    assert "merged" in relay.left_queue
+
+
+async def test_a_long_demo_merges_by_the_rules_and_never_stalls() -> None:
+    relay = Gatekeeper()
+    async with living(relay, seed=2) as (github, time):
+        for minute in range(1, 16):
+            await time.run_for(minute * 60)
+            waiting = github.merge_queue(UPSTREAM)
+            assert all(github.clock.now() - group.created_at < timedelta(minutes=1) for group in waiting)
+        pulls = github.world.pulls.values()
+        assert 1 < sum(pull.state == "open" for pull in pulls) <= MOST_OPEN
+    assert relay.left_queue.count("merged") > 15
+    assert "invalidated" in relay.left_queue
+    assert relay.reruns
+    assert "cancelled" in {each["conclusion"] for _, each in relay.reports}
+    # The relay takes ten an hour from a person.
+    assert max(Counter(login for login, _ in relay.commands).values()) <= MOST_COMMANDS_AN_HOUR
+
+
 async def test_old_records_are_dropped(github: GitHub) -> None:
     for _ in range(5):
         await github.push("org/upstream")
+        await github.close_pr(await github.open_pr("org/upstream"))
+    kept = await github.open_pr("org/upstream")
     github.forget_old(2)
     assert len(github.deliveries()) == 2
+    assert [pull.number for pull in github.world.pulls.values()] == [4, 5, kept.number]
+
+
+async def test_a_silent_simulator_answers_on_and_tells_nothing(
+    github: GitHub, heard: list[httpx.Request]
+) -> None:
+    await github.push("org/upstream")
+    await github.fall_silent()
+    told = await github.push("org/upstream")
+    assert told is not None
+    assert (len(heard), told.status_code) == (1, 502)
+    github.spawn(asyncio.sleep(3600))
+    github.finish()

@@ -104,6 +104,8 @@ async def test_the_merge_queue_has_a_page(github: GitHub, api: httpx.AsyncClient
     assert group.head_sha in page
     assert "Waiting for: crcr/gate: expected" in page
     assert "Number 1 in the" in await shown(api, "/org/upstream/pull/1")
+    add_check(github, pull.head_sha, "success")
+    assert "in the merge queue" in await shown(api, "/")
 
 
 async def test_comments_are_shown_with_author_and_reactions(
@@ -179,6 +181,8 @@ async def test_only_a_browser_gets_pages(github: GitHub, api: httpx.AsyncClient)
             "<table><tr><th>a</th><th>b</th></tr><tr><td>1 | 2</td><td>3</td></tr></table>",
         ),
         ("a | b\n---", "<p>a | b<br>---</p>"),
+        ("seen\n\n<!-- our mark -->", "<p>seen</p>"),
+        ("not <!-- alone -->", "<p>not &lt;!-- alone --&gt;</p>"),
     ],
 )
 def test_a_little_markdown_is_rendered(markdown: str, made: str) -> None:

@@ -165,7 +165,7 @@ def test_authors_decide_whose_pull_requests_are_tested(
     [
         ({"labels": ("npu",)}, NO_LABEL),
         ({"authors": Authors.TRUSTED}, NO_TRUST),
-        ({"authors": Authors.APPROVED}, APPROVAL),
+        ({"authors": Authors.APPROVED}, (Verdict.NOT_CONCERNED, "approval")),
     ],
 )
 def test_closed_goes_only_where_the_pull_request_would_have_gone(options: Any, choice: object) -> None:

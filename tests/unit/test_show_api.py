@@ -6,21 +6,13 @@ from typing import Any
 
 import httpx
 import pytest
-from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse
+from fastapi import FastAPI
 
-from crcr.errors import BadRequest, CrcrError, NotFound, StoreUnavailable
+from crcr.errors import BadRequest, CrcrError, StoreUnavailable
 from crcr.show import api, cursors, health, pages
 from crcr.show.metrics import Metrics
+from show_reading import as_json
 from show_world import OTHER, UPSTREAM, World, open_world
-
-_STATUS: dict[type[CrcrError], int] = {NotFound: 404, BadRequest: 400}
-
-
-async def _told(_: Request, failure: Exception) -> JSONResponse:
-    assert isinstance(failure, CrcrError)
-    body = {"ok": False, "error": {"code": failure.code, "detail": failure.detail, "hint": failure.hint}}
-    return JSONResponse(body, status_code=_STATUS.get(type(failure), 503))
 
 
 @pytest.fixture
@@ -38,7 +30,7 @@ async def client(world: World) -> AsyncIterator[httpx.AsyncClient]:
 
 def serve(world: World, views: Any) -> httpx.AsyncClient:
     app = FastAPI(title="crcr", openapi_url="/api/openapi.json", docs_url=None, redoc_url=None)
-    app.add_exception_handler(CrcrError, _told)
+    app.add_exception_handler(CrcrError, as_json)
     upstreams = (UPSTREAM, OTHER)
     app.include_router(api.router(views, upstreams=upstreams, clock=world.clock))
     app.router.routes += pages.routes(views, upstreams=upstreams, clock=world.clock)
@@ -144,7 +136,7 @@ async def test_the_description_is_whole_and_its_page_needs_nothing_else(client: 
     paths = {path.removeprefix("/api/v1/") for path in described["paths"]}
     assert paths == {
         *("summary", "backends/{org}/{repo}", "jobs", "deliveries", "deliveries/{guid}", "effects"),
-        "allowlist",
+        *("allowlist", "pulls/{number}", "commits/{sha}", "waivers"),
     }
     assert "422" not in described["paths"]["/api/v1/jobs"]["get"]["responses"]
     page = await client.get("/api/docs")
@@ -190,6 +182,7 @@ async def test_metrics_are_scraped_with_the_outbox_figures(world: World) -> None
     assert 'crcr_effects_waiting{upstream="Torch/torch"} 0.0' in text
     assert 'crcr_allowlist_in_force{upstream="other/upstream"} 0.0' in text
     assert 'crcr_dispatch_latency_seconds_bucket{le="0.25"} 1.0' in text
+    assert 'crcr_open_gates{state="failed",upstream="Torch/torch"} 0.0' in text
 
 
 async def test_a_store_that_is_down_is_not_ready_and_still_scraped(world: World) -> None:

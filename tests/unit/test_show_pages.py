@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import AsyncIterator
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -15,36 +14,8 @@ from crcr.decide.views import Span
 from crcr.errors import StoreUnavailable
 from crcr.record import schema
 from crcr.show import pages
+from show_reading import HOSTILE, Page, inert
 from show_world import OTHER, UPSTREAM, World, open_world
-
-HOSTILE = (
-    "<script>alert(1)</script>",
-    '"><img src=x onerror=alert(1)>',
-    "' onmouseover='alert(1)",
-    "javascript:alert(1)",
-    "{{ 7 * 7 }}",
-    "abc\u202edcba\u2066\u200b",
-    "nul\x00bell\x07esc\x1b[31m",
-    "'; DROP TABLE jobs; --",
-    "x" * 1_000_000,
-    "😀 ünïcode עברית",
-)
-ACTING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-
-
-class Page(HTMLParser):
-    """What a page would do in a browser: its elements with their attributes."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-
-    def attributes(self, name: str) -> list[str]:
-        return [attrs[name] or "" for _, attrs in self.elements if name in attrs]
 
 
 @pytest.fixture
@@ -63,19 +34,6 @@ async def browser(world: World) -> AsyncIterator[httpx.AsyncClient]:
 def browse(routes: Any) -> httpx.AsyncClient:
     transport = httpx.ASGITransport(Starlette(routes=routes))
     return httpx.AsyncClient(transport=transport, base_url="http://relay")
-
-
-def inert(page: Page, text: str) -> None:
-    """Nothing on the page runs, leads out of http(s), or acts on the text around it."""
-    scripts = [attrs for tag, attrs in page.elements if tag == "script"]
-    assert all((attrs.get("src") or "").startswith("/static/") for attrs in scripts)
-    assert not [attrs for _, attrs in page.elements if any(name.startswith("on") for name in attrs)]
-    assert not page.attributes("style")
-    assert not [tag for tag, _ in page.elements if tag in {"style", "iframe", "object"}]
-    assert {tag for tag, attrs in page.elements if attrs.get("src")} <= {"script", "img"}
-    for href in page.attributes("href"):
-        assert href.startswith(("/", "#", "https://", "http://", "?")), href
-    assert not ACTING.search(text)
 
 
 async def fill_with(world: World, hostile: str) -> None:

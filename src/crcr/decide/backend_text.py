@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from crcr.decide.check_runs import MOST_TEXT
 from crcr.decide.commit import Backend, FailedTestShown, Job
-from crcr.decide.gate import BackendJudgement, Part, Standing
+from crcr.decide.gate import BLOCKED, BackendJudgement, Part, Standing
 from crcr.decide.markdown import (
     Section,
     code,
@@ -20,7 +20,6 @@ from crcr.decide.markdown import (
     utc,
 )
 from crcr.decide.part_text import (
-    BLOCKED,
     NAME_CHARACTERS,
     OPEN,
     doubt_words,

@@ -68,6 +68,8 @@ class CheckToPublish:
     """It was asked for before, and nobody knows whether it came to be."""
     annotated: bool
     """It was completed before, with whatever annotations it had then."""
+    ends: bool
+    """It is wanted no more: what never came to be need not be made for that."""
     name: str
     head_sha: str
     incarnation: str

@@ -14,6 +14,7 @@ from crcr.decide.allowlist import Entry
 from crcr.decide.check_runs import GATE_NAME, CheckStatus, Shown
 from crcr.decide.commit import Backend, Commit, Job, Subject
 from crcr.decide.gate import (
+    BLOCKED,
     BackendJudgement,
     GateJudgement,
     GateState,
@@ -143,7 +144,6 @@ def _page(policy: CheckPolicy, commit: Commit, subject: Subject) -> str:
 
 # Backends and their jobs
 
-_BLOCKED = frozenset({Standing.FAILED, Standing.ERRORED, Standing.MISSING, Standing.DECLINED})
 _OPEN = frozenset({Standing.WAITING, Standing.HELD})
 
 
@@ -185,7 +185,7 @@ def _open_status(judged: BackendJudgement) -> CheckStatus | None:
 
 
 def _backend_conclusion(standing: Standing) -> Conclusion:
-    if standing in _BLOCKED:
+    if standing in BLOCKED:
         return Conclusion.FAILURE
     return Conclusion.SUCCESS if standing is Standing.PASSED else Conclusion.NEUTRAL
 
@@ -215,7 +215,8 @@ def _dressed(
         conclusion=None if open_status else conclusion,
         title=title,
         summary=words.summary,
-        annotations=words.annotations,
+        # Sent once, with the result: GitHub adds those of every update to the ones before.
+        annotations=() if open_status or awaited else words.annotations,
         details_url=details_url,
         started_at=started_at,
         completed_at=None if open_status or awaited else completed_at,
@@ -235,7 +236,7 @@ def _jobs(judged: BackendJudgement, policy: CheckPolicy) -> list[Wanted]:
     return [
         _job(backend, part, job, policy, name=name)
         for (part, job), name in named
-        if len(parts) <= MOST_JOB_CHECKS or part.standing in _BLOCKED or (job.workflow, job.name) in failed
+        if len(parts) <= MOST_JOB_CHECKS or part.standing in BLOCKED or (job.workflow, job.name) in failed
     ]
 
 

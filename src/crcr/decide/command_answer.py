@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from crcr.decide.commands import Waive, spell
-from crcr.decide.gate import GateJudgement, Standing
+from crcr.decide.gate import BLOCKED, GateJudgement
 from crcr.decide.outside import Role
 
 MOST_OFFERED = 10
-_BLOCKED = frozenset({Standing.FAILED, Standing.ERRORED, Standing.MISSING, Standing.DECLINED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,5 +56,5 @@ def _waivers(judgement: GateJudgement, number: int) -> Iterable[str]:
         if one.subject.number != number:
             continue
         for each in one.backends:
-            if each.standing in _BLOCKED:
+            if each.standing in BLOCKED:
                 yield spell(Waive(each.backend.name, None, None, "<reason>"))

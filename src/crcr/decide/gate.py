@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from crcr.decide.commit import Backend, Commit, Job, Run, Subject, Verdict, Waiver
+from crcr.decide.commit import Backend, Commit, Job, Subject, Verdict, Waiver
 from crcr.decide.globs import name_glob
 from crcr.decide.model import Conclusion, DispatchState, JobState
 
@@ -34,6 +34,10 @@ class Standing(StrEnum):
     PASSED = "passed"
 
 
+BLOCKED = frozenset({Standing.FAILED, Standing.ERRORED, Standing.MISSING, Standing.DECLINED})
+"""What keeps the gate shut until somebody does something about it."""
+
+
 class GateState(StrEnum):
     FAILED = "failed"
     PENDING = "pending"
@@ -42,9 +46,7 @@ class GateState(StrEnum):
 
 _STANDINGS = tuple(Standing)
 _GATE_OF = {
-    **dict.fromkeys(
-        (Standing.FAILED, Standing.ERRORED, Standing.MISSING, Standing.DECLINED), GateState.FAILED
-    ),
+    **dict.fromkeys(BLOCKED, GateState.FAILED),
     **dict.fromkeys((Standing.WAITING, Standing.HELD), GateState.PENDING),
     **dict.fromkeys(_STANDINGS[6:], GateState.PASSED),
 }
@@ -146,10 +148,6 @@ def judge_backend(
 
 
 # What counts
-
-
-def live_runs(backend: Backend) -> tuple[Run, ...]:
-    return backend.live_runs
 
 
 def _deadline(backend: Backend, policy: Policy) -> datetime | None:

@@ -8,11 +8,18 @@ from itertools import chain
 
 from crcr.decide.check_runs import MOST_TEXT
 from crcr.decide.commit import Backend, Subject
-from crcr.decide.gate import BackendJudgement, GateJudgement, GateState, Part, Standing, SubjectJudgement
+from crcr.decide.gate import (
+    BLOCKED,
+    BackendJudgement,
+    GateJudgement,
+    GateState,
+    Part,
+    Standing,
+    SubjectJudgement,
+)
 from crcr.decide.markdown import Section, code, cut, fitting, listed, one_line, page, prose, row, table, utc
 from crcr.decide.model import Level
 from crcr.decide.part_text import (
-    BLOCKED,
     NAME_CHARACTERS,
     OPEN,
     doubt_words,

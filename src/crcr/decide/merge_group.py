@@ -1,6 +1,9 @@
 """A merge group whose dispatches wait for what GitHub says of it, as both sides of the question know it."""
 
+import re
 from dataclasses import dataclass
+
+_QUEUE_REF = re.compile(r"refs/heads/gh-readonly-queue/.+/pr-([1-9][0-9]{0,8})-[0-9a-f]{40,64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -9,3 +12,9 @@ class GroupToRead:
     head_sha: str
     base_sha: str
     head_ref: str
+
+
+def pull_of(head_ref: str) -> int | None:
+    """The pull request that the queue made the group for, as its branch's name says."""
+    named = _QUEUE_REF.fullmatch(head_ref)
+    return int(named[1]) if named else None

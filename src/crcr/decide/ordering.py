@@ -44,8 +44,10 @@ def _within_one_second(event: PullRequest, known: Pull) -> Place:
 
 def present(event: PullRequest, known: Pull | None) -> PullRequest:
     """The event with the labels and draft state of today, when a newer event has already brought them."""
-    if known is None or known.updated_at <= event.updated_at:
+    if known is None or known.updated_at < event.updated_at:
         return event
+    if known.updated_at == event.updated_at and event.action != "opened":
+        return event  # what is known of a pull request came after its opening, if within the same second
     return replace(event, labels=known.labels, draft=known.draft, title=known.title)
 
 

@@ -49,6 +49,8 @@ class FoundCheck:
 
     check_run_id: int
     external_id: str | None
+    completed: bool = False
+    annotations: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,9 @@
 from collections.abc import Iterable
 
 from crcr.decide.commit import Backend, Job, Verdict, Verification, Waiver
-from crcr.decide.gate import BackendJudgement, Part, Standing
+from crcr.decide.gate import BLOCKED, BackendJudgement, Part, Standing
 from crcr.decide.markdown import code, listed, utc
 
-BLOCKED = frozenset({Standing.FAILED, Standing.ERRORED, Standing.MISSING, Standing.DECLINED})
 OPEN = frozenset({Standing.WAITING, Standing.HELD})
 NAME_CHARACTERS = 100
 _MOST_WAIVERS = 3

@@ -143,6 +143,8 @@ def _choose_pull(entry: Entry, pull: PullRequest, *, approved: bool) -> Choice:
         approved=approved,
         concerned=None,
     )
+    if closed and reason == APPROVAL:
+        return Choice(entry, Verdict.NOT_CONCERNED, APPROVAL)  # nothing was sent that this could end
     return Choice(entry, Verdict.HOLD if reason else Verdict.DISPATCH, reason)
 
 

@@ -111,15 +111,15 @@ def _plan_push(event: Push, facts: UpstreamFacts) -> Plan | Ignored:
 
 
 def _plan_group(event: MergeGroup, facts: UpstreamFacts) -> Plan | Ignored:
-    if event.action == "checks_requested":
-        if facts.told_of_group is not None:
-            return Ignored(f"the merge group {event.head_sha[:12]} is known")
+    begins = event.action == "checks_requested"
+    if facts.told_of_group is None:
         dispatches = _dispatches(event, facts)
         if not facts.gate_on and not any(each.leaves for each in dispatches):
             return Ignored("no downstream takes merge groups, and there is no gate")
-        return Plan(dispatches=dispatches)
-    if facts.told_of_group is None:
-        return Ignored(f"the merge group {event.head_sha[:12]} was never heard of")
+        # An end that overtakes its beginning is kept: the group must not begin when that arrives.
+        return Plan(dispatches=dispatches if begins else ())
+    if begins:
+        return Ignored(f"the merge group {event.head_sha[:12]} is known")
     # Whoever was told of the group is told of its end; the others have nothing to cancel.
     told = (entry for entry in facts.allowlist.entries if entry.name.key in facts.told_of_group)
     waiting = tuple(PlannedDispatch(entry, DispatchState.WAITING) for entry in told)

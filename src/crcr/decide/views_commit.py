@@ -79,23 +79,23 @@ class GateView:
 
 
 class BackendState(StrEnum):
-    """What a commit's dispatch came to; in words for people."""
+    """What a commit's dispatch came to, in words for people; what needs them most comes first."""
 
     FAILED = "failed"
-    RUNNING = "running"
-    PASSED = "passed"
-    INCONCLUSIVE = "inconclusive"
-    """All that reported was cancelled, skipped or neutral."""
-    NO_REPORT = "no report yet"
-    STARTED = "started, no report yet"
+    PARKED = "not delivered"
     NEVER_STARTED = "never started"
     UNANSWERED = "unanswered"
     UNREPORTED = "ran and did not report"
-    NOT_LISTENING = "not listening"
-    NOTIFIED = "notified"
+    RUNNING = "running"
+    STARTED = "started, no report yet"
+    NO_REPORT = "no report yet"
     WAITING = "waiting to be sent"
     HELD = "held"
-    PARKED = "not delivered"
+    PASSED = "passed"
+    INCONCLUSIVE = "inconclusive"
+    """All that reported was cancelled, skipped or neutral."""
+    NOTIFIED = "notified"
+    NOT_LISTENING = "not listening"
     CANCELLED = "cancelled"
     NOT_CONCERNED = "not concerned"
 
@@ -154,6 +154,11 @@ class CommitBackend:
     jobs: tuple[JobView, ...]
     """Failed first; only the attempts and runs that count."""
     jobs_left_out: int
+
+
+def worst_first(backend: CommitBackend) -> tuple[int, int, RepoName]:
+    """The highest level first, and in it what needs people most."""
+    return -backend.level, tuple(BackendState).index(backend.state), backend.name
 
 
 class WaiverState(StrEnum):

@@ -7,9 +7,10 @@ from collections.abc import Collection
 from datetime import datetime
 
 from crcr.decide.commit import Backend
-from crcr.decide.gate import BackendJudgement, GateJudgement, Part, Standing, SubjectJudgement
+from crcr.decide.gate import BLOCKED, BackendJudgement, GateJudgement, Part, Standing, SubjectJudgement
 from crcr.decide.gate_text import gate_title
-from crcr.decide.part_text import BLOCKED, doubt_words, lacks_jobs, worst_first
+from crcr.decide.model import RepoName
+from crcr.decide.part_text import doubt_words, lacks_jobs, worst_first
 from crcr.decide.views_commit import GatePart, GateRow, GateShown, GateSubject, GateView
 
 _MOST_PARTS = 10
@@ -54,7 +55,7 @@ def _row(judged: BackendJudgement) -> GateRow:
     backend = judged.backend
     telling = [part for part in worst_first(judged.parts) if part.standing is not Standing.PASSED]
     return GateRow(
-        backend=backend.entry.name if backend.entry else backend.name,
+        backend=_name(backend),
         level=backend.level,
         standing=judged.standing,
         parts=tuple(_part(each) for each in telling[:_MOST_PARTS]),
@@ -65,6 +66,11 @@ def _row(judged: BackendJudgement) -> GateRow:
         advice=_advice(judged),
         oncalls=backend.entry.oncalls if backend.entry else (),
     )
+
+
+def _name(backend: Backend) -> RepoName:
+    """As the allowlist writes it."""
+    return backend.entry.name if backend.entry else backend.name
 
 
 def _part(part: Part) -> GatePart:
@@ -79,7 +85,7 @@ def _part(part: Part) -> GatePart:
 
 def _advice(judged: BackendJudgement) -> str | None:
     """What can be done about it; None where nothing need be."""
-    name = judged.backend.name
+    name = _name(judged.backend)
     retry = f"`/crcr retry {name}`"
     waive = f"a maintainer can `/crcr waive {name} because …`"
     if judged.standing is Standing.FAILED:

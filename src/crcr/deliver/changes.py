@@ -4,25 +4,24 @@
 whether a head that has passed is the very same content. No answer never leaves anybody out, and reuses nothing.
 """
 
-import re
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Protocol
 
 import structlog
 
 from crcr.decide.effects import ClaimedEffect
-from crcr.decide.merge_group import GroupToRead
+from crcr.decide.merge_group import GroupToRead, pull_of
 from crcr.decide.model import RepoName
 from crcr.decide.outside import ChangedFiles, Comparison, Target
 from crcr.deliver.upstream_target import Upstreams
-from crcr.errors import OutsideRefused
+from crcr.errors import OutsideFault, OutsideRefused
 from crcr.ports import Changes, Clock
 
 log = structlog.get_logger(__name__)
 
-_QUEUE_REF = re.compile(r"refs/heads/gh-readonly-queue/.+/pr-([1-9][0-9]{0,8})-[0-9a-f]{40,64}")
+_PATIENCE = timedelta(minutes=30)
 _MOST_COMMITS = 50
-"""Of a larger group the pull requests are not asked for one by one; then no waiver applies."""
+"""Of a larger group only the pull request that its branch is named after counts: nobody asks for thousands."""
 
 
 class Questions(Protocol):
@@ -30,6 +29,13 @@ class Questions(Protocol):
     async def settle(
         self, upstream: RepoName, delivery: str, number: int, files: ChangedFiles | None, now: datetime
     ) -> None: ...
+
+
+def _no_answer(fault: OutsideFault, effect: ClaimedEffect, now: datetime) -> bool:
+    """Whether this is as good as no answer: a refusal at once, an outage when it has lasted for long enough."""
+    if isinstance(fault, OutsideRefused):
+        return fault.status != 401
+    return now - effect.first_attempt_at >= _PATIENCE
 
 
 class AskFiles:
@@ -44,24 +50,25 @@ class AskFiles:
         number = await self._questions.open(effect.upstream, delivery)
         if number is None:
             return False
-        files = await self._files(await self._upstreams.target(effect.upstream), number)
+        files = await self._files(effect, number)
         await self._questions.settle(effect.upstream, delivery, number, files, self._clock.now())
         return True
 
-    async def _files(self, where: Target, number: int) -> ChangedFiles | None:
+    async def _files(self, effect: ClaimedEffect, number: int) -> ChangedFiles | None:
         try:
-            return await self._github.pull_files(where, number)
-        except OutsideRefused as refusal:
-            if refusal.status == 401:
+            return await self._github.pull_files(await self._upstreams.target(effect.upstream), number)
+        except OutsideFault as fault:
+            if not _no_answer(fault, effect, self._clock.now()):
                 raise
-            log.warning("files_not_told", upstream=str(where.repository), number=number, error=str(refusal))
+            log.warning("files_not_told", upstream=str(effect.upstream), number=number, error=str(fault))
             return None
 
 
 class Groups(Protocol):
     async def to_read(self, upstream: RepoName, head_sha: str) -> GroupToRead | None: ...
+    async def queued(self, upstream: RepoName) -> frozenset[int]: ...
     async def passed_heads(
-        self, upstream: RepoName, group: GroupToRead, numbers: tuple[int, ...]
+        self, upstream: RepoName, group: GroupToRead, numbers: tuple[int, ...], now: datetime
     ) -> tuple[str, ...]: ...
     async def settle(
         self,
@@ -87,14 +94,14 @@ class ReadGroup:
         group = await self._groups.to_read(upstream, (effect.payload or b"").decode())
         if group is None:
             return False
-        where = await self._upstreams.target(upstream)
         try:
-            compared, numbers = await self._content(where, group)
+            where = await self._upstreams.target(upstream)
+            compared, numbers = await self._content(upstream, where, group)
             reused_from = await self._same_content(upstream, where, group, numbers)
-        except OutsideRefused as refusal:
-            if refusal.status == 401:
+        except OutsideFault as fault:
+            if not _no_answer(fault, effect, self._clock.now()):
                 raise
-            log.warning("group_not_told", upstream=str(upstream), head=group.head_sha, error=str(refusal))
+            log.warning("group_not_told", upstream=str(upstream), head=group.head_sha, error=str(fault))
             compared, numbers, reused_from = None, (), None
         await self._groups.settle(
             upstream,
@@ -106,21 +113,28 @@ class ReadGroup:
         )
         return True
 
-    async def _content(self, where: Target, group: GroupToRead) -> tuple[Comparison, tuple[int, ...]]:
-        """What the group adds to its base, and whose pull requests that is."""
+    async def _content(
+        self, upstream: RepoName, where: Target, group: GroupToRead
+    ) -> tuple[Comparison, tuple[int, ...]]:
+        """What the group adds to its base, and whose pull requests that is.
+
+        Of those whose commits it holds only the queued ones: anybody can put a waived pull request's commits
+        on a branch of their own.
+        """
         compared = await self._github.compare(where, group.base_sha, group.head_sha)
-        named = _QUEUE_REF.fullmatch(group.head_ref)
-        numbers = {int(named[1])} if named else set()
+        named = pull_of(group.head_ref)
+        numbers = set() if named is None else {named}
+        queued = await self._groups.queued(upstream)
         if compared.complete and len(compared.commits) <= _MOST_COMMITS:
             for sha in compared.commits:
-                numbers.update(await self._github.commit_pulls(where, sha))
+                numbers.update(queued.intersection(await self._github.commit_pulls(where, sha)))
         return compared, tuple(sorted(numbers))
 
     async def _same_content(
         self, upstream: RepoName, where: Target, group: GroupToRead, numbers: tuple[int, ...]
     ) -> str | None:
         """The head of one of the pull requests that has passed and has the group's tree."""
-        heads = await self._groups.passed_heads(upstream, group, numbers)
+        heads = await self._groups.passed_heads(upstream, group, numbers, self._clock.now())
         if not heads:
             return None
         tree = await self._github.commit_tree(where, group.head_sha)

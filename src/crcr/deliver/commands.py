@@ -85,9 +85,7 @@ class AnswerCommand:
         role = await self._github.permission(where, author) if asked["person"] else Role.NONE
         number, comment_id = int(str(asked["number"])), int(str(asked["comment_id"]))
         spoke_at = datetime.fromisoformat(str(asked["created_at"]))
-        speaker = Speaker(
-            who=author, role=role, number=number, comment_id=comment_id, spoke_at=spoke_at
-        )
+        speaker = Speaker(who=author, role=role, number=number, comment_id=comment_id, spoke_at=spoke_at)
         if not asked["person"]:
             return await self._commands.refuse_machine(effect.upstream, speaker, now)
         wanted = parse_commands(str(asked["body"]))

@@ -34,7 +34,7 @@ class Lookups(Protocol):
         jobs: Mapping[int, tuple[ActionsJob, ...]],
         now: datetime,
         *,
-        listed: int | None,
+        listed: tuple[ActionsRun, ...] | None,
     ) -> bool: ...
     async def not_readable(self, question: Question, now: datetime) -> None: ...
 
@@ -74,9 +74,7 @@ class LookUp:
         seen = await self._runs(where, question, listed or ())
         jobs = {run.run_id: await self._jobs(where, question, run) for run in seen}
         known = {run_id: found for run_id, found in jobs.items() if found is not None}
-        return await self._lookups.settle(
-            question, seen, known, self._clock.now(), listed=None if listed is None else len(listed)
-        )
+        return await self._lookups.settle(question, seen, known, self._clock.now(), listed=listed)
 
     async def _listed(self, where: Target, question: Question) -> tuple[ActionsRun, ...]:
         since, until = question.sent_at - _BEFORE, question.sent_at + _AFTER

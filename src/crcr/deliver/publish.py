@@ -1,7 +1,7 @@
 """Publishing a commit's checks: what should be there is worked out when the effect is done, then made so.
 
 Level-triggered: an effect says only which commit and tier to look at. A check is created once; after a lost
-answer it is looked for by the id that we gave it before another is made.
+answer it is looked for by the id that we gave it, and what it shows already is neither made nor added again.
 """
 
 from collections.abc import Mapping
@@ -9,12 +9,13 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Protocol
 
-from crcr.decide.check_runs import CheckToPublish, Shown
+from crcr.decide.check_runs import CheckStatus, CheckToPublish, Shown
 from crcr.decide.checks import Tier
 from crcr.decide.effects import ClaimedEffect
 from crcr.decide.model import RepoName
-from crcr.decide.outside import Target
+from crcr.decide.outside import FoundCheck, Target
 from crcr.deliver.upstream_target import Upstreams
+from crcr.errors import OutsideRefused
 from crcr.ports import Checks, Clock
 
 KEEP: Mapping[Tier, int] = {Tier.GATE: 0, Tier.BACKEND: 90, Tier.JOB: 270}
@@ -26,7 +27,10 @@ class CommitChecks(Protocol):
         self, upstream: RepoName, head_sha: str, tier: Tier, now: datetime
     ) -> list[CheckToPublish]: ...
     async def note_attempt(self, check_id: int, now: datetime) -> None: ...
-    async def note_published(self, check: CheckToPublish, check_run_id: int, now: datetime) -> None: ...
+    async def note_completed(self, check_id: int, check_run_id: int) -> None: ...
+    async def note_published(
+        self, check: CheckToPublish, check_run_id: int | None, now: datetime
+    ) -> None: ...
 
 
 class PublishChecks:
@@ -42,19 +46,37 @@ class PublishChecks:
         if not wanted:
             return False
         where = await self._upstreams.target(effect.upstream)
-        for check in wanted:
-            await self._publish(where, check, keep=KEEP[tier])
+        retried = effect.attempts > 1
+        done = [await self._publish(where, check, keep=KEEP[tier], retried=retried) for check in wanted]
+        return all(done) or await self(effect)
+
+    async def _publish(self, where: Target, check: CheckToPublish, *, keep: int, retried: bool) -> bool:
+        """Make one check so; False when it was completed unheard and another must take its place."""
+        if check.maybe_created or (retried and check.check_run_id is not None):
+            found = await self._find(where, check)
+            if found is not None and found.completed and check.shown.status is not CheckStatus.COMPLETED:
+                await self._checks.note_completed(check.check_id, found.check_run_id)
+                return False
+            check = _as_found(check, found)
+        check_run_id = check.check_run_id
+        if check_run_id is not None:
+            if not await self._update(where, check_run_id, check, keep=keep):
+                return False
+        elif not check.ends:
+            check_run_id = await self._create(where, check, keep=keep)
+        await self._checks.note_published(check, check_run_id, self._clock.now())
         return True
 
-    async def _publish(self, where: Target, check: CheckToPublish, *, keep: int) -> None:
-        check_run_id = check.check_run_id
-        if check_run_id is None and check.maybe_created:
-            check_run_id = await self._find(where, check)
-        if check_run_id is None:
-            check_run_id = await self._create(where, check, keep=keep)
-        else:
+    async def _update(self, where: Target, check_run_id: int, check: CheckToPublish, *, keep: int) -> bool:
+        """Change what it shows; False when GitHub has it no more, as after the App was made anew."""
+        try:
             await self._github.update_check(where, check_run_id, _without_old_notes(check), keep=keep)
-        await self._checks.note_published(check, check_run_id, self._clock.now())
+        except OutsideRefused as refusal:
+            if refusal.status != 404:
+                raise
+            await self._checks.note_completed(check.check_id, check_run_id)
+            return check.ends
+        return True
 
     async def _create(self, where: Target, check: CheckToPublish, *, keep: int) -> int:
         await self._checks.note_attempt(check.check_id, self._clock.now())
@@ -67,10 +89,16 @@ class PublishChecks:
             keep=keep,
         )
 
-    async def _find(self, where: Target, check: CheckToPublish) -> int | None:
+    async def _find(self, where: Target, check: CheckToPublish) -> FoundCheck | None:
         found = await self._github.find_checks(where, check.head_sha, check.name)
-        ours = (each for each in found if each.external_id == str(check.check_id))
-        return next((each.check_run_id for each in ours), None)
+        return next((each for each in found if each.external_id == str(check.check_id)), None)
+
+
+def _as_found(check: CheckToPublish, found: FoundCheck | None) -> CheckToPublish:
+    if found is None:
+        return check
+    annotated = check.annotated or found.annotations > 0
+    return replace(check, check_run_id=found.check_run_id, annotated=annotated)
 
 
 def _without_old_notes(check: CheckToPublish) -> Shown:

@@ -1,6 +1,7 @@
 """Asking GitHub to run again: the failed jobs, else the whole run, else a fresh dispatch of the same delivery.
 
-GitHub answers every refusal with 403, so the run itself is looked at: one that is running already is a success.
+GitHub answers every refusal with 403, so the run itself is looked at: one that runs again already is a success,
+and one that still runs for the first time is asked for later.
 """
 
 import json
@@ -12,16 +13,17 @@ import structlog
 from crcr.decide.effects import ClaimedEffect
 from crcr.decide.model import RepoName
 from crcr.decide.outside import Target
-from crcr.errors import OutsideRefused
+from crcr.decide.reruns import RunToAsk
+from crcr.errors import NotYet, OutsideRefused
 from crcr.ports import Actions, Clock, GitHub
 
 log = structlog.get_logger(__name__)
 
+_RUNNING_S = 60.0
+
 
 class Reruns(Protocol):
-    async def run_to_ask(
-        self, upstream: RepoName, downstream: str, run_id: str
-    ) -> tuple[RepoName, int | None, int | None, bool] | None: ...
+    async def run_to_ask(self, upstream: RepoName, downstream: str, run_id: str) -> RunToAsk | None: ...
     async def dispatch_again(
         self, upstream: RepoName, delivery: str, downstream: str, now: datetime
     ) -> bool: ...
@@ -39,18 +41,23 @@ class Rerun:
         found = await self._reruns.run_to_ask(effect.upstream, effect.target, run_id)
         if found is None:
             return False
-        name, repository_id, installation_id, on_github = found
-        if on_github and run_id.isdigit():
+        if found.on_github and run_id.isdigit():
+            installation_id = found.installation_id
             if installation_id is None:
-                installation_id = await self._github.find_installation(name)
-            if await self._rerun(Target(name, repository_id, installation_id), int(run_id)):
+                installation_id = await self._github.find_installation(found.downstream)
+            where = Target(found.downstream, found.repository_id, installation_id)
+            if effect.attempts > 1 and await self._ran_again(where, int(run_id), found.attempt):
+                return True  # an earlier attempt at this was heard after all
+            if await self._rerun(where, int(run_id), found.attempt):
                 return True
-        log.info("rerun_becomes_dispatch", downstream=str(name), run=run_id, delivery=effect.delivery)
+        log.info(
+            "rerun_becomes_dispatch", downstream=str(found.downstream), run=run_id, delivery=effect.delivery
+        )
         return await self._reruns.dispatch_again(
             effect.upstream, effect.delivery or "", effect.target, self._clock.now()
         )
 
-    async def _rerun(self, where: Target, run_id: int) -> bool:
+    async def _rerun(self, where: Target, run_id: int, attempt: int) -> bool:
         """Ask for the failed jobs first, then for all; False when GitHub re-runs this run no more."""
         for failed_only in (True, False):
             try:
@@ -58,16 +65,28 @@ class Rerun:
             except OutsideRefused as refusal:
                 if refusal.status == 401:
                     raise
-                if await self._is_running(where, run_id):
+                if await self._runs_again(where, run_id, attempt):
                     return True
             else:
                 return True
         return False
 
-    async def _is_running(self, where: Target, run_id: int) -> bool:
+    async def _ran_again(self, where: Target, run_id: int, attempt: int) -> bool:
         try:
-            return not (await self._actions.read_run(where, run_id)).is_over
+            return (await self._actions.read_run(where, run_id)).attempt > attempt
         except OutsideRefused as refusal:
             if refusal.status == 401:
                 raise
             return False
+
+    async def _runs_again(self, where: Target, run_id: int, attempt: int) -> bool:
+        """Whether a later attempt is under way. While the old one is, GitHub lets nobody run any of it again."""
+        try:
+            run = await self._actions.read_run(where, run_id)
+        except OutsideRefused as refusal:
+            if refusal.status == 401:
+                raise
+            return False
+        if not run.is_over and run.attempt <= attempt:
+            raise NotYet("the run is not over yet", retry_after_s=_RUNNING_S)
+        return not run.is_over

@@ -147,6 +147,10 @@ class Worker:
                 self._note_failure(queue, breaker, result, now)
                 await self._outbox.fail(effect, result, now)
             else:
+                if not result:
+                    self._breakers[queue] = (
+                        breaker  # nobody was asked, so nothing was learned about the target
+                    )
                 await self._finish(effect, began_at=began_at if result else None, now=now)
             self._count(effect, result, now)
         except StoreUnavailable as fault:

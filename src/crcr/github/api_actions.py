@@ -1,25 +1,18 @@
 """A downstream's Actions: its workflow runs and their jobs, and asking for another attempt.
 
-GitHub has conclusions that a report cannot have; each counts as the nearest one that we know, and one that we have
-never heard of counts as a failure, so that nothing passes by being unknown.
 https://docs.github.com/en/rest/actions/workflow-runs, https://docs.github.com/en/rest/actions/workflow-jobs
 """
 
-import re
 from datetime import UTC, datetime
 
 import msgspec
 
-from crcr.decide.model import Conclusion, RepoName
+from crcr.decide.actions import check_run_id_of, conclusion_of, path_without_ref
+from crcr.decide.model import RepoName
 from crcr.decide.outside import ActionsJob, ActionsRun
 from crcr.github.api import Id, Request, Response, Time, decode, listing, moment
 
 RUNS_A_PAGE = 50
-_CONCLUSIONS = {each.value: each for each in Conclusion if each is not Conclusion.NONE} | {
-    "startup_failure": Conclusion.FAILURE,
-    "stale": Conclusion.CANCELLED,
-}
-_CHECK_RUN = re.compile(r"/check-runs/([0-9]{1,20})/?\Z")
 
 # Requests
 
@@ -94,10 +87,10 @@ def _run(found: _Run) -> ActionsRun:
         run_id=found.id,
         attempt=found.run_attempt,
         status=found.status or "",
-        conclusion=_conclusion(found.conclusion),
+        conclusion=conclusion_of(found.conclusion),
         display_title=found.display_title or "",
         workflow_name=found.name or "",
-        workflow_path=found.path or "",
+        workflow_path=path_without_ref(found.path or ""),
         event=found.event,
         created_at=found.created_at.astimezone(UTC),
     )
@@ -106,23 +99,14 @@ def _run(found: _Run) -> ActionsRun:
 def _job(found: _Job, attempt: int) -> ActionsJob:
     return ActionsJob(
         job_id=found.id,
-        check_run_id=_check_run_id(found.check_run_url or ""),
+        check_run_id=check_run_id_of(found.check_run_url),
         name=found.name,
         attempt=found.run_attempt or attempt,
         status=found.status,
-        conclusion=_conclusion(found.conclusion),
+        conclusion=conclusion_of(found.conclusion),
         started_at=_utc(found.started_at),
         completed_at=_utc(found.completed_at),
     )
-
-
-def _conclusion(said: str | None) -> Conclusion | None:
-    return None if said is None else _CONCLUSIONS.get(said, Conclusion.FAILURE)
-
-
-def _check_run_id(url: str) -> str | None:
-    found = _CHECK_RUN.search(url)
-    return found[1] if found else None
 
 
 def _utc(at: datetime | None) -> datetime | None:

@@ -105,9 +105,15 @@ def _action(button: Button) -> dict[str, object]:
 # Answers
 
 
+class _Output(msgspec.Struct):
+    annotations_count: int = 0
+
+
 class _Check(msgspec.Struct):
     id: Id
     external_id: str | None = None
+    status: str | None = None
+    output: _Output | None = None
 
 
 class _Checks(msgspec.Struct):
@@ -119,4 +125,13 @@ def check_run_id(response: Response) -> int:
 
 
 def found_checks(response: Response) -> tuple[FoundCheck, ...]:
-    return tuple(FoundCheck(each.id, each.external_id) for each in decode(response, _Checks).check_runs)
+    return tuple(_found(each) for each in decode(response, _Checks).check_runs)
+
+
+def _found(check: _Check) -> FoundCheck:
+    return FoundCheck(
+        check_run_id=check.id,
+        external_id=check.external_id,
+        completed=check.status == CheckStatus.COMPLETED.value,
+        annotations=check.output.annotations_count if check.output else 0,
+    )

@@ -4,21 +4,11 @@ The body's `status` counts, not the action that brought it: deliveries are unord
 attempt that was re-run at once may already show the next one.
 """
 
-import re
-
+from crcr.decide.actions import check_run_id_of, conclusion_of, path_without_ref
 from crcr.decide.events import JobTold, RunTold
-from crcr.decide.model import Conclusion
 from crcr.decide.outside import ActionsJob, ActionsRun
 from crcr.receive import webhook_shapes as shapes
 from crcr.receive.webhook_fields import id_of, plain, repo_name, utc, utc_or_none
-
-_CONCLUSIONS = {known.value: known for known in Conclusion if known is not Conclusion.NONE} | {
-    "startup_failure": Conclusion.FAILURE,
-    "stale": Conclusion.CANCELLED,
-}
-_CHECK_RUN_URL = re.compile(r".*/([0-9]{1,20})", re.DOTALL)
-# GitHub adds the ref to the path of some runs (`.github/workflows/ci.yml@main`); ours are told apart without it.
-_PATH_WITH_REF = re.compile(r"(?P<path>.*?\.ya?ml)@.*", re.DOTALL)
 
 
 def run_told(body: shapes.WorkflowRunBody) -> RunTold:
@@ -30,10 +20,10 @@ def run_told(body: shapes.WorkflowRunBody) -> RunTold:
             run_id=run.id,
             attempt=run.run_attempt or 1,
             status=plain(run.status),
-            conclusion=_conclusion(run.conclusion),
+            conclusion=conclusion_of(run.conclusion),
             display_title=plain(run.display_title or ""),
             workflow_name=plain(run.name or workflow.name or ""),
-            workflow_path=plain(_without_ref(run.path or workflow.path or "")),
+            workflow_path=plain(path_without_ref(run.path or workflow.path or "")),
             event=plain(run.event),
             created_at=utc(run.created_at, "$.workflow_run.created_at"),
         ),
@@ -49,28 +39,13 @@ def job_told(body: shapes.WorkflowJobBody) -> JobTold:
         run_id=job.run_id,
         job=ActionsJob(
             job_id=job.id,
-            check_run_id=_check_run_id(job.check_run_url or ""),
+            check_run_id=check_run_id_of(job.check_run_url),
             name=plain(job.name),
             attempt=job.run_attempt or 1,
             status=plain(job.status),
-            conclusion=_conclusion(job.conclusion),
+            conclusion=conclusion_of(job.conclusion),
             started_at=utc_or_none(job.started_at, "$.workflow_job.started_at"),
             completed_at=utc_or_none(job.completed_at, "$.workflow_job.completed_at"),
         ),
         installation_id=id_of(body.installation),
     )
-
-
-def _conclusion(word: str | None) -> Conclusion | None:
-    """Read GitHub's word; one that it invents later is no success."""
-    return None if word is None else _CONCLUSIONS.get(word, Conclusion.FAILURE)
-
-
-def _check_run_id(url: str) -> str | None:
-    found = _CHECK_RUN_URL.fullmatch(url)
-    return found[1] if found else None
-
-
-def _without_ref(path: str) -> str:
-    found = _PATH_WITH_REF.fullmatch(path)
-    return found["path"] if found else path

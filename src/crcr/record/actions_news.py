@@ -4,12 +4,12 @@ Believed only of repositories whose id is bound, and only about runs that answer
 signed reports, or by the delivery's id in their name.
 """
 
-import re
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import text
 
+from crcr.decide.actions import named_in
 from crcr.decide.events import JobTold, RunTold
 from crcr.decide.model import Level, RepoName
 from crcr.record.database import Database, Row, Tx
@@ -18,9 +18,6 @@ from crcr.record.lookup_rows import hasten_silence, see_run, verify_jobs
 from crcr.record.lookups import SETTLING, ask_soon, look_up
 from crcr.record.publishing import Publishing
 from crcr.record.statement import Statement
-
-_GUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
-_MOST_GUIDS = 4
 
 _RUN = Statement(
     text(
@@ -82,18 +79,14 @@ class ActionsNews:
         )
 
     async def _named(self, tx: Tx, event: RunTold) -> list[Row]:
-        """Dispatches whose delivery the run's name holds."""
+        """The dispatch whose delivery the run's name holds, if it is just one: names may hold what strangers wrote."""
         if event.run.event != "repository_dispatch":
             return []
-        guids = dict.fromkeys(_GUID.findall(event.run.display_title))
+        where: dict[str, Any] = {"downstream": event.repository.key, "repository_id": event.repository_id}
         found: list[Row] = []
-        for guid in list(guids)[:_MOST_GUIDS]:
-            where: dict[str, Any] = {
-                "downstream": event.repository.key,
-                "repository_id": event.repository_id,
-            }
+        for guid in named_in(event.run.display_title):
             found += await tx.all(_NAMED, guid=guid, **where)
-        return found[:1]
+        return found if len(found) == 1 else []
 
     async def _ask(self, tx: Tx, row: Row, now: datetime) -> None:
         if row["level"] >= Level.L3:

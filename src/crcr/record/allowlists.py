@@ -91,6 +91,7 @@ class Allowlists:
         async def unit(tx: Tx) -> AllowlistVersion | None:
             newest = await tx.one(_NEWEST, upstream=upstream.key)
             if newest is not None and _says_the_same(newest, reading, checked):
+                await self._turn_gate_on(tx, upstream, checked, now)
                 return None
             row = _row(upstream, reading, checked, (newest["version"] if newest else 0) + 1, now)
             await tx.run(_ADD, **row)
@@ -101,6 +102,13 @@ class Allowlists:
             return _version(row)
 
         return await self._database.write(unit)
+
+    async def _turn_gate_on(self, tx: Tx, upstream: RepoName, checked: Checked, now: datetime) -> None:
+        """A list that an older release read may have had an L4 in it all the time."""
+        if checked.allowlist is not None and await self._publishing.turns_on(
+            tx, upstream, checked.allowlist, now
+        ):
+            await self._publishing.everywhere(tx, upstream, now, speaks=True)
 
     async def _load(self, tx: Tx, upstream: RepoName, version: int) -> Allowlist:
         row = await tx.one(_TEXT, upstream=upstream.key, version=version)

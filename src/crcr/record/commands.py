@@ -29,8 +29,9 @@ from crcr.record.allowlists import Allowlists
 from crcr.record.approvals import approve
 from crcr.record.database import Database, Tx
 from crcr.record.desk import Desk
+from crcr.record.group_rows import live_groups
 from crcr.record.held_rows import reconsider
-from crcr.record.log_rows import note_act
+from crcr.record.log_rows import note_act, note_change
 from crcr.record.publishing import Publishing
 from crcr.record.pull_rows import load_pull
 from crcr.record.schema_gate import commands
@@ -61,9 +62,6 @@ _TOLD_BEFORE = Statement(
         "SELECT 1 FROM commands WHERE upstream = :upstream AND who = :who AND number = :number"
         " AND outcome = 'refused' AND answer IS NOT NULL LIMIT 1"
     )
-)
-_LIVE_GROUPS = Statement(
-    text("SELECT head_sha FROM merge_groups WHERE upstream = :upstream AND destroyed_at IS NULL")
 )
 
 
@@ -239,9 +237,10 @@ class Commands:
 
     async def _reevaluate(self, scene: _Scene) -> None:
         """The pull request's own head, and the merge groups that it may be part of."""
-        groups = await scene.tx.all(_LIVE_GROUPS, upstream=scene.upstream.key)
+        groups = await live_groups(scene.tx, scene.upstream)
         heads = [scene.pull.head_sha, *(row["head_sha"] for row in groups)]
         await self._publishing.again(scene.tx, scene.upstream, heads, scene.now)
+        await note_change(scene.tx, scene.upstream, "gate", number=scene.pull.number, now=scene.now)
 
 
 def _moved(scene: _Scene, wanted: Command) -> str | None:

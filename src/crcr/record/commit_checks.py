@@ -5,22 +5,25 @@ comes after a lost answer finds the check by it instead of making a second one.
 """
 
 import hashlib
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
 from sqlalchemy import bindparam, text, update
 
+from crcr.decide.allowlist import Allowlist
 from crcr.decide.check_runs import GATE_NAME, CheckStatus, CheckToPublish, Shown
 from crcr.decide.checks import CheckPolicy, Tier, Wanted, recheck_at, wanted_checks
 from crcr.decide.commit import Commit
-from crcr.decide.gate import GateJudgement, Policy, judge_gate
+from crcr.decide.gate import GateJudgement, GateState, Policy, judge_gate
 from crcr.decide.model import RepoName
 from crcr.decide.publication import Act, Published, ending, next_act
 from crcr.record.allowlists import Allowlists
 from crcr.record.commit_facts import load_commit
 from crcr.record.database import Database, Row, Tx
 from crcr.record.gate_rows import gates_due, record_gate
+from crcr.record.group_rows import live_groups, withdraw_reuse
 from crcr.record.publishing import Publishing
 from crcr.record.schema_gate import checks
 from crcr.record.statement import Statement, inserting
@@ -59,6 +62,11 @@ _ADD = Statement(
 )
 _ATTEMPT = Statement(
     update(checks).where(checks.c.check_id == bindparam("id")).values(attempted_at=bindparam("at"))
+)
+_COMPLETED = Statement(
+    update(checks)
+    .where(checks.c.check_id == bindparam("id"))
+    .values(check_run_id=bindparam("run"), status=CheckStatus.COMPLETED.value, incarnation="", digest="")
 )
 _PUBLISHED = Statement(
     update(checks)
@@ -107,6 +115,7 @@ class CommitChecks:
                 title = wanted[GATE_NAME].shown.title if judgement else ""
                 again = recheck_at(commit, judgement, rules, now)
                 await record_gate(tx, commit, judgement, title=title, recheck_at=again, now=now)
+                await self._follow_reuse(tx, commit, now)
             return await self._plan(tx, commit, tier, wanted)
 
         return await self._database.write(unit)
@@ -114,7 +123,12 @@ class CommitChecks:
     async def note_attempt(self, check_id: int, now: datetime) -> None:
         await self._database.write(lambda tx: tx.run(_ATTEMPT, id=check_id, at=to_us(now)))
 
-    async def note_published(self, check: CheckToPublish, check_run_id: int, now: datetime) -> None:
+    async def note_completed(self, check_id: int, check_run_id: int) -> None:
+        """GitHub has it completed, though nobody heard so, or has it no more: another takes its place."""
+        await self._database.write(lambda tx: tx.run(_COMPLETED, id=check_id, run=check_run_id))
+
+    async def note_published(self, check: CheckToPublish, check_run_id: int | None, now: datetime) -> None:
+        """Write down what GitHub shows; without a check run's id, that there is nothing to end."""
         shown = check.shown
         await self._database.write(
             lambda tx: tx.run(
@@ -134,10 +148,12 @@ class CommitChecks:
         """Have the gates looked at that time alone may have changed; return how many."""
 
         async def unit(tx: Tx) -> int:
-            due = await gates_due(tx, now, _STEP)
-            for row in due:
-                await self._publishing.again(tx, RepoName(row["upstream"]), (row["head_sha"],), now)
-            return len(due)
+            looked = 0
+            for upstream in self._publishing.upstreams:
+                due = await gates_due(tx, upstream, now, _STEP)
+                await self._publishing.again(tx, upstream, [row["head_sha"] for row in due], now)
+                looked += len(due)
+            return looked
 
         return await self._database.write(unit)
 
@@ -147,7 +163,31 @@ class CommitChecks:
         """The commit and its gate as they stand now; without a judgement when nobody wants it merged."""
         allowlist = await self._allowlists.in_force(tx, upstream)
         commit = await load_commit(tx, upstream, head_sha, allowlist, now)
+        commit = await self._with_valid_reuse(tx, commit, allowlist, now)
         return commit, judge_gate(commit, self.timeouts, now) if commit.subjects else None
+
+    async def _with_valid_reuse(self, tx: Tx, commit: Commit, allowlist: Allowlist, now: datetime) -> Commit:
+        """Another commit's pass counts while it is one; after its pull request has ended, it stays what it was."""
+        subjects = []
+        for subject in commit.subjects:
+            if subject.reused_from is not None:
+                head = await load_commit(tx, commit.upstream, subject.reused_from, allowlist, now)
+                if head.subjects and judge_gate(head, self.timeouts, now).state is not GateState.PASSED:
+                    subject = replace(subject, reused_from=None)  # noqa: PLW2901
+            subjects.append(subject)
+        return replace(commit, subjects=tuple(subjects))
+
+    async def _follow_reuse(self, tx: Tx, commit: Commit, now: datetime) -> None:
+        """Ask a group's backends when nobody speaks for it any more; look at groups this commit speaks for."""
+        upstream, head_sha = commit.upstream, commit.head_sha
+        for subject in commit.subjects:
+            if subject.number is None and subject.reused_from is None:
+                allowlist = await self._allowlists.in_force(tx, upstream)
+                if await withdraw_reuse(tx, upstream, head_sha, allowlist, now):
+                    await self._publishing.again(tx, upstream, (head_sha,), now)
+        groups = await live_groups(tx, upstream)
+        followers = [row["head_sha"] for row in groups if row["reused_from"] == head_sha]
+        await self._publishing.again(tx, upstream, followers, now)
 
     async def _rules(self, tx: Tx, upstream: RepoName) -> CheckPolicy:
         policy = self._publishing.policy(upstream)
@@ -198,6 +238,7 @@ class CommitChecks:
             shown=shown,
             digest=digest,
             annotated=row["attempted_at"] is not None and row["status"] == CheckStatus.COMPLETED.value,
+            ends=wanted is None,
         )
 
     async def _add(self, tx: Tx, commit: Commit, wanted: Wanted, round_: int) -> dict[str, Any]:

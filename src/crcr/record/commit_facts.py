@@ -16,7 +16,7 @@ from crcr.decide.allowlist import Allowlist
 from crcr.decide.commit import Backend, Commit, FailedTestShown, Job, Run, Subject, Verification, Waiver
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoName
 from crcr.record.database import Row, Tx
-from crcr.record.merge_groups import load_group
+from crcr.record.group_rows import load_group
 from crcr.record.schema import jobs
 from crcr.record.statement import Statement
 from crcr.record.times import from_us, from_us_or_none, to_us
@@ -26,8 +26,8 @@ _FIRST_FAILURES = 50
 
 _PULLS = Statement(
     text(
-        "SELECT number, labels FROM pulls WHERE head_sha = :head_sha AND upstream = :upstream AND is_open = 1"
-        " UNION SELECT p.number, p.labels FROM effects e"
+        "SELECT number, labels, updated_at FROM pulls WHERE head_sha = :head_sha AND upstream = :upstream AND is_open = 1"
+        " UNION SELECT p.number, p.labels, p.updated_at FROM effects e"
         " JOIN deliveries v ON v.guid = e.delivery AND v.upstream = e.upstream"
         " JOIN pulls p ON p.upstream = v.upstream AND p.number = v.number"
         " WHERE e.upstream = :upstream AND e.target = :upstream AND e.state IN ('waiting', 'claimed')"
@@ -89,6 +89,7 @@ async def _pull_subjects(
         number = pull["number"]
         delivery = await tx.one(_DELIVERY, upstream=upstream.key, number=number, head_sha=head_sha)
         if delivery is None:
+            found.append(_unheard(pull))
             continue
         waivers = await waivers_in_force(tx, upstream, (number,), to_us(now), head_sha=head_sha)
         found.append(
@@ -103,6 +104,17 @@ async def _pull_subjects(
             )
         )
     return found
+
+
+def _unheard(pull: Row) -> Subject:
+    """An open pull request whose own event has not arrived: nobody can say yet whom it concerns."""
+    return Subject(
+        number=pull["number"],
+        delivery="",
+        in_doubt=True,
+        received_at=from_us(pull["updated_at"]),
+        labels=tuple(json.loads(pull["labels"])),
+    )
 
 
 async def _group_subject(

@@ -59,6 +59,7 @@ _CHECK = Statement(
     text(
         "SELECT tier, downstream, name, incarnation FROM checks"
         " WHERE check_id = :check_id AND upstream = :upstream AND head_sha = :head_sha"
+        " AND (check_run_id IS NULL OR check_run_id = :check_run_id)"
     )
 )
 
@@ -102,11 +103,17 @@ class Desk:
         return asked if judgement is not None else 0
 
     async def _check(self, tx: Tx, event: CheckAsked) -> Row | None:
-        """The check that is meant, by the id that we gave it; the other fields are only what GitHub shows of it."""
+        """The check that is meant, by the id that we gave it, and GitHub's own where that was heard."""
         given = event.external_id or ""
         if not given.isdigit() or len(given) > 18:
             return None
-        return await tx.one(_CHECK, check_id=int(given), upstream=event.upstream.key, head_sha=event.head_sha)
+        return await tx.one(
+            _CHECK,
+            check_id=int(given),
+            check_run_id=event.check_run_id,
+            upstream=event.upstream.key,
+            head_sha=event.head_sha,
+        )
 
     async def _obey(self, tx: Tx, receipt: Receipt, event: Asked, check: Row | None) -> None:
         upstream, now = event.upstream, receipt.received_at
@@ -141,13 +148,18 @@ class Desk:
             return await self.retry(tx, upstream, head_sha, None, now)
         commit, _ = await self._checks.judged(tx, upstream, head_sha, now)
         run_id = check["incarnation"].split(" ")[0] if check and tier is Tier.JOB else None
+        meant = [
+            (subject, backend)
+            for subject in commit.subjects
+            for backend in subject.backends
+            if _may_run_again(backend) and (check is None or backend.name.key == check["downstream"])
+        ]
+        # Of several pull requests on the head, the one whose delivery the job's run answers.
+        own = [(subject, backend) for subject, backend in meant if _knows(backend, run_id)]
         asked = 0
-        for subject in commit.subjects:
-            for backend in subject.backends:
-                if not _may_run_again(backend) or (check and backend.name.key != check["downstream"]):
-                    continue
-                wanted = run_again(backend, only_run=run_id)
-                asked += await ask_again(tx, upstream, subject, backend, wanted=wanted, now=now)
+        for subject, backend in own or meant:
+            wanted = run_again(backend, only_run=run_id)
+            asked += await ask_again(tx, upstream, subject, backend, wanted=wanted, now=now)
         return asked
 
     async def offers(self, upstream: RepoName, head_sha: str, now: datetime) -> tuple[tuple[int, str], ...]:
@@ -165,6 +177,10 @@ class Desk:
 
 def _may_run_again(backend: Backend) -> bool:
     return backend.entry is not None and backend.entry.level >= Level.L3
+
+
+def _knows(backend: Backend, run_id: str | None) -> bool:
+    return any(run.run_id == run_id for run in backend.runs)
 
 
 def _delivery_row(receipt: Receipt, event: Asked) -> dict[str, Any]:

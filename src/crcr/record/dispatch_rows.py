@@ -12,7 +12,7 @@ from sqlalchemy import text
 from crcr.decide.events import MergeGroup, PullRequest, Push
 from crcr.decide.model import DispatchState, EffectKind, Pull, RepoName
 from crcr.decide.upstream import Drop, PlannedDispatch
-from crcr.record.database import Tx
+from crcr.record.database import Row, Tx
 from crcr.record.effect_rows import add_effects, effect_row
 from crcr.record.schema import dispatches
 from crcr.record.statement import Statement, inserting
@@ -28,26 +28,28 @@ _DISPATCH = Statement(
 _DROP = Statement(
     text(
         "UPDATE dispatches SET state = 'cancelled', reason = :reason, superseded_at = :at"
-        " WHERE upstream = :upstream AND number = :number AND state IN ('held', 'waiting', 'parked')"
+        " WHERE upstream = :upstream AND number = :number AND superseded_at IS NULL"
+        " AND state IN ('held', 'waiting', 'parked')"
         " AND action <> 'closed' AND (:any_head = 1 OR head_sha <> :head_sha)"
         # What is in doubt may be newer still: GitHub's answer decides about it.
         " AND NOT EXISTS (SELECT 1 FROM deliveries v WHERE v.guid = dispatches.delivery"
         " AND v.upstream = dispatches.upstream AND v.state = 'in_doubt')"
+        " RETURNING delivery, downstream, lane"
     )
 )
 _SUPERSEDE = Statement(
     text(
         "UPDATE dispatches SET superseded_at = :at WHERE upstream = :upstream AND number = :number"
-        " AND superseded_at IS NULL AND head_sha <> :head_sha"
+        # Of those still held only a doubt is left, and its head may be the newest of all.
+        " AND superseded_at IS NULL AND head_sha <> :head_sha AND state <> 'held'"
     )
 )
 # `state IN (...)` beside `state = ...` names the partial index over open effects to the planner.
-_DROP_EFFECTS = Statement(
+_DROP_EFFECT = Statement(
     text(
-        "UPDATE effects SET state = 'cancelled', finished_at = :at, last_error = :reason WHERE effect_id IN ("
-        " SELECT e.effect_id FROM dispatches d JOIN effects e ON e.upstream = d.upstream AND e.target = d.downstream"
-        " AND e.lane = d.lane AND e.delivery = d.delivery AND e.state IN ('waiting', 'claimed') AND e.state = 'waiting' AND e.kind = 'send_dispatch'"
-        " WHERE d.upstream = :upstream AND d.number = :number AND d.state = 'cancelled')"
+        "UPDATE effects SET state = 'cancelled', finished_at = :at, last_error = :reason WHERE upstream = :upstream"
+        " AND target = :downstream AND lane = :lane AND delivery = :delivery AND kind = 'send_dispatch'"
+        " AND state IN ('waiting', 'claimed') AND state = 'waiting'"
     )
 )
 _DROP_PARKED = Statement(
@@ -62,14 +64,7 @@ _DROP_DELIVERY = Statement(
     text(
         "UPDATE dispatches SET state = 'cancelled', reason = :reason, superseded_at = :at WHERE upstream = :upstream"
         " AND delivery = :delivery AND state IN ('held', 'waiting', 'parked')"
-    )
-)
-_DROP_DELIVERY_EFFECTS = Statement(
-    text(
-        "UPDATE effects SET state = 'cancelled', finished_at = :at, last_error = :reason WHERE effect_id IN ("
-        " SELECT e.effect_id FROM dispatches d JOIN effects e ON e.upstream = d.upstream AND e.target = d.downstream"
-        " AND e.lane = d.lane AND e.delivery = d.delivery AND e.state IN ('waiting', 'claimed') AND e.state = 'waiting' AND e.kind = 'send_dispatch'"
-        " WHERE d.upstream = :upstream AND d.delivery = :delivery AND d.state = 'cancelled')"
+        " RETURNING delivery, downstream, lane"
     )
 )
 
@@ -117,8 +112,8 @@ async def drop_unsent(tx: Tx, upstream: RepoName, pull: Pull, drop: Drop, now: d
     closed = drop is Drop.ALL_BUT_CLOSED
     where = {"upstream": upstream.key, "number": pull.number, "at": to_us(now)}
     reason = "the pull request was closed" if closed else f"superseded by {pull.head_sha[:12]}"
-    await tx.run(_DROP, any_head=int(closed), head_sha=pull.head_sha, reason=reason, **where)
-    await tx.run(_DROP_EFFECTS, reason=reason, **where)
+    dropped = await tx.all(_DROP, any_head=int(closed), head_sha=pull.head_sha, reason=reason, **where)
+    await _drop_effects(tx, upstream, dropped, reason, now)
     await tx.run(_DROP_PARKED, reason=reason, **where)
     await tx.run(_SUPERSEDE, head_sha=pull.head_sha, **where)
 
@@ -126,5 +121,11 @@ async def drop_unsent(tx: Tx, upstream: RepoName, pull: Pull, drop: Drop, now: d
 async def drop_delivery(tx: Tx, upstream: RepoName, delivery: str, reason: str, now: datetime) -> None:
     """Cancel what is unsent of one delivery."""
     where = {"upstream": upstream.key, "delivery": delivery, "reason": reason, "at": to_us(now)}
-    await tx.run(_DROP_DELIVERY, **where)
-    await tx.run(_DROP_DELIVERY_EFFECTS, **where)
+    dropped = await tx.all(_DROP_DELIVERY, **where)
+    await _drop_effects(tx, upstream, dropped, reason, now)
+
+
+async def _drop_effects(tx: Tx, upstream: RepoName, dropped: list[Row], reason: str, now: datetime) -> None:
+    shared = {"upstream": upstream.key, "reason": reason, "at": to_us(now)}
+    if dropped:
+        await tx.many(_DROP_EFFECT, ({**row, **shared} for row in dropped))

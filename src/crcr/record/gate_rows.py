@@ -42,7 +42,7 @@ _LET_GO = Statement(
 )
 _DUE = Statement(
     text(
-        "SELECT upstream, head_sha FROM gates WHERE recheck_at IS NOT NULL AND recheck_at <= :now"
+        "SELECT head_sha FROM gates WHERE recheck_at IS NOT NULL AND recheck_at <= :now AND upstream = :upstream"
         " ORDER BY recheck_at LIMIT :most"
     )
 )
@@ -74,8 +74,8 @@ async def record_gate(
         await _note_waivers(tx, commit.upstream, judgement, now)
 
 
-async def gates_due(tx: Tx, now: datetime, most: int) -> list[Row]:
-    return await tx.all(_DUE, now=to_us(now), most=most)
+async def gates_due(tx: Tx, upstream: RepoName, now: datetime, most: int) -> list[Row]:
+    return await tx.all(_DUE, upstream=upstream.key, now=to_us(now), most=most)
 
 
 async def _tell(tx: Tx, commit: Commit, now: datetime) -> None:

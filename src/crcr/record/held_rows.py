@@ -21,7 +21,7 @@ from crcr.record.times import to_us
 _HELD = Statement(
     text(
         "SELECT d.delivery, d.downstream, d.lane, d.reason, d.action, d.head_sha, d.concerned FROM dispatches d"
-        " WHERE d.upstream = :upstream AND d.number = :number"
+        " WHERE d.upstream = :upstream AND d.number = :number AND d.superseded_at IS NULL"
         " AND d.state = 'held' AND (:delivery IS NULL OR d.delivery = :delivery) AND NOT EXISTS (SELECT 1"
         " FROM deliveries v WHERE v.guid = d.delivery AND v.upstream = d.upstream AND v.state = 'in_doubt')"
     )
@@ -62,6 +62,10 @@ async def reconsider(tx: Tx, upstream: RepoName, pull: Pull, allowlist: Allowlis
         entry = allowlist.find(RepoName(row["downstream"]))
         if entry is None:
             await _move(tx, upstream, row, DispatchState.CANCELLED, "left the allowlist")
+            continue
+        if row["action"] == "closed" and pull.is_open:
+            # Told now, beside the reopening, it would end what the reopening has begun.
+            await _move(tx, upstream, row, DispatchState.CANCELLED, "the pull request was reopened")
             continue
         reason = hold_reason(
             entry,
@@ -106,6 +110,11 @@ async def release(tx: Tx, upstream: RepoName, rows: list[Row], now: datetime) ->
     for row in rows:
         await _move(tx, upstream, row, DispatchState.WAITING, None)
     await send(tx, upstream.key, rows, now)
+
+
+async def hold_for(tx: Tx, upstream: RepoName, rows: list[Row], reason: str) -> None:
+    for row in rows:
+        await _move(tx, upstream, row, DispatchState.HELD, reason)
 
 
 async def leave_out(tx: Tx, upstream: RepoName, rows: list[Row], reason: str) -> None:

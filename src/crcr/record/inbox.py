@@ -18,9 +18,9 @@ from crcr.record.approvals import is_approved
 from crcr.record.database import Database, Tx
 from crcr.record.dispatch_rows import drop_unsent, lane_of, write_dispatches
 from crcr.record.effect_rows import add_effects, effect_row
+from crcr.record.group_rows import add_group, destroy_group, told_of
 from crcr.record.held_rows import ask_for_files, reconsider
 from crcr.record.log_rows import note_act, note_change
-from crcr.record.merge_groups import add_group, destroy_group, told_of
 from crcr.record.publishing import Publishing
 from crcr.record.pull_rows import load_pull, save_pull
 from crcr.record.schema import deliveries
@@ -167,7 +167,7 @@ class Inbox:
 
     async def _follow_group(self, tx: Tx, receipt: Receipt, event: MergeGroup) -> None:
         if event.action == "destroyed":
-            await destroy_group(tx, event, receipt.received_at)
+            await destroy_group(tx, event, receipt.guid, receipt.received_at)
             return
         await add_group(tx, event, receipt.guid, receipt.received_at)
         await add_effects(tx, [_read_group(event, receipt)])

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import bindparam, select, text, update
+from sqlalchemy import bindparam, case, select, text, update
 
 from crcr.decide.commit import Verification
 from crcr.decide.lifecycle import LIFECYCLE, Apply, JobEvent
@@ -74,7 +74,7 @@ _VERIFY = Statement(
         verification=bindparam("found"),
         github_conclusion=bindparam("said"),
         conclusion=bindparam("counts"),
-        disputed=bindparam("differs"),
+        disputed=case((bindparam("differs") == 1, 1), else_=jobs.c.disputed),
     )
 )
 _END = Statement(

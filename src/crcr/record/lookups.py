@@ -10,10 +10,12 @@ from typing import Any
 
 from sqlalchemy import text
 
+from crcr.decide.actions import named_in
 from crcr.decide.gate import QUIET
 from crcr.decide.lookups import KnownRun, Question
 from crcr.decide.model import EffectKind, Level, RepoName
 from crcr.decide.outside import ActionsJob, ActionsRun
+from crcr.record.allowlists import Allowlists
 from crcr.record.database import Database, Row, Tx
 from crcr.record.effect_rows import add_once, effect_row
 from crcr.record.log_rows import note_change
@@ -39,6 +41,17 @@ _RUNS = Statement(
         " first_seen_at FROM runs WHERE delivery = :delivery AND upstream = :upstream AND downstream = :downstream"
     )
 )
+_KNOWN_RUN = Statement(
+    text(
+        "SELECT delivery FROM runs WHERE run_id = :run_id AND upstream = :upstream AND downstream = :downstream"
+    )
+)
+_SENT = Statement(
+    text(
+        "SELECT 1 FROM dispatches WHERE delivery = :delivery AND upstream = :upstream AND downstream = :downstream"
+        " AND attempted_at IS NOT NULL"
+    )
+)
 _OPEN_QUESTIONS = Statement(
     text(
         "SELECT run_id, attempt, state, asked_at FROM jobs WHERE delivery = :delivery AND upstream = :upstream"
@@ -56,6 +69,19 @@ _GIVE_UP = Statement(
     text(
         "UPDATE jobs SET silent_at = :now WHERE delivery = :delivery AND upstream = :upstream"
         " AND downstream = :downstream AND state = 'in_progress' AND asked_at IS NOT NULL AND silent_at > :now"
+    )
+)
+_GONE = Statement(
+    text(
+        "UPDATE runs SET over_attempt = attempt WHERE run_id = :run_id AND upstream = :upstream"
+        " AND downstream = :downstream"
+    )
+)
+_NOT_VERIFIABLE = Statement(
+    text(
+        "UPDATE jobs SET verification = 'not verifiable' WHERE delivery = :delivery AND upstream = :upstream"
+        " AND downstream = :downstream AND workflow = :workflow AND run_id = :run_id AND state = 'completed'"
+        " AND verification = 'unchecked'"
     )
 )
 _LISTED = Statement(
@@ -101,8 +127,11 @@ async def ask_soon(tx: Tx, row: dict[str, Any]) -> None:
 
 
 class Lookups:
-    def __init__(self, database: Database, publishing: Publishing, job_timeout: timedelta) -> None:
+    def __init__(
+        self, database: Database, allowlists: Allowlists, publishing: Publishing, job_timeout: timedelta
+    ) -> None:
         self._database = database
+        self._allowlists = allowlists
         self._publishing = publishing
         self._job_timeout = job_timeout
 
@@ -126,23 +155,47 @@ class Lookups:
         jobs: Mapping[int, tuple[ActionsJob, ...]],
         now: datetime,
         *,
-        listed: int | None,
+        listed: tuple[ActionsRun, ...] | None,
     ) -> bool:
-        """Write down what GitHub said; `listed` is how many runs its list held. True when nothing is left to ask."""
+        """Write down what GitHub said; `listed` are the runs of that time. True when nothing is left to ask."""
 
         async def unit(tx: Tx) -> bool:
             dispatch = await tx.one(_DISPATCH, **question.key)
             if dispatch is None:
                 return True
-            for run in seen:
+            mine = [run for run in seen if not await self._in_question(tx, question, run)]
+            for run in mine:
                 await see_run(tx, dispatch, run, now)
+            silent_at = now + await self._patience(tx, question)
+            asked = {str(run.run_id) for run in question.runs}
             for row in await tx.all(_RUNS, **question.key):
-                await self._settle_run(tx, row, seen, jobs, now)
-            await self._note_answer(tx, question, seen, listed, now)
+                if row["run_id"] in asked and not any(str(run.run_id) == row["run_id"] for run in seen):
+                    await self._forget_run(tx, row, now)
+                else:
+                    await self._settle_run(tx, row, seen, jobs, now, silent_at=silent_at)
+            # A list with a run that may be ours, and is not over, does not show that all of ours are.
+            doubtful = any(run not in mine and not run.is_over for run in seen)
+            await self._note_answer(tx, question, seen, None if doubtful else listed, now)
             await self._tell(tx, dispatch, now)
             return await self._is_settled(tx, question)
 
         return await self._database.write(unit)
+
+    async def _in_question(self, tx: Tx, question: Question, run: ActionsRun) -> bool:
+        """Whether a run that nobody has reported from may answer another delivery: names hold what people wrote."""
+        if any(run.run_id == known.run_id for known in question.runs):
+            return False
+        where = {name: question.key[name] for name in ("upstream", "downstream")}
+        bound = await tx.one(_KNOWN_RUN, run_id=str(run.run_id), **where)
+        if bound is not None:
+            return bool(bound["delivery"] != question.delivery)
+        named = [guid for guid in named_in(run.display_title) if guid != question.delivery.lower()]
+        return any([await tx.one(_SENT, delivery=guid, **where) for guid in named])
+
+    async def _patience(self, tx: Tx, question: Question) -> timedelta:
+        entry = (await self._allowlists.in_force(tx, question.upstream)).find(question.downstream)
+        own_s = entry.job_timeout_s if entry else None
+        return timedelta(seconds=own_s) if own_s else self._job_timeout
 
     async def not_readable(self, question: Question, now: datetime) -> None:
         """GitHub does not let us look: silent jobs end as they are, and the gate says what is wrong."""
@@ -152,6 +205,8 @@ class Lookups:
             where = {"upstream": key["upstream"], "downstream": key["downstream"]}
             await tx.run(_READABLE, readable=0, **where)
             await tx.run(_GIVE_UP, now=to_us(now), **key)
+            for row in await tx.all(_RUNS, **key):
+                await tx.run(_NOT_VERIFIABLE, **_of_run(row))
             dispatch = await tx.one(_DISPATCH, **key)
             if dispatch is not None:
                 await self._tell(tx, dispatch, now)
@@ -165,6 +220,8 @@ class Lookups:
         seen: tuple[ActionsRun, ...],
         jobs: Mapping[int, tuple[ActionsJob, ...]],
         now: datetime,
+        *,
+        silent_at: datetime,
     ) -> None:
         run = next((each for each in seen if str(each.run_id) == row["run_id"]), None)
         if run is None:
@@ -174,15 +231,20 @@ class Lookups:
         if run.is_over:
             await hasten_silence(tx, row, run.attempt, now)
             return
-        key = {name: row[name] for name in ("delivery", "upstream", "downstream", "workflow", "run_id")}
-        await tx.run(_STILL_RUNNING, silent_at=to_us(now + self._job_timeout), **key)
+        await tx.run(_STILL_RUNNING, silent_at=to_us(silent_at), **_of_run(row))
+
+    async def _forget_run(self, tx: Tx, row: Row, now: datetime) -> None:
+        """GitHub has deleted the run: it is over, and nobody can check its results any more."""
+        await tx.run(_GONE, **{name: row[name] for name in ("run_id", "upstream", "downstream")})
+        await tx.run(_NOT_VERIFIABLE, **_of_run(row))
+        await hasten_silence(tx, row, row["attempt"], now)
 
     async def _note_answer(
         self,
         tx: Tx,
         question: Question,
         seen: tuple[ActionsRun, ...],
-        listed: int | None,
+        listed: tuple[ActionsRun, ...] | None,
         now: datetime,
     ) -> None:
         where = {name: question.key[name] for name in ("upstream", "downstream")}
@@ -190,7 +252,9 @@ class Lookups:
         if listed is None:
             return
         runs = await tx.all(_RUNS, **question.key)
-        answer = None if any(row["reported"] for row in runs) else _answer(seen, listed)
+        answer = None
+        if not any(row["reported"] for row in runs):
+            answer = _answer(seen, begun=any([await _is_unknown(tx, where, run) for run in listed]))
         await tx.run(_LISTED, now=to_us(now), answer=answer, **question.key)
 
     async def _tell(self, tx: Tx, dispatch: Row, now: datetime) -> None:
@@ -221,6 +285,10 @@ class Lookups:
         return over and quiet and not any(row["state"] == "completed" for row in open_jobs)
 
 
+def _of_run(row: Row) -> dict[str, Any]:
+    return {name: row[name] for name in ("delivery", "upstream", "downstream", "workflow", "run_id")}
+
+
 def _question(upstream: RepoName, dispatch: Row, runs: list[Row], unchecked: list[Row]) -> Question:
     known = tuple(
         KnownRun(
@@ -241,12 +309,17 @@ def _question(upstream: RepoName, dispatch: Row, runs: list[Row], unchecked: lis
         installation_id=dispatch["installation_id"],
         sent_at=from_us(dispatch["sent_at"] or dispatch["attempted_at"]),
         runs=known,
-        wants_list=dispatch["level"] >= Level.L3 or not known,
+        wants_list=dispatch["level"] >= Level.L3 or not any(row["reported"] for row in runs),
     )
 
 
-def _answer(seen: tuple[ActionsRun, ...], listed: int) -> str:
-    """What became of a dispatch from which nobody has reported."""
+async def _is_unknown(tx: Tx, where: Mapping[str, str], run: ActionsRun) -> bool:
+    """Whether nobody can tell which delivery the run answers."""
+    return await tx.one(_KNOWN_RUN, run_id=str(run.run_id), **where) is None
+
+
+def _answer(seen: tuple[ActionsRun, ...], *, begun: bool) -> str:
+    """What became of a dispatch from which nobody has reported; `begun`: a run of that time may be its own."""
     if seen:
         return "unreported" if all(run.is_over for run in seen) else "running"
-    return "unanswered" if listed else "never_started"
+    return "unanswered" if begun else "never_started"

@@ -104,7 +104,8 @@ _PARKED_DISPATCH = Statement(
 )
 _RUN_OF = Statement(
     text(
-        "SELECT 1 FROM runs WHERE delivery = :delivery AND upstream = :upstream AND downstream = :target LIMIT 1"
+        "SELECT 1 FROM runs WHERE delivery = :delivery AND upstream = :upstream AND downstream = :target"
+        " AND first_seen_at >= :since LIMIT 1"
     )
 )
 _ARRIVED = Statement(
@@ -277,10 +278,14 @@ class Outbox:
         return claimed
 
     async def _answered(self, tx: Tx, effect: ClaimedEffect) -> bool:
-        """Whether a run has reported for it while its request was under way: then it arrived, whatever was lost."""
+        """Whether a run has reported for it since it was first tried: then it arrived, whatever was lost.
+
+        Runs from before that answer an earlier sending of the same delivery.
+        """
         if effect.kind is not EffectKind.SEND_DISPATCH:
             return False
-        return await tx.one(_RUN_OF, **_dispatch_of(effect)) is not None
+        since = to_us(effect.first_attempt_at)
+        return await tx.one(_RUN_OF, since=since, **_dispatch_of(effect)) is not None
 
     async def _note(self, tx: Tx, effect: ClaimedEffect, now: datetime) -> None:
         await note_change(

@@ -16,6 +16,7 @@ from crcr.decide.checks import Tier
 from crcr.decide.model import EffectKind, Level, RepoName
 from crcr.record.database import Row, Tx
 from crcr.record.effect_rows import add_once, effect_row
+from crcr.record.signals import EFFECTS
 from crcr.record.statement import Statement
 from crcr.record.times import to_us
 
@@ -27,16 +28,12 @@ _OPEN_HEADS = Statement(text("SELECT head_sha FROM pulls WHERE upstream = :upstr
 _LIVE_GROUPS = Statement(
     text("SELECT head_sha FROM merge_groups WHERE upstream = :upstream AND destroyed_at IS NULL")
 )
-_GIVEN_UP = Statement(
+# The same effects, so that they remember that an earlier attempt may have been carried out.
+_TRY_AGAIN = Statement(
     text(
-        "SELECT DISTINCT lane FROM effects WHERE upstream = :upstream AND state = 'parked'"
-        " AND kind = 'publish_checks'"
-    )
-)
-_FORGET_GIVEN_UP = Statement(
-    text(
-        "UPDATE effects SET state = 'cancelled', finished_at = :at WHERE upstream = :upstream AND state = 'parked'"
-        " AND kind = 'publish_checks'"
+        "UPDATE effects SET state = 'waiting', due_at = :now, first_attempt_at = NULL, finished_at = NULL"
+        " WHERE upstream = :upstream AND state = 'parked'"
+        " AND kind IN ('publish_checks', 'ask_files', 'read_group', 'confirm_head')"
     )
 )
 _UNJUDGED = Statement(
@@ -48,7 +45,6 @@ _UNJUDGED = Statement(
     )
 )
 _FIRST_CHECK = Statement(text("SELECT min(check_id) AS first FROM checks"))
-_HEAD_OF_PULL = Statement(text("SELECT head_sha FROM pulls WHERE upstream = :upstream AND number = :number"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +60,10 @@ class UpstreamPolicy:
 class Publishing:
     def __init__(self, policies: Mapping[str, UpstreamPolicy]) -> None:
         self._policies = policies
+
+    @property
+    def upstreams(self) -> tuple[RepoName, ...]:
+        return tuple(RepoName(key) for key in self._policies)
 
     def policy(self, upstream: RepoName) -> UpstreamPolicy:
         return self._policies.get(upstream.key, UpstreamPolicy())
@@ -86,16 +86,14 @@ class Publishing:
         if dispatch["level"] >= Level.L3 and dispatch["head_sha"] and dispatch["event"] != "push":
             await self.again(tx, RepoName(dispatch["upstream"]), (dispatch["head_sha"],), now)
 
-    async def again_for_pull(self, tx: Tx, upstream: RepoName, number: int, now: datetime) -> None:
-        row = await tx.one(_HEAD_OF_PULL, upstream=upstream.key, number=number)
-        if row is not None:
-            await self.again(tx, upstream, (row["head_sha"],), now)
-
     async def follow(self, tx: Tx, upstream: RepoName, allowlist: Allowlist, now: datetime) -> None:
         """Take a new allowlist into account: none of what is open may hang on who left."""
-        if allowlist.gating:
-            await tx.run(_GATE_ON, upstream=upstream.key, at=to_us(now))
+        await self.turns_on(tx, upstream, allowlist, now)
         await self.everywhere(tx, upstream, now, speaks=allowlist.speaks)
+
+    async def turns_on(self, tx: Tx, upstream: RepoName, allowlist: Allowlist, now: datetime) -> bool:
+        """Remember that an L4 was listed; True the first time."""
+        return bool(allowlist.gating and await tx.run(_GATE_ON, upstream=upstream.key, at=to_us(now)))
 
     async def everywhere(self, tx: Tx, upstream: RepoName, now: datetime, *, speaks: bool) -> int:
         """Look at the checks of every open head and live merge group again; return of how many.
@@ -111,16 +109,16 @@ class Publishing:
             looked += len(rows)
         return looked
 
-
     async def mend(self, tx: Tx, upstream: RepoName, now: datetime) -> int:
-        """Look again at commits whose publication was given up, and at heads that nobody has judged yet."""
-        heads = {row["lane"] for row in await tx.all(_GIVEN_UP, upstream=upstream.key)}
-        await tx.run(_FORGET_GIVEN_UP, upstream=upstream.key, at=to_us(now))
+        """Try again what checks depend on and was given up, and look at heads that nobody has judged yet."""
+        mended = await tx.run(_TRY_AGAIN, upstream=upstream.key, now=to_us(now))
+        heads: list[str] = []
         if await self.gate_on(tx, upstream):
-            rows = await tx.all(_UNJUDGED, upstream=upstream.key)
-            heads |= {row["head_sha"] for row in rows}
-        await self.again(tx, upstream, sorted(heads), now)
-        return len(heads)
+            heads = [row["head_sha"] for row in await tx.all(_UNJUDGED, upstream=upstream.key)]
+        await self.again(tx, upstream, heads, now)
+        if mended:
+            tx.signal(EFFECTS)
+        return mended + len(heads)
 
 
 async def _any_check(tx: Tx) -> bool:

@@ -134,7 +134,10 @@ class ReportContext:
     def proves_arrival(self) -> bool:
         """Whether this report ends a doubt; what is under way or waits untried is for its worker to tell."""
         return (
-            self.dispatch is not None and self.dispatch["state"] != "sent" and bool(self.dispatch["unsure"])
+            self.dispatch is not None
+            and self.dispatch["state"] != "sent"
+            and bool(self.dispatch["unsure"])
+            and self.facts.run_delivery is None  # a run known before answers an earlier sending
         )
 
     @property
@@ -179,7 +182,8 @@ async def _dispatch_facts(tx: Tx, row: Row | None) -> DispatchFacts | None:
     if row is None:
         return None
     key = {name: row[name] for name in ("upstream", "delivery", "downstream")}
-    arrived = row["state"] == "sent" or bool(row["unsure"]) or await tx.one(_UNDER_WAY, **key) is not None
+    sent = row["sent_at"] is not None or row["state"] == "sent"
+    arrived = sent or bool(row["unsure"]) or await tx.one(_UNDER_WAY, **key) is not None
     began_at = from_us_or_none(row["sent_at"] or row["attempted_at"])
     return DispatchFacts(row["event"], Level(row["level"]), began_at, arrived)
 

@@ -90,6 +90,12 @@ _ARRIVED = Statement(
         " AND delivery = :delivery AND downstream = :downstream AND state <> 'sent'"
     )
 )
+_ANSWERED = Statement(
+    text(
+        "UPDATE dispatches SET answer = NULL WHERE upstream = :upstream AND delivery = :delivery"
+        " AND downstream = :downstream AND answer IS NOT NULL"
+    )
+)
 _NO_RETRY = Statement(
     text(
         "UPDATE effects SET state = 'done', finished_at = :at, last_error = NULL WHERE upstream = :upstream"
@@ -262,6 +268,7 @@ class Reports:
                 attempt=context.report.run_attempt,
                 attempt_at=to_us(now),
             )
+            await tx.run(_ANSWERED, **key)
         elif context.report.run_attempt > 1:
             run = {name: key[name] for name in ("upstream", "downstream")}
             attempt = context.report.run_attempt

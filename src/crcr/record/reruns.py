@@ -8,7 +8,7 @@ from sqlalchemy import text
 
 from crcr.decide.commit import Backend, Subject
 from crcr.decide.model import EffectKind, RepoName
-from crcr.decide.reruns import Again, Redispatch
+from crcr.decide.reruns import Again, Redispatch, RunToAsk
 from crcr.record.database import Database, Tx
 from crcr.record.dispatch_rows import send
 from crcr.record.effect_rows import add_once, effect_row
@@ -29,18 +29,26 @@ _ASKED_ALL = Statement(
         " AND downstream = :downstream AND superseded = 0"
     )
 )
+_NOT_AGAIN = Statement(
+    text(
+        "UPDATE runs SET rerun_from = NULL, rerun_at = NULL WHERE delivery = :delivery AND upstream = :upstream"
+        " AND downstream = :downstream"
+    )
+)
 _DISPATCH = Statement(
     text(
-        "SELECT d.downstream, d.delivery, d.lane, d.state, d.head_sha, d.event, d.level, d.upstream, d.number"
+        "SELECT d.downstream, d.delivery, d.lane, d.state, d.head_sha, d.event, d.level, d.upstream, d.number,"
+        " v.body IS NOT NULL AND NOT EXISTS (SELECT 1 FROM repositories r WHERE r.upstream = d.upstream"
+        " AND r.downstream = d.downstream AND r.suspended_at IS NOT NULL) AS can_be_sent"
         " FROM dispatches d JOIN deliveries v ON v.guid = d.delivery AND v.upstream = d.upstream"
         " WHERE d.delivery = :delivery AND d.upstream = :upstream AND d.downstream = :downstream"
-        " AND v.body IS NOT NULL"
     )
 )
 _REOPEN = Statement(
     text(
         "UPDATE dispatches SET state = 'waiting', reason = NULL, answer = NULL, listed_at = NULL"
-        " WHERE delivery = :delivery AND upstream = :upstream AND downstream = :downstream AND state IN ('sent', 'parked')"
+        " WHERE delivery = :delivery AND upstream = :upstream AND downstream = :downstream"
+        " AND state IN ('sent', 'parked', 'cancelled') AND superseded_at IS NULL"
     )
 )
 _END_PARKED = Statement(
@@ -51,7 +59,7 @@ _END_PARKED = Statement(
 )
 _RUN = Statement(
     text(
-        "SELECT n.issuer, n.superseded, r.name, r.repository_id, r.installation_id FROM runs n"
+        "SELECT n.issuer, n.superseded, coalesce(n.rerun_from, 0) AS asked_after, r.name, r.repository_id, r.installation_id FROM runs n"
         " LEFT JOIN repositories r ON r.upstream = n.upstream AND r.downstream = n.downstream"
         " WHERE n.run_id = :run_id AND n.upstream = :upstream AND n.downstream = :downstream"
     )
@@ -83,7 +91,7 @@ async def send_again(tx: Tx, upstream: RepoName, delivery: str, downstream: str,
     """Dispatch a delivery once more; False when its body is no longer kept."""
     key = {"delivery": delivery, "upstream": upstream.key, "downstream": downstream}
     row = await tx.one(_DISPATCH, **key)
-    if row is None:
+    if row is None or not row["can_be_sent"]:
         return False
     await tx.run(_ASKED_ALL, at=to_us(now), **key)
     if await tx.run(_REOPEN, **key):
@@ -111,25 +119,31 @@ class Reruns:
         self._database = database
         self._publishing = publishing
 
-    async def run_to_ask(
-        self, upstream: RepoName, downstream: str, run_id: str
-    ) -> tuple[RepoName, int | None, int | None, bool] | None:
-        """Name, repository id and installation of the run's repository, and whether GitHub runs it."""
+    async def run_to_ask(self, upstream: RepoName, downstream: str, run_id: str) -> RunToAsk | None:
+        """The run, with where to ask for it; None when it counts no more."""
         row = await self._database.glance(
             lambda tx: tx.one(_RUN, run_id=run_id, upstream=upstream.key, downstream=downstream)
         )
         if row is None or row["superseded"]:
             return None
-        name = RepoName(row["name"] or downstream)
-        return name, row["repository_id"], row["installation_id"], row["issuer"] == "github"
+        return RunToAsk(
+            downstream=RepoName(row["name"] or downstream),
+            repository_id=row["repository_id"],
+            installation_id=row["installation_id"],
+            on_github=row["issuer"] == "github",
+            attempt=row["asked_after"],
+        )
 
     async def dispatch_again(self, upstream: RepoName, delivery: str, downstream: str, now: datetime) -> bool:
-        """GitHub re-runs nothing here: send the delivery once more."""
+        """GitHub re-runs nothing here: send the delivery once more, or let what failed stand if that cannot be."""
 
         async def unit(tx: Tx) -> bool:
+            key = {"delivery": delivery, "upstream": upstream.key, "downstream": downstream}
             sent = await send_again(tx, upstream, delivery, downstream, now)
+            if not sent:
+                await tx.run(_NOT_AGAIN, **key)
             await note_change(tx, upstream, "dispatch", downstream=downstream, delivery=delivery, now=now)
-            row = await tx.one(_DISPATCH, delivery=delivery, upstream=upstream.key, downstream=downstream)
+            row = await tx.one(_DISPATCH, **key)
             if row is not None:
                 await self._publishing.again_for(tx, row, now)
             return sent

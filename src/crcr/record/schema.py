@@ -141,6 +141,8 @@ deliveries = Table(
     ),
 )
 
+_NOT_SUPERSEDED = text("superseded_at IS NULL")
+
 dispatches = Table(
     "dispatches",
     metadata,
@@ -165,7 +167,13 @@ dispatches = Table(
     Column("concerned", SmallInteger),
     Column("listed_at", BigInteger),
     Index("ix_dispatches_backend", "upstream", "downstream", "created_at"),
-    Index("ix_dispatches_pull", "upstream", "number"),
+    Index(
+        "ix_dispatches_live",
+        "upstream",
+        "number",
+        sqlite_where=_NOT_SUPERSEDED,
+        postgresql_where=_NOT_SUPERSEDED,
+    ),
     sqlite_with_rowid=False,
 )
 

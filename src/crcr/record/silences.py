@@ -23,7 +23,9 @@ _HABIT = timedelta(days=14)
 _UNANSWERED = Statement(
     text(
         "SELECT d.delivery, d.event FROM dispatches d WHERE d.upstream = :upstream AND d.downstream = :downstream"
-        " AND d.created_at > :since AND d.created_at <= :until AND d.state = 'sent' AND d.answer IS NULL"
+        " AND d.created_at > :since AND d.created_at <= :until AND d.state = 'sent'"
+        # What ran the last time may be over by now.
+        " AND (d.answer IS NULL OR (d.answer = 'running' AND d.listed_at <= :until))"
         " AND d.test = 0 AND d.superseded_at IS NULL AND d.level >= 2"
         " AND (d.action IS NULL OR d.action IN ('opened', 'reopened', 'synchronize', 'checks_requested'))"
         " AND d.sent_at <= :until AND NOT EXISTS (SELECT 1 FROM runs n WHERE n.delivery = d.delivery"

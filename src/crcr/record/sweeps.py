@@ -52,6 +52,10 @@ _FORGET_BODIES = Statement(
         # What is still to be sent, or can still be retried, needs its body however old it is.
         " AND NOT EXISTS (SELECT 1 FROM dispatches d WHERE d.delivery = deliveries.guid"
         " AND d.upstream = deliveries.upstream AND d.state IN ('held', 'waiting', 'parked'))"
+        # GitHub re-runs nothing that is older than a month: then an open head's backends are dispatched anew.
+        " AND NOT EXISTS (SELECT 1 FROM dispatches d JOIN pulls p ON p.upstream = d.upstream AND p.number = d.number"
+        " AND p.head_sha = d.head_sha AND p.is_open = 1 WHERE d.delivery = deliveries.guid"
+        " AND d.upstream = deliveries.upstream AND d.level >= 3)"
         " ORDER BY received_at LIMIT :most)"
     )
 )

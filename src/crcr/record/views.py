@@ -5,9 +5,10 @@ Nothing here writes. What may be seen is decided by the allowlist in force (`vie
 """
 
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TypeVar
 
+from crcr.decide.gate import Policy
 from crcr.decide.model import Level, RepoName
 from crcr.decide.views import (
     AllowlistView,
@@ -23,24 +24,45 @@ from crcr.decide.views import (
     Summary,
     Vitals,
 )
+from crcr.decide.views_commit import CommitView, PullView, WaiverPage
 from crcr.record.database import Database, Tx, Unit
 from crcr.record.views_backends import BackendReader, read_standing
+from crcr.record.views_commit import CommitReader, commit_reader
 from crcr.record.views_deliveries import delivery_page, one_delivery
 from crcr.record.views_jobs import job_page
 from crcr.record.views_listed import ListReader, allowlist_state, allowlist_view, who_is_seen
 from crcr.record.views_matrix import Matrix, read_failures, read_matrix
-from crcr.record.views_relay import changes_after, effects_view, newest_change, relay_health, vitals_of
+from crcr.record.views_pull import commit_view, pull_view
+from crcr.record.views_relay import (
+    changes_after,
+    effects_view,
+    newest_change,
+    open_gates,
+    relay_health,
+    vitals_of,
+)
+from crcr.record.views_waivers import waiver_page
 
 T = TypeVar("T")
+
+DEFAULT_TIMEOUTS = Policy(gate_timeout=timedelta(hours=8), job_timeout=timedelta(hours=6))
+"""What the settings say when nobody has set them."""
 
 
 class SqlViews:
     """Serves the show room's `Views`, `ChangeLog` and `Pulse`."""
 
-    def __init__(self, database: Database, lists: ListReader, upstreams: tuple[RepoName, ...]) -> None:
+    def __init__(
+        self,
+        database: Database,
+        lists: ListReader,
+        upstreams: tuple[RepoName, ...],
+        timeouts: Policy = DEFAULT_TIMEOUTS,
+    ) -> None:
         self._database = database
         self._lists = lists
         self._upstreams = upstreams
+        self._timeouts = timeouts
 
     async def summary(self, upstream: RepoName, span: Span, now: datetime) -> Summary:
         async def unit(tx: Tx) -> Summary:
@@ -82,6 +104,29 @@ class SqlViews:
 
         return await self._read(unit)
 
+    async def pull(self, upstream: RepoName, number: int, now: datetime) -> PullView:
+        async def unit(tx: Tx) -> PullView:
+            return await pull_view(await self._commits(tx, upstream, now), number)
+
+        return await self._read(unit)
+
+    async def commit(
+        self, upstream: RepoName, head_sha: str, now: datetime, *, delivery: str | None = None
+    ) -> CommitView:
+        async def unit(tx: Tx) -> CommitView:
+            return await commit_view(await self._commits(tx, upstream, now), head_sha, delivery)
+
+        return await self._read(unit)
+
+    async def waivers(
+        self, upstream: RepoName, now: datetime, *, after: tuple[str | int, ...] | None, limit: int
+    ) -> WaiverPage:
+        async def unit(tx: Tx) -> WaiverPage:
+            seen = await who_is_seen(tx, self._lists, upstream)
+            return await waiver_page(tx, upstream, seen, now, after=after, limit=limit)
+
+        return await self._read(unit)
+
     async def jobs(self, query: JobQuery) -> JobPage:
         async def unit(tx: Tx) -> JobPage:
             seen = await who_is_seen(tx, self._lists, query.upstream)
@@ -120,13 +165,19 @@ class SqlViews:
 
     async def vitals(self, now: datetime) -> list[Vitals]:
         async def unit(tx: Tx) -> list[Vitals]:
-            return [await vitals_of(tx, each, now) for each in self._upstreams]
+            return [
+                replace(await vitals_of(tx, each, now), open_gates=await open_gates(tx, each))
+                for each in self._upstreams
+            ]
 
         return await self._read(unit)
 
     async def _reader(self, tx: Tx, upstream: RepoName, span: Span, now: datetime) -> BackendReader:
         seen = await who_is_seen(tx, self._lists, upstream)
         return BackendReader(tx, upstream, seen, now - span.length, now)
+
+    async def _commits(self, tx: Tx, upstream: RepoName, now: datetime) -> CommitReader:
+        return await commit_reader(tx, self._lists, upstream, self._timeouts, now)
 
     async def _read(self, unit: Unit[T]) -> T:
         return await self._database.read(unit)

@@ -39,6 +39,7 @@ _CELLS = Statement(
     )
 )
 
+
 @dataclass(frozen=True, slots=True)
 class Matrix:
     columns: tuple[Column, ...] = ()

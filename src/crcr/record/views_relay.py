@@ -4,9 +4,11 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import text
 
+from crcr.decide.checks import Tier
 from crcr.decide.model import RepoName
 from crcr.decide.views import Change, Changes, EffectCount, EffectsView, ParkedEffect, RelayHealth, Vitals
 from crcr.record.database import Row, Tx
+from crcr.record.publishing import target_of
 from crcr.record.statement import Statement
 from crcr.record.times import from_us, from_us_or_none, to_us
 from crcr.record.views_listed import ListReader, Seen, who_is_seen
@@ -67,6 +69,14 @@ _CHANGES = Statement(
 _IN_FORCE = Statement(
     text("SELECT 1 AS one FROM allowlist_versions WHERE upstream = :upstream AND good = 1 LIMIT 1")
 )
+_OPEN_GATES = Statement(
+    text(
+        "SELECT g.state, count(DISTINCT g.head_sha) AS number FROM pulls p"
+        " JOIN gates g ON g.head_sha = p.head_sha AND g.upstream = p.upstream"
+        " WHERE p.upstream = :upstream AND p.is_open = 1 AND g.state IN ('failed', 'pending', 'passed')"
+        " GROUP BY g.state"
+    )
+)
 
 
 async def relay_health(tx: Tx, upstream: RepoName, since: datetime, now: datetime) -> RelayHealth:
@@ -98,6 +108,11 @@ async def vitals_of(tx: Tx, upstream: RepoName, now: datetime) -> Vitals:
     )
 
 
+async def open_gates(tx: Tx, upstream: RepoName) -> tuple[tuple[str, int], ...]:
+    """How many heads of open pull requests stand in each state of the gate."""
+    return tuple((row["state"], row["number"]) for row in await tx.all(_OPEN_GATES, upstream=upstream.key))
+
+
 async def effects_view(tx: Tx, upstream: RepoName, seen: Seen, now: datetime) -> EffectsView:
     """Counts of all; of the parked ones only those that aim at nobody hidden. Done ones of the last day."""
     rows = [
@@ -107,9 +122,8 @@ async def effects_view(tx: Tx, upstream: RepoName, seen: Seen, now: datetime) ->
     ]
     counts = tuple(EffectCount(row["kind"], row["state"], row["number"]) for row in rows)
     parked = [_parked(row) for row in await tx.all(_PARKED, upstream=upstream.key)]
-    visible = [
-        each for each in parked if "/" not in each.target or each.target in {*seen.public, upstream.key}
-    ]
+    known = {*seen.public, upstream.key, *map(target_of, Tier)}
+    visible = [each for each in parked if "/" not in each.target or each.target in known]
     outbox = await tx.one(_OUTBOX, upstream=upstream.key)
     return EffectsView(counts, _lag_s(outbox, now), tuple(visible[:_MOST_PARKED]))
 

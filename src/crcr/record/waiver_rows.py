@@ -35,12 +35,15 @@ _TAKE_BACK = Statement(
     text(
         "UPDATE waivers SET ended_at = :at, ended_by = :who WHERE upstream = :upstream AND number = :number"
         " AND downstream = :downstream AND (job = :job OR (job IS NULL AND :job IS NULL)) AND ended_at IS NULL"
+        " AND (until_at IS NULL OR until_at > :at)"
     )
 )
 _USED = Statement(
     text(
         "UPDATE waivers SET used_at = :at WHERE upstream = :upstream AND number = :number AND downstream = :downstream"
         " AND (job = :job OR (job IS NULL AND :job IS NULL)) AND who = :who AND used_at IS NULL AND ended_at IS NULL"
+        " AND CASE WHEN until_at IS NOT NULL THEN until_at > :at ELSE head_sha = (SELECT p.head_sha FROM pulls p"
+        " WHERE p.upstream = waivers.upstream AND p.number = waivers.number) END"
     )
 )
 

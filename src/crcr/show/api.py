@@ -12,6 +12,7 @@ from crcr.decide.views import JobQuery, Span
 from crcr.errors import BadRequest, NotFound
 from crcr.ports import Clock
 from crcr.show import api_models as models
+from crcr.show import api_models_commit as commits
 from crcr.show import cursors
 from crcr.show.here import pick_upstream
 from crcr.show.port import Views
@@ -30,6 +31,8 @@ LimitParam = Annotated[int, Query(ge=1, le=200)]
 CursorParam = Annotated[str | None, Query(description="`next` of the page before", max_length=16_384)]
 NumberParam = Annotated[int | None, Query(ge=1, le=2**31 - 1, description="pull request")]
 GuidPath = Annotated[str, Path(max_length=200)]
+NumberPath = Annotated[int, Path(ge=1, le=2**31 - 1)]
+ShaPath = Annotated[str, Path(pattern="^([0-9a-fA-F]{40}|[0-9a-fA-F]{64})$", description="all of it")]
 NamePath = Annotated[str, Path(max_length=110)]
 
 
@@ -41,6 +44,7 @@ def router(views: Views, *, upstreams: tuple[RepoName, ...], clock: Clock) -> AP
 
     _add_numbers(api, views, clock, chosen)
     _add_lists(api, views, chosen)
+    _add_commits(api, views, clock, chosen)
     _add_relay(api, views, clock, chosen)
     return api
 
@@ -102,6 +106,31 @@ def _add_lists(api: APIRouter, views: Views, chosen: Any) -> None:
         guid: GuidPath, upstream: Annotated[RepoName, Depends(chosen)]
     ) -> models.DeliveryWithJobs:
         return models.DeliveryWithJobs.model_validate(await views.delivery(upstream, guid))
+
+
+def _add_commits(api: APIRouter, views: Views, clock: Clock, chosen: Any) -> None:
+    @api.get("/pulls/{number}", summary="One pull request: gate, backends with their jobs, waivers, timeline")
+    async def pull(number: NumberPath, upstream: Annotated[RepoName, Depends(chosen)]) -> commits.PullRequest:
+        return commits.PullRequest.model_validate(await views.pull(upstream, number, clock.now()))
+
+    @api.get("/commits/{sha}", summary="One commit: gate, backends with their jobs, waivers, timeline")
+    async def commit(
+        sha: ShaPath,
+        upstream: Annotated[RepoName, Depends(chosen)],
+        delivery: Annotated[
+            str | None, Query(max_length=200, description="finds a commit that is not new")
+        ] = None,
+    ) -> commits.Commit:
+        view = await views.commit(upstream, sha.lower(), clock.now(), delivery=delivery)
+        return commits.Commit.model_validate(view)
+
+    @api.get("/waivers", summary="Waivers, newest first, in force and past")
+    async def waivers(
+        upstream: Annotated[RepoName, Depends(chosen)], cursor: CursorParam = None, limit: LimitParam = 50
+    ) -> commits.Waivers:
+        page = await views.waivers(upstream, clock.now(), after=cursors.decode(cursor), limit=limit)
+        found = [commits.Waiver.model_validate(each) for each in page.waivers]
+        return commits.Waivers(waivers=found, next=cursors.encode(page.next))
 
 
 def _add_relay(api: APIRouter, views: Views, clock: Clock, chosen: Any) -> None:

@@ -10,6 +10,7 @@ from typing import Annotated
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from crcr.decide import views
+from crcr.decide.commit import Verification
 from crcr.decide.model import Conclusion, DeliveryState, DispatchState, JobState
 from crcr.show.text import safe_link
 
@@ -18,30 +19,30 @@ Name = Annotated[str, BeforeValidator(str)]
 LevelName = Annotated[str, BeforeValidator(lambda level: level if isinstance(level, str) else level.name)]
 
 
-class _Model(BaseModel):
+class Model(BaseModel):
     model_config = ConfigDict(from_attributes=True, frozen=True)
 
 
-class ErrorDetail(_Model):
+class ErrorDetail(Model):
     code: str
     detail: str
     hint: str | None = None
     request_id: str | None = None
 
 
-class ErrorBody(_Model):
+class ErrorBody(Model):
     ok: bool = False
     error: ErrorDetail
 
 
-class Problem(_Model):
+class Problem(Model):
     line: int
     severity: str
     message: str
     hint: str | None
 
 
-class AllowlistState(_Model):
+class AllowlistState(Model):
     version: int | None
     source: str | None
     read_at: datetime | None
@@ -49,7 +50,7 @@ class AllowlistState(_Model):
     problems: list[Problem]
 
 
-class Health(_Model):
+class Health(Model):
     deliveries: int
     last_delivery_at: datetime | None
     last_result_at: datetime | None
@@ -59,14 +60,14 @@ class Health(_Model):
     paused_at: datetime | None
 
 
-class LastResult(_Model):
+class LastResult(Model):
     state: JobState
     conclusion: Conclusion | None
     job_name: str
     at: datetime
 
 
-class Tally(_Model):
+class Tally(Model):
     pass_rate: float | None
     success: int
     failure: int
@@ -75,7 +76,7 @@ class Tally(_Model):
     total: int
 
 
-class Figures(_Model):
+class Figures(Model):
     tally: Tally
     queue_avg_s: float | None
     execution_avg_s: float | None
@@ -93,7 +94,7 @@ class Figures(_Model):
         )
 
 
-class Backend(_Model):
+class Backend(Model):
     """`figures` is null where results are not recorded (L1) or not shown (`name_only`)."""
 
     name: Name
@@ -114,7 +115,7 @@ class Backend(_Model):
     alarm: str | None
 
 
-class Summary(_Model):
+class Summary(Model):
     upstream: Name
     span: views.Span
     at: datetime
@@ -125,13 +126,13 @@ class Summary(_Model):
     backends: list[Backend]
 
 
-class FailedTest(_Model):
+class FailedTest(Model):
     name: str
     file: str | None
     message: str | None
 
 
-class Job(_Model):
+class Job(Model):
     delivery: str
     downstream: str
     workflow: str
@@ -156,6 +157,8 @@ class Job(_Model):
     tests_failed: int | None
     tests_skipped: int | None
     tests_total: int | None
+    verification: Verification
+    github_conclusion: str | None
 
 
 class FailedJob(Job):
@@ -163,7 +166,7 @@ class FailedJob(Job):
     failed_tests_more: int
 
 
-class Dispatch(_Model):
+class Dispatch(Model):
     downstream: str
     level: LevelName
     state: DispatchState
@@ -173,13 +176,14 @@ class Dispatch(_Model):
     created_at: datetime
     sent_at: datetime | None
     superseded_at: datetime | None
+    answer: views.Answer | None
 
 
 class DispatchWithJobs(Dispatch):
     jobs: list[Job]
 
 
-class Row(_Model):
+class Row(Model):
     """One dispatch on the backend's page; its cells follow the columns, null where nothing was reported."""
 
     delivery: str
@@ -210,13 +214,13 @@ class Row(_Model):
         )
 
 
-class Column(_Model):
+class Column(Model):
     workflow: str
     workflow_name: str
     job_name: str
 
 
-class BackendPage(_Model):
+class BackendPage(Model):
     upstream: Name
     span: views.Span
     at: datetime
@@ -242,7 +246,7 @@ class BackendPage(_Model):
         )
 
 
-class Delivery(_Model):
+class Delivery(Model):
     guid: str
     event: str
     action: str | None
@@ -261,27 +265,27 @@ class DeliveryWithJobs(Delivery):
     dispatches: list[DispatchWithJobs]  # type: ignore[assignment]  # the same list, each with its jobs
 
 
-class Jobs(_Model):
+class Jobs(Model):
     """`next` is the cursor of the following page; null on the last one."""
 
     jobs: list[Job]
     next: str | None
 
 
-class Deliveries(_Model):
+class Deliveries(Model):
     """`next` is the cursor of the following page; null on the last one."""
 
     deliveries: list[Delivery]
     next: str | None
 
 
-class EffectCount(_Model):
+class EffectCount(Model):
     kind: str
     state: str
     number: int
 
 
-class ParkedEffect(_Model):
+class ParkedEffect(Model):
     effect_id: int
     kind: str
     target: str
@@ -293,7 +297,7 @@ class ParkedEffect(_Model):
     last_error: str | None
 
 
-class Effects(_Model):
+class Effects(Model):
     """Counts of what is open and parked, and of what ended in the last 24 hours; the newest parked ones."""
 
     counts: list[EffectCount]
@@ -301,7 +305,7 @@ class Effects(_Model):
     parked: list[ParkedEffect]
 
 
-class ListedBackend(_Model):
+class ListedBackend(Model):
     name: Name
     level: LevelName
     device: str | None
@@ -310,6 +314,6 @@ class ListedBackend(_Model):
     events: list[str]
 
 
-class Allowlist(_Model):
+class Allowlist(Model):
     state: AllowlistState
     backends: list[ListedBackend]

@@ -1,5 +1,6 @@
 """Where a reader is: which upstream, over which range; and the links that keep it so."""
 
+import re
 from dataclasses import dataclass, replace
 from urllib.parse import quote, urlencode
 
@@ -25,6 +26,14 @@ def pick_span(asked: str | None) -> Span:
     return next((span for span in Span if span.value == asked), Span.FORTNIGHT)
 
 
+_SHA = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+
+
+def is_sha(text: str | None) -> bool:
+    """Whether it is all of a commit's name, as GitHub writes it."""
+    return text is not None and _SHA.fullmatch(text) is not None
+
+
 @dataclass(frozen=True, slots=True)
 class Here:
     upstreams: tuple[RepoName, ...]
@@ -33,9 +42,9 @@ class Here:
     path: str
     github_url: str
 
-    def url(self, path: str | None = None) -> str:
+    def url(self, path: str | None = None, **more: str) -> str:
         """A link within the site that keeps upstream and range; defaults are left out."""
-        kept = {}
+        kept = {**more}
         if self.upstream != self.upstreams[0]:
             kept["upstream"] = self.upstream.full_name
         if self.span is not Span.FORTNIGHT:
@@ -52,13 +61,20 @@ class Here:
     def backend(self, name: RepoName) -> str:
         return self.url(f"/crcr/{name}")
 
+    def pull(self, number: int) -> str:
+        return self.url(f"/crcr/pr/{number}")
+
+    def commit(self, sha: str, delivery: str | None = None) -> str:
+        """`delivery` finds a commit that is neither new nor the head of anything open."""
+        return self.url(f"/crcr/commit/{sha}", **({"delivery": delivery} if delivery else {}))
+
     def repository(self, name: RepoName) -> str:
         return f"{self.github_url}/{name}"
 
-    def pull(self, number: int) -> str:
+    def github_pull(self, number: int) -> str:
         return f"{self.github_url}/{self.upstream}/pull/{number}"
 
-    def commit(self, sha: str) -> str:
+    def github_commit(self, sha: str) -> str:
         return f"{self.github_url}/{self.upstream}/commit/{quote(sha, safe='')}"
 
     @property

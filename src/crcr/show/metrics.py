@@ -6,6 +6,7 @@ no caller can make series without end.
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
+from crcr.decide.gate import GateState
 from crcr.decide.views import Vitals
 
 _EVENTS = frozenset(
@@ -37,6 +38,7 @@ class Metrics:
         self._parked = self._gauge("effects_parked", "Effects that were given up")
         self._lag = self._gauge("outbox_lag_seconds", "Age of the oldest due effect")
         self._allowlist = self._gauge("allowlist_in_force", "Whether an allowlist is in force")
+        self._gates = self._gauge("open_gates", "Heads of open pull requests by their gate", "state")
 
     def delivery(self, event: str, outcome: str) -> None:
         """`outcome`: taken, repeat, ignored, pong, or an error's code."""
@@ -59,7 +61,7 @@ class Metrics:
     def observe(self, vitals: list[Vitals] | None) -> None:
         """Take the store's own figures at a scrape; None when it did not answer, and old ones are dropped."""
         self._store_up.set(0 if vitals is None else 1)
-        for gauge in (self._waiting, self._parked, self._lag, self._allowlist):
+        for gauge in (self._waiting, self._parked, self._lag, self._allowlist, self._gates):
             gauge.clear()
         for each in vitals or ():
             name = each.upstream.full_name
@@ -67,6 +69,9 @@ class Metrics:
             self._parked.labels(name).set(each.parked)
             self._lag.labels(name).set(each.lag_s or 0.0)
             self._allowlist.labels(name).set(int(each.has_allowlist))
+            standing = dict(each.open_gates)
+            for state in GateState:
+                self._gates.labels(name, state.value).set(standing.get(state.value, 0))
 
     def text(self) -> bytes:
         return generate_latest(self.registry)
@@ -74,5 +79,5 @@ class Metrics:
     def _counter(self, name: str, about: str, *labels: str) -> Counter:
         return Counter(f"crcr_{name}", about, labels, registry=self.registry)
 
-    def _gauge(self, name: str, about: str) -> Gauge:
-        return Gauge(f"crcr_{name}", about, ["upstream"], registry=self.registry)
+    def _gauge(self, name: str, about: str, *labels: str) -> Gauge:
+        return Gauge(f"crcr_{name}", about, ["upstream", *labels], registry=self.registry)

@@ -1,9 +1,10 @@
-"""The pages: `/crcr` and a backend's own, whole or only their main part for live updates.
+"""The pages: `/crcr`, a backend's, a pull request's and a commit's own, whole or only their main part for live updates.
 
 A page that cannot be shown says so as a page, with the right status; it never shows zeros for what it could
 not read.
 """
 
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -16,7 +17,7 @@ from crcr.decide.views import Span
 from crcr.errors import BadRequest, CrcrError, NotFound, Unavailable
 from crcr.ports import Clock
 from crcr.show.docs_page import docs_endpoint
-from crcr.show.here import Here, pick_span, pick_upstream
+from crcr.show.here import Here, is_sha, pick_span, pick_upstream
 from crcr.show.port import Views
 from crcr.show.rendering import Renderer
 from crcr.show.statics import Statics
@@ -27,6 +28,7 @@ _PROBLEMS: dict[type[CrcrError], tuple[int, str]] = {
     Unavailable: (503, "The data cannot be read right now"),
 }
 
+_NUMBER = re.compile(r"[1-9][0-9]{0,8}")
 _Build = Callable[[Request, Here], Awaitable[Response]]
 
 
@@ -39,6 +41,8 @@ def routes(
     return [
         Route("/", _home),
         Route("/crcr", pages.summary),
+        Route("/crcr/pr/{number}", pages.pull),
+        Route("/crcr/commit/{sha}", pages.commit),
         Route("/crcr/{org}/{repo}", pages.backend),
         Route("/api/docs", docs_endpoint(pages.renderer), include_in_schema=False),
         statics.route(),
@@ -66,6 +70,12 @@ class Pages:
     async def backend(self, request: Request) -> Response:
         return await self._answer(request, self._backend)
 
+    async def pull(self, request: Request) -> Response:
+        return await self._answer(request, self._pull)
+
+    async def commit(self, request: Request) -> Response:
+        return await self._answer(request, self._commit)
+
     async def _summary(self, request: Request, here: Here) -> Response:
         summary = await self._views.summary(here.upstream, here.span, self._clock.now())
         return self._page(request, "summary.html", here, summary=summary, cursor=summary.cursor)
@@ -76,6 +86,23 @@ class Pages:
             raise NotFound(f"{name[:150]} is not the name of a repository")
         page = await self._views.backend(here.upstream, RepoName(name), here.span, self._clock.now())
         return self._page(request, "backend.html", here, page=page, cursor=page.cursor)
+
+    async def _pull(self, request: Request, here: Here) -> Response:
+        asked = request.path_params["number"]
+        if not _NUMBER.fullmatch(asked):
+            raise NotFound(f"{asked[:50]} is not the number of a pull request")
+        pull = await self._views.pull(here.upstream, int(asked), self._clock.now())
+        return self._page(
+            request, "pull.html", here, cursor=pull.cursor, pull=pull, number=pull.number, spans=[]
+        )
+
+    async def _commit(self, request: Request, here: Here) -> Response:
+        sha = request.path_params["sha"].lower()
+        if not is_sha(sha):
+            raise NotFound(f"{sha[:50]} is not the whole SHA of a commit", hint="give all 40 digits")
+        delivery = request.query_params.get("delivery", "")[:200] or None
+        commit = await self._views.commit(here.upstream, sha, self._clock.now(), delivery=delivery)
+        return self._page(request, "commit.html", here, cursor=commit.cursor, commit=commit, spans=[])
 
     async def _answer(self, request: Request, build: _Build) -> Response:
         here = self._here(request, self._upstreams[0])
@@ -93,13 +120,13 @@ class Pages:
         self, request: Request, template: str, here: Here, *, cursor: int | None, **context: Any
     ) -> Response:
         frame = "fragment.html" if request.query_params.get("fragment") == "main" else "base.html"
-        shared = {"frame": frame, "here": here, "spans": list(Span), "cursor": cursor}
+        shared = {"frame": frame, "here": here, "spans": list(Span), "cursor": cursor, "number": None}
         return self.renderer.page(template, {**shared, **context})
 
     def _problem(self, request: Request, here: Here, problem: CrcrError) -> Response:
         code, title = next(row for kind, row in _PROBLEMS.items() if isinstance(problem, kind))
         frame = "fragment.html" if request.query_params.get("fragment") == "main" else "base.html"
-        context = {"frame": frame, "here": here, "spans": [], "cursor": None, "title": title}
+        context = {"frame": frame, "here": here, "spans": [], "cursor": None, "number": None, "title": title}
         headers = {"Retry-After": "5"} if code == 503 else {}
         return self.renderer.page("problem.html", {**context, "problem": problem}, code=code, headers=headers)
 

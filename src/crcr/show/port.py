@@ -21,6 +21,7 @@ from crcr.decide.views import (
     Summary,
     Vitals,
 )
+from crcr.decide.views_commit import CommitView, PullView, WaiverPage
 
 
 class Views(Protocol):
@@ -29,6 +30,18 @@ class Views(Protocol):
     async def backend(
         self, upstream: RepoName, downstream: RepoName, span: Span, now: datetime
     ) -> BackendPage: ...
+
+    async def pull(self, upstream: RepoName, number: int, now: datetime) -> PullView: ...
+
+    async def commit(
+        self, upstream: RepoName, head_sha: str, now: datetime, *, delivery: str | None = None
+    ) -> CommitView:
+        """`delivery` helps to find a commit that nobody wants merged and that is not of late."""
+        ...
+
+    async def waivers(
+        self, upstream: RepoName, now: datetime, *, after: tuple[str | int, ...] | None, limit: int
+    ) -> WaiverPage: ...
 
     async def jobs(self, query: JobQuery) -> JobPage: ...
 

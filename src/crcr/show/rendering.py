@@ -5,14 +5,16 @@
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from hashlib import sha256
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from starlette.responses import HTMLResponse
 
 from crcr import __version__
 from crcr.show import status
+from crcr.show.here import is_sha
 from crcr.show.statics import Statics
 from crcr.show.text import safe_link, visible
 
@@ -47,6 +49,10 @@ class Renderer:
             dispatch_details=status.dispatch_details,
             short_ref=_short_ref,
             when=_when,
+            ahead=_ahead,
+            spans=_spans,
+            anchor=_anchor,
+            is_sha=is_sha,
         )
         self._environment.globals.update(
             static=statics.address,
@@ -54,6 +60,13 @@ class Renderer:
             level_words=status.LEVELS,
             dispatch_statuses=status.DISPATCHES,
             legend=status.LEGEND,
+            answers=status.ANSWERS,
+            gate_statuses=status.GATES,
+            standings=status.STANDINGS,
+            backend_statuses=status.BACKENDS,
+            pull_statuses=status.PULLS,
+            waiver_statuses=status.WAIVERS,
+            doubts=status.DOUBTS,
         )
 
     def page(
@@ -77,11 +90,36 @@ def _short_ref(ref: str) -> str:
     return ref.removeprefix("refs/heads/").removeprefix("refs/tags/")
 
 
+def _spans(text: str) -> Markup:
+    """Text whose parts in backquotes are code; without their partner they are only text."""
+    parts = visible(text).split("`")
+    if len(parts) % 2 == 0:
+        return escape("`".join(parts))
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if place % 2 else escape(part)
+        for place, part in enumerate(parts)
+    )
+
+
+def _anchor(*facts: object) -> str:
+    """An id for an element that stays its own when the page is read anew."""
+    return sha256("\0".join(map(str, facts)).encode("utf-8", "replace")).hexdigest()[:12]
+
+
+def _ahead(at: datetime) -> Markup:
+    """A time that may be still to come."""
+    return _time(at, Markup(" data-ahead"))
+
+
 def _when(at: datetime | None, missing: str = "never") -> Markup:
     """A time for the script to make relative; readable as it stands."""
     if at is None:
         return Markup('<span class="faint">{}</span>').format(missing)
+    return _time(at, Markup(""))
+
+
+def _time(at: datetime, mark: Markup) -> Markup:
     utc = at.astimezone(UTC)
-    return Markup('<time datetime="{}" title="{}">{}</time>').format(
-        f"{utc:%Y-%m-%dT%H:%M:%SZ}", status.stamp(utc), f"{utc:%b} {utc.day}, {utc:%H:%M} UTC"
+    return Markup('<time datetime="{}" title="{}"{}>{}</time>').format(
+        f"{utc:%Y-%m-%dT%H:%M:%SZ}", status.stamp(utc), mark, f"{utc:%b} {utc.day}, {utc:%H:%M} UTC"
     )

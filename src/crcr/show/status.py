@@ -3,8 +3,11 @@
 from dataclasses import dataclass
 from datetime import datetime
 
+from crcr.decide.commit import Verification
+from crcr.decide.gate import Standing
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level
-from crcr.decide.views import DispatchView, JobView, LastResult
+from crcr.decide.views import Answer, DispatchView, JobView, LastResult
+from crcr.decide.views_commit import BackendState, GateShown, PullState, WaiverState
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,79 @@ DISPATCHES = {
     DispatchState.SENT: Status("→", "sent", "ok"),
     DispatchState.PARKED: Status("!", "parked", "bad"),
     DispatchState.CANCELLED: Status("C", "cancelled", "off"),
+    DispatchState.LEFT_OUT: Status("—", "not concerned", "off"),
+}
+
+ANSWERS = {
+    Answer.RUNNING: "GitHub sees a run, and nothing was reported yet",
+    Answer.NEVER_STARTED: "never started: GitHub lists no run since the dispatch",
+    Answer.UNANSWERED: "unanswered: runs began since, and none of them names this delivery",
+    Answer.UNREPORTED: "its runs are over, and nobody reported",
+    Answer.NOT_LISTENING: "not listening: it has not answered such events for two weeks",
+}
+
+GATES = {
+    GateShown.FAILED: Status("X", "failed", "bad"),
+    GateShown.PENDING: Status("?", "pending", "run"),
+    GateShown.PASSED: Status("O", "passed", "ok"),
+    GateShown.OVER: Status("C", "ended undecided", "off"),
+    GateShown.NONE: Status("—", "no gate", "off"),
+}
+
+STANDINGS = {
+    Standing.FAILED: Status("X", "failed", "bad"),
+    Standing.ERRORED: Status("E", "errored", "bad"),
+    Standing.MISSING: Status("M", "missing", "bad"),
+    Standing.DECLINED: Status("D", "declined", "bad"),
+    Standing.WAITING: Status("Q", "waiting", "wait"),
+    Standing.HELD: Status("H", "held", "wait"),
+    Standing.WAIVED: Status("W", "waived", "off"),
+    Standing.EXCUSED: Status("~", "excused", "off"),
+    Standing.NOT_CONCERNED: Status("—", "not concerned", "off"),
+    Standing.PASSED: Status("O", "passed", "ok"),
+}
+
+_BAD = (
+    (BackendState.FAILED, "X"),
+    (BackendState.NEVER_STARTED, "M"),
+    (BackendState.UNANSWERED, "M"),
+    (BackendState.UNREPORTED, "M"),
+    (BackendState.PARKED, "!"),
+)
+_WAITING = ((BackendState.NO_REPORT, "Q"), (BackendState.WAITING, "Q"), (BackendState.HELD, "H"))
+_ASIDE = (
+    (BackendState.INCONCLUSIVE, "N"),
+    (BackendState.NOT_LISTENING, "—"),
+    (BackendState.CANCELLED, "C"),
+    (BackendState.NOT_CONCERNED, "—"),
+    (BackendState.NOTIFIED, "→"),
+)
+BACKENDS = {
+    BackendState.PASSED: Status("O", BackendState.PASSED, "ok"),
+    **{state: Status("?", state, "run") for state in (BackendState.RUNNING, BackendState.STARTED)},
+    **{state: Status(letter, state, "bad") for state, letter in _BAD},
+    **{state: Status(letter, state, "wait") for state, letter in _WAITING},
+    **{state: Status(letter, state, "off") for state, letter in _ASIDE},
+}
+
+PULLS = {
+    PullState.OPEN: Status("○", "open", "ok"),
+    PullState.MERGED: Status("●", "merged", "wait"),
+    PullState.CLOSED: Status("C", "closed", "off"),
+}
+
+WAIVERS = {
+    WaiverState.IN_FORCE: Status("W", "in force", "run"),
+    WaiverState.TAKEN_BACK: Status("C", "taken back", "off"),
+    WaiverState.RUN_OUT: Status("—", "run out", "off"),
+    WaiverState.OTHER_COMMIT: Status("—", "of another commit", "off"),
+    WaiverState.OVER: Status("—", "over", "off"),
+}
+
+DOUBTS = {
+    Verification.DISPUTED: "GitHub says otherwise, and the worse of both counts",
+    Verification.NOT_VERIFIABLE: "GitHub shows no such job",
+    Verification.SELF_REPORTED: "nobody but its owner can ask this CI",
 }
 
 LEVELS = {
@@ -66,6 +142,7 @@ def job_details(job: JobView) -> str:
         else "",
         f"disputed: {job.disputed_conclusion} was reported too" if job.disputed_conclusion else "",
         *(mark for mark in job.marks if mark != "disputed"),
+        f"{job.verification}: {DOUBTS[job.verification]}" if job.verification in DOUBTS else "",
     ]
     return " · ".join(part for part in parts if part)
 
@@ -74,6 +151,7 @@ def dispatch_details(dispatch: DispatchView) -> str:
     parts = [
         DISPATCHES[dispatch.state].word,
         dispatch.reason or "",
+        ANSWERS[dispatch.answer] if dispatch.answer else "",
         f"sent {stamp(dispatch.sent_at)}" if dispatch.sent_at else "",
         "an earlier attempt may have arrived too" if dispatch.unsure else "",
     ]

@@ -72,6 +72,7 @@ class Simulation:
         self._transport = transport
         self._client: httpx.AsyncClient | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._silent = False
 
     @property
     def base_url(self) -> str:
@@ -115,6 +116,9 @@ class Simulation:
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run in the background; an exception there makes `finish()` fail."""
+        if self._silent:
+            work.close()
+            return
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -147,11 +151,19 @@ class Simulation:
         if self.unexpected:
             raise AssertionError("unexpected in the simulated GitHub:\n  " + "\n  ".join(self.unexpected))
 
-    async def aclose(self) -> None:
+    async def fall_silent(self) -> None:
+        """Stop what goes on by itself and tell the relay nothing more; the API answers on."""
+        self._silent, self.webhook_url = True, None
+        await self._end_tasks()
+
+    async def _end_tasks(self) -> None:
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def aclose(self) -> None:
+        await self._end_tasks()
         if self._client is not None:
             await self._client.aclose()
             self._client = None

@@ -1,7 +1,7 @@
 """Believable traffic on the demo's upstream: an opening that shows each thing once, and then chance.
 
-One act every few seconds at speed 1, until told to stop. Old records are dropped as it goes, so a demo can run
-for days.
+One act every few seconds at speed 1, which a relay can follow with its checks inside GitHub's limits, until told
+to stop. Old records are dropped as it goes, so a demo can run for days.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ __all__ = ["BLOCKED", "LABELLED", "UPSTREAM", "demo_world", "run_traffic"]
 
 LABELLED, BLOCKED = 1, 2
 """Numbers of the first pull requests, for those who want to look at them."""
-PAUSE_S = (2.0, 5.0)
+PAUSE_S = (3.5, 6.5)
 OPENING_PAUSE_S = (1.5, 2.5)
 MOST_WAITS = 10
 KEPT_RECORDS = 500
@@ -44,8 +44,7 @@ async def run_traffic(
         await _pause(chance.uniform(*pause_s) / speed, stop, sleep)
         if not stop.is_set():
             await life.settle()
-            if not await opening.go_on():
-                await life.go_on()
+            await (life.go_on() if opening.is_over else opening.go_on())
             github.forget_old(KEPT_RECORDS)
 
 
@@ -81,21 +80,18 @@ class _Opening:
         self._acts = [
             lambda: life.ask(blocked),
             lambda: life.waive_in_vain(blocked),
-            lambda: life.merge(labelled),
             lambda: life.waive_rightly(blocked),
             lambda: life.make_ready(draft),
             lambda: life.merge(blocked),
+            lambda: life.merge(labelled),
         ]
 
-    async def go_on(self) -> bool:
+    async def go_on(self) -> None:
         """Do the next act, if its time has come; one whose time never comes is left out."""
-        if self.is_over:
-            return False
         done = await self._acts[0]()
-        self._waits += not done
+        self._waits = 0 if done else self._waits + 1
         if done or self._waits > MOST_WAITS:
             self._acts.pop(0)
             self._waits = 0
         if self.is_over:
             self._life.staged = []
-        return done

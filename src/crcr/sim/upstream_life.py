@@ -50,9 +50,9 @@ class Life:
         self.staged: list[PullRequest] = []
         """Pull requests with a part in the opening: chance leaves them alone."""
         self._acts: tuple[tuple[Callable[[], Awaitable[object]], int], ...] = (
-            (self._open_any, 26),
+            (self._open_any, 24),
             (self._merge_any, 26),
-            (self._push, 20),
+            (self._push, 14),
             (self._label, 8),
             (self._rerun, 7),
             (self._draft, 6),

@@ -20,12 +20,12 @@ STYLE = """
 body{margin:0;font:15px/1.5 system-ui,sans-serif;color:var(--text);background:var(--back);overflow-wrap:anywhere}
 header{padding:.6rem 1rem;border-bottom:1px solid var(--line);background:var(--card)}
 header strong{color:var(--wait)}
-main{max-width:60rem;margin:0 auto;padding:1rem}
+main{max-width:74rem;margin:0 auto;padding:1rem}
 h1{font-size:1.5rem;margin:.3rem 0}h2{font-size:1.1rem;margin:1.6rem 0 .5rem}h3,h4{font-size:1rem;margin:.6rem 0}
 a{color:var(--link)}code,pre{font:13px/1.45 ui-monospace,monospace}
 pre{overflow-x:auto;padding:.6rem;background:var(--card)}
 table{border-collapse:collapse;display:block;overflow-x:auto}th,td{border:1px solid var(--line);padding:.25rem .6rem;
-text-align:left;vertical-align:top}
+text-align:left;vertical-align:top;overflow-wrap:break-word}th,td:first-child{white-space:nowrap}
 .soft{color:var(--soft)}.card{border:1px solid var(--line);border-radius:6px;padding:.6rem .9rem;margin:.6rem 0}
 .card>:first-child{margin-top:0}.card>:last-child{margin-bottom:0}
 .label{border:1px solid var(--line);border-radius:1em;padding:0 .6em;font-size:13px;white-space:nowrap}
@@ -33,8 +33,8 @@ text-align:left;vertical-align:top}
 background:var(--grey)}
 .good{border-left:4px solid var(--good)}.mark.good{background:var(--good);border:0}
 .bad{border-left:4px solid var(--bad)}.mark.bad{background:var(--bad);border:0}
-.wait{border-left:4px solid var(--wait)}.mark.wait{background:var(--wait);border:0}
-ul.plain{list-style:none;padding:0}summary{cursor:pointer}
+.card.grey{border-left:4px solid var(--grey)}.wait{border-left:4px solid var(--wait)}.mark.wait{background:var(--wait);border:0}
+ul.plain{list-style:none;padding:0}ul.plain li{margin:.35rem 0}summary{cursor:pointer}
 """
 _STYLE_HASH = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
 POLICY = f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; base-uri 'none'; form-action 'none'"
@@ -82,6 +82,10 @@ def mark(state: str) -> Html:
     """A letter and a colour for a status or conclusion; the word stands beside it for those who need it."""
     letter, colour = _MARKS.get(state, ("?", "grey"))
     return tag("span", letter, class_=f"mark {colour}", title=state)
+
+
+def mark_colour(state: str) -> str:
+    return _MARKS.get(state, ("?", "grey"))[1]
 
 
 def state_of(check: CheckRun) -> str:

@@ -51,7 +51,10 @@ def _pulls(sim: "Simulation", repository: Repository) -> Html:
 
 def _pull_row(sim: "Simulation", repository: Repository, pull: PullRequest) -> Html:
     state = merging.merge_state(sim.world, pull)
-    said = ", ".join(state.blocked_by) or "ready to merge"
+    queued = any(
+        (group.repository_id, group.number) == (repository.id, pull.number) for group in sim.world.queue
+    )
+    said = ", ".join(state.blocked_by) or ("in the merge queue" if queued else "ready to merge")
     address = f"/{repository.full_name}/pull/{pull.number}"
     words = tag("span", f"by {pull.author.login} · {said}", class_="soft")
     shown = mark("success" if state.mergeable else _worst(state.blocked_by))

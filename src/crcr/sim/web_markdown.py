@@ -1,5 +1,5 @@
 """The part of Markdown that check summaries and comments use: headings, lists, tables, fenced code, and inside
-a line code, bold and http links. Everything else, and all HTML, stays the text that it is.
+a line code, bold and http links. A comment on a line of its own is hidden; all other HTML stays the text that it is.
 """
 
 import re
@@ -12,6 +12,7 @@ _STRONG_OR_LINK = re.compile(r"(?<!\\)\*\*(.+?)(?<!\\)\*\*|(?<!\\)\[([^\[\]]+)\]
 _ESCAPED = re.compile(r"\\([!-/:-@\[-`{-~])")
 _HEADING = re.compile(r"(#{1,6})\s+(.*)")
 _ITEM = re.compile(r"\s*(?:[-*]|\d+\.)\s+(.*)")
+_HIDDEN = re.compile(r"\s*<!--.*-->\s*")
 _DASHES = re.compile(r":?-+:?")
 _CELL_END = re.compile(r"(?<!\\)\|")
 
@@ -33,7 +34,7 @@ def _blocks(lines: list[str]) -> Iterator[Html]:
         elif _ITEM.fullmatch(line):
             items = _taken(lines, lambda each: _ITEM.fullmatch(each) is not None)
             yield tag("ul", *(tag("li", _inline(_ITEM.sub(r"\1", item))) for item in items))
-        elif not line.strip():
+        elif not line.strip() or _HIDDEN.fullmatch(line):
             lines.pop(0)
         else:
             yield tag("p", *_paragraph(lines))

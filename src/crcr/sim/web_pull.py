@@ -1,4 +1,4 @@
-"""The simulator's page of one pull request: its head, checks, comments, merge box and place in the queue."""
+"""The simulator's page of one pull request: its head, merge box, place in the queue, checks and comments."""
 
 from typing import TYPE_CHECKING
 
@@ -6,7 +6,7 @@ from crcr.sim import merging
 from crcr.sim.clock import stamp
 from crcr.sim.records import CheckRun, Comment, PullRequest, Repository
 from crcr.sim.rest_checks import newest
-from crcr.sim.web_frame import Html, joined, link, mark, state_of, tag
+from crcr.sim.web_frame import Html, joined, link, mark, mark_colour, state_of, tag
 from crcr.sim.web_markdown import rendered
 
 if TYPE_CHECKING:
@@ -25,13 +25,13 @@ def pull_page(sim: "Simulation", repository: Repository, number: int) -> Html | 
     return joined(
         _title(repository, pull),
         tag("div", rendered(pull.body), class_="card") if pull.body else "",
+        tag("h2", "Merging"),
+        _merge_box(sim, repository, pull),
+        _queue_box(sim, repository, pull),
         tag("h2", "Checks"),
         *(cards or [tag("p", "No checks.")]),
         tag("h2", "Comments"),
         *(comments or [tag("p", "No comments.")]),
-        tag("h2", "Merging"),
-        _merge_box(sim, repository, pull),
-        _queue_box(sim, repository, pull),
     )
 
 
@@ -64,7 +64,7 @@ def check_page(sim: "Simulation", repository: Repository, number: int) -> Html |
 def _check(repository: Repository, check: CheckRun, *, unfolded: bool) -> Html:
     """One check. The page reloads itself and folds again, so what matters most is never folded."""
     state = state_of(check)
-    colour = "good" if state in merging.PASSING else "bad" if check.status == "completed" else "wait"
+    colour = mark_colour(state)
     where = check.details_url or ""
     details = link(where, "Details") if where.startswith(("http://", "https://")) else ""
     name = link(f"/{repository.full_name}/runs/{check.id}", check.name)
@@ -79,13 +79,14 @@ def _check(repository: Repository, check: CheckRun, *, unfolded: bool) -> Html:
 
 def _comment(comment: Comment) -> Html:
     who = f"{comment.author.login}{' (bot)' if comment.author.type == 'Bot' else ''}"
+    standing = "" if comment.author_association == "NONE" else f" · {comment.author_association.lower()}"
     reactions = ", ".join(reaction.content for reaction in comment.reactions)
     return tag(
         "div",
         tag(
             "p",
             tag("strong", who),
-            f" · {comment.author_association} · {stamp(comment.created_at)}",
+            f"{standing} · {stamp(comment.created_at)}",
             class_="soft",
         ),
         rendered(comment.body),

@@ -10,14 +10,16 @@
   const RETRY_MS = [1000, 2000, 5000, 10000, 30000];
   const dot = document.getElementById("live");
   const events = document.body.dataset.events;
+  const number = Number(document.body.dataset.number || 0);
 
   function tellTimes() {
     const now = Date.now();
     for (const time of document.querySelectorAll("time[datetime]")) {
-      // A reader's clock that is behind ours makes nothing happen in the future.
-      const seconds = Math.min(0, Math.round((Date.parse(time.dateTime) - now) / 1000));
-      const step = STEPS.find(([size]) => -seconds >= size) || [1, "second"];
-      time.textContent = seconds > -2 ? "just now" : words.format(Math.trunc(seconds / step[0]), step[1]);
+      // A reader's clock that is behind ours makes nothing happen in the future, but what is meant to.
+      const exact = Math.round((Date.parse(time.dateTime) - now) / 1000);
+      const seconds = "ahead" in time.dataset ? exact : Math.min(0, exact);
+      const step = STEPS.find(([size]) => Math.abs(seconds) >= size) || [1, "second"];
+      time.textContent = Math.abs(seconds) < 2 ? "just now" : words.format(Math.trunc(seconds / step[0]), step[1]);
     }
   }
 
@@ -79,6 +81,11 @@
     timer = setTimeout(() => { timer = 0; refresh(); }, wait);
   }
 
+  // A pull request's page leaves out what is told of another one; what names none may be its own.
+  function concerns(change) {
+    return !number || !change.number || change.number === number;
+  }
+
   let last = "";
   let failures = 0;
 
@@ -86,7 +93,7 @@
     const address = new URL(events, location.href);
     if (last) address.searchParams.set("after", last);
     const source = new EventSource(address);
-    const heard = (event) => { if (event.lastEventId) last = event.lastEventId; changed(); };
+    const heard = (event) => { if (event.lastEventId) last = event.lastEventId; if (concerns(JSON.parse(event.data))) changed(); };
     source.addEventListener("change", heard);
     source.addEventListener("reset", heard);
     source.addEventListener("open", () => { failures = 0; show("on", "live", "New results appear by themselves"); });

@@ -142,6 +142,15 @@ def upgrade() -> None:
     op.add_column("dispatches", sa.Column("answer", sa.Text(), nullable=True))
     op.add_column("dispatches", sa.Column("concerned", sa.SmallInteger(), nullable=True))
     op.add_column("dispatches", sa.Column("listed_at", sa.BigInteger(), nullable=True))
+    op.drop_index(op.f("ix_dispatches_pull"), table_name="dispatches")
+    op.create_index(
+        "ix_dispatches_live",
+        "dispatches",
+        ["upstream", "number"],
+        unique=False,
+        sqlite_where=sa.text("superseded_at IS NULL"),
+        postgresql_where=sa.text("superseded_at IS NULL"),
+    )
     op.add_column("jobs", sa.Column("asked_at", sa.BigInteger(), nullable=True))
     op.add_column(
         "jobs", sa.Column("verification", sa.Text(), server_default=sa.text("'unchecked'"), nullable=False)

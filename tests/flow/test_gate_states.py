@@ -21,6 +21,7 @@ from gating import (
     start,
 )
 from stage import UPSTREAM, Stage, repo
+from told import states
 
 HOUR = 3600.0
 SECOND = "org/second"
@@ -125,6 +126,16 @@ async def test_a_waiver_of_one_job_does_not_cover_another_that_fails(tmp_path: P
         await say(it, pull, f"/crcr waive {GATING}:test because known too")
 
         assert gate(it, pull) == "success"
+
+
+async def test_a_waiver_of_what_passes_by_itself_is_not_used(tmp_path: Path) -> None:
+    async with gated(tmp_path) as it:
+        pull = await open_pull(it)
+        await say(it, pull, f"/crcr waive {GATING}:build because it may fail")
+        await run_all(it)
+
+        assert title(it, pull.head_sha) == "1 backend passed"
+        assert it.rows("SELECT used_at FROM waivers") == [{"used_at": None}]
 
 
 @pytest.mark.parametrize("conclusion", ["cancelled", "timed_out"])
@@ -280,7 +291,7 @@ async def test_a_parked_dispatch_is_missing_at_once(tmp_path: Path) -> None:
     async with gated(tmp_path, prepare=lambda github: github.faults.answer(422, on=_dispatches())) as it:
         pull = await open_pull(it)
 
-        assert it.dispatch_states()[pull.last_delivery.guid, GATING] == "parked"
+        assert states(it, "dispatches", downstream=GATING) == ["parked"]
         assert gate(it, pull) == "failure"
         assert "could not be delivered" in summary(it, pull.head_sha)
 

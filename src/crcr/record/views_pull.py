@@ -1,0 +1,209 @@
+"""The pages of a pull request and of a commit, put together: which delivery speaks for them, and what led there.
+
+There is no index from a commit to its deliveries: a commit is found as the head of an open pull request, as a
+merge group, by a delivery that the reader names, or among the newest deliveries.
+"""
+
+import json
+from collections import Counter
+from typing import Any
+
+from sqlalchemy import text
+
+from crcr.decide.model import DeliveryState, DispatchState, Pull, RepoName
+from crcr.decide.views_commit import (
+    Arrival,
+    CommitView,
+    GateShown,
+    GroupView,
+    PullState,
+    PullView,
+    StateCount,
+)
+from crcr.errors import NotFound
+from crcr.record.database import Row, Tx
+from crcr.record.group_rows import load_group
+from crcr.record.pull_rows import load_pull
+from crcr.record.statement import Statement
+from crcr.record.times import from_us, from_us_or_none
+from crcr.record.views_commit import CommitReader
+from crcr.record.views_listed import Seen
+from crcr.record.views_relay import newest_change
+from crcr.record.views_waivers import waivers_of_pulls
+
+_MOST_ARRIVALS = 50
+_MOST_OF_PULL = 500
+_LOOKED_THROUGH = 2_000
+_TESTED = ("opened", "reopened", "synchronize", "checks_requested", None)
+
+_DELIVERY = (
+    "SELECT guid, event, action, state, reason, number, head_sha, ref, received_at FROM deliveries"
+    " WHERE upstream = :upstream"
+)
+_OF_PULL = Statement(
+    text(f"{_DELIVERY} AND number = :number ORDER BY received_at DESC, guid DESC LIMIT :most")
+)
+_HEADS = Statement(
+    text("SELECT number FROM pulls WHERE head_sha = :head_sha AND upstream = :upstream AND is_open = 1")
+)
+_ONE = Statement(text(f"{_DELIVERY} AND guid = :guid"))
+_AMONG_NEWEST = Statement(
+    text(
+        "SELECT guid FROM (SELECT guid, head_sha FROM deliveries WHERE upstream = :upstream"
+        " ORDER BY received_at DESC LIMIT :most) newest WHERE newest.head_sha = :head_sha"
+    )
+)
+_STATES = Statement(
+    text("SELECT downstream, state FROM dispatches WHERE delivery = :delivery AND upstream = :upstream")
+)
+_LIVE_GROUPS = Statement(
+    text(
+        "SELECT m.*, g.state AS gate FROM merge_groups m LEFT JOIN gates g ON g.head_sha = m.head_sha"
+        " AND g.upstream = m.upstream WHERE m.upstream = :upstream AND m.destroyed_at IS NULL"
+        " ORDER BY m.created_at DESC"
+    )
+)
+_GATE = Statement(text("SELECT state FROM gates WHERE head_sha = :head_sha AND upstream = :upstream"))
+
+
+async def pull_view(reader: CommitReader, number: int) -> PullView:
+    tx, upstream = reader.tx, reader.upstream
+    pull = await load_pull(tx, upstream, number)
+    if pull is None:
+        raise NotFound(
+            f"no event of {upstream}#{number} has arrived",
+            hint="it appears with its next push; has it been open for longer, see whether the App's webhook is on",
+        )
+    arrived = await tx.all(_OF_PULL, upstream=upstream.key, number=number, most=_MOST_OF_PULL)
+    tested = [row for row in arrived if row["head_sha"] == pull.head_sha and row["event"] == "pull_request"]
+    told = _speaks(tested, *_TESTED[:3])
+    closed = None if pull.is_open else _speaks(tested, "closed")
+    gate = await reader.gate(pull.head_sha, told)
+    return PullView(
+        upstream=upstream,
+        number=number,
+        at=reader.now,
+        cursor=await newest_change(tx),
+        state=_pull_state(pull),
+        gate=gate,
+        backends=await reader.backends(told) if told else (),
+        after_closing=await reader.backends(closed) if closed else (),
+        waivers=await waivers_of_pulls(tx, upstream, reader.seen, (number,), reader.now),
+        checks=await reader.checks(pull.head_sha, gate),
+        timeline=await _timeline(reader, arrived[:_MOST_ARRIVALS], pull.head_sha),
+        timeline_left_out=max(0, len(arrived) - _MOST_ARRIVALS),
+        groups=await _groups_with(tx, upstream, number),
+        **{name: getattr(pull, name) for name in _AS_KNOWN},
+    )
+
+
+_AS_KNOWN: tuple[Any, ...] = ("title", "author", "draft", "labels", "base_ref", "head_sha")
+
+
+async def commit_view(reader: CommitReader, head_sha: str, delivery: str | None) -> CommitView:
+    tx, upstream = reader.tx, reader.upstream
+    group = await load_group(tx, upstream, head_sha)
+    heads = await tx.all(_HEADS, head_sha=head_sha, upstream=upstream.key)
+    named = [delivery, group["delivery"] if group else None]
+    arrived = await _arrived(reader, head_sha, [row["number"] for row in heads], named)
+    if not arrived:
+        raise NotFound(
+            f"no delivery of {upstream} about the commit {head_sha[:64]} is known by its SHA",
+            hint=f"give all 40 digits; of what is older than {_LOOKED_THROUGH} deliveries, see its pull request",
+        )
+    told = _speaks(arrived, *_TESTED)
+    gate = await reader.gate(head_sha, told)
+    numbers = {row["number"] for row in arrived if row["number"] is not None}
+    about = numbers | set(json.loads(group["numbers"] or "[]") if group else ())
+    waivers = await waivers_of_pulls(tx, upstream, reader.seen, sorted(about), reader.now)
+    return CommitView(
+        upstream=upstream,
+        head_sha=head_sha,
+        at=reader.now,
+        cursor=await newest_change(tx),
+        event=arrived[0]["event"],
+        ref=arrived[0]["ref"],
+        numbers=tuple(sorted(numbers)),
+        group=await _group(tx, upstream, group) if group else None,
+        gate=gate,
+        backends=await reader.backends(told) if told else (),
+        waivers=waivers,
+        checks=await reader.checks(head_sha, gate),
+        timeline=await _timeline(reader, arrived[:_MOST_ARRIVALS], head_sha),
+    )
+
+
+async def _arrived(
+    reader: CommitReader, head_sha: str, numbers: list[int], named: list[str | None]
+) -> list[Row]:
+    """The deliveries about the commit that can be found, newest first."""
+    tx, key = reader.tx, reader.upstream.key
+    newest = await tx.all(_AMONG_NEWEST, upstream=key, head_sha=head_sha, most=_LOOKED_THROUGH)
+    rows: list[Row] = []
+    for number in numbers:
+        rows += await tx.all(_OF_PULL, upstream=key, number=number, most=_MOST_OF_PULL)
+    for guid in {*filter(None, named), *(row["guid"] for row in newest)}:
+        rows += await tx.all(_ONE, guid=guid, upstream=key)
+    found = {row["guid"]: row for row in rows if row["head_sha"] == head_sha}
+    return sorted(found.values(), key=lambda row: (row["received_at"], row["guid"]), reverse=True)
+
+
+def _speaks(newest_first: list[Row], *actions: str | None) -> str | None:
+    """The newest delivery whose dispatches are what is shown; one that was superseded dispatched nothing."""
+    for row in newest_first:
+        if row["action"] in actions and row["state"] != DeliveryState.SUPERSEDED.value:
+            return str(row["guid"])
+    return None
+
+
+async def _timeline(reader: CommitReader, rows: list[Row], head_sha: str) -> tuple[Arrival, ...]:
+    return tuple([await _arrival(reader.tx, reader.upstream, reader.seen, row, head_sha) for row in rows])
+
+
+async def _arrival(tx: Tx, upstream: RepoName, seen: Seen, row: Row, head_sha: str) -> Arrival:
+    dispatches = await tx.all(_STATES, delivery=row["guid"], upstream=upstream.key)
+    counted = Counter(each["state"] for each in dispatches if each["downstream"] in seen.public)
+    state = DeliveryState(row["state"])
+    older = row["head_sha"] is not None and row["head_sha"] != head_sha
+    return Arrival(
+        guid=row["guid"],
+        event=row["event"],
+        action=row["action"],
+        state=state,
+        reason=row["reason"],
+        head_sha=row["head_sha"],
+        superseded=older or state is DeliveryState.SUPERSEDED,
+        received_at=from_us(row["received_at"]),
+        dispatches=tuple(StateCount(each, counted[each]) for each in DispatchState if counted[each]),
+    )
+
+
+def _pull_state(pull: Pull) -> PullState:
+    if pull.is_open:
+        return PullState.OPEN
+    return PullState.MERGED if pull.merged else PullState.CLOSED
+
+
+async def _groups_with(tx: Tx, upstream: RepoName, number: int) -> tuple[GroupView, ...]:
+    rows = await tx.all(_LIVE_GROUPS, upstream=upstream.key)
+    return tuple(
+        _group_view(row, row["gate"]) for row in rows if number in json.loads(row["numbers"] or "[]")
+    )
+
+
+async def _group(tx: Tx, upstream: RepoName, row: Row) -> GroupView:
+    gate = await tx.one(_GATE, head_sha=row["head_sha"], upstream=upstream.key)
+    return _group_view(row, gate["state"] if gate else None)
+
+
+def _group_view(row: Row, gate: str | None) -> GroupView:
+    return GroupView(
+        head_sha=row["head_sha"],
+        head_ref=row["head_ref"],
+        base_ref=row["base_ref"],
+        numbers=None if row["numbers"] is None else tuple(json.loads(row["numbers"])),
+        reused_from=row["reused_from"],
+        gate=GateShown(gate) if gate else None,
+        created_at=from_us(row["created_at"]),
+        destroyed_at=from_us_or_none(row["destroyed_at"]),
+    )

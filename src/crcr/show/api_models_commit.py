@@ -1,0 +1,168 @@
+"""The JSON API's answers about pull requests, commits and waivers, made from the views."""
+
+from datetime import datetime
+
+from crcr.decide.gate import GateState, Standing
+from crcr.decide.model import DeliveryState, DispatchState
+from crcr.decide.views_commit import BackendState, GateShown, PullState, WaiverState
+from crcr.show.api_models import Dispatch, FailedJob, LevelName, Model, Name
+
+
+class GatePart(Model):
+    name: str | None
+    standing: Standing
+    reason: str
+    doubt: str | None
+    waived_by: str | None
+
+
+class GateRow(Model):
+    """One backend that counts; `parts` are its jobs that did not pass, worst first."""
+
+    backend: Name
+    level: LevelName
+    standing: Standing
+    parts: list[GatePart]
+    parts_left_out: int
+    passed: int
+    since: datetime
+    deadline: datetime | None
+    advice: str | None
+    oncalls: list[str]
+
+
+class GateSubject(Model):
+    """A pull request, or with `number` null a merge group of `numbers`, that wants the commit merged."""
+
+    number: int | None
+    numbers: list[int] | None
+    state: GateState
+    in_doubt: bool
+    reused_from: str | None
+    rows: list[GateRow]
+
+
+class Gate(Model):
+    """`whole` is false, and `title` null, when backends count that are not shown."""
+
+    state: GateShown
+    title: str | None
+    judged_at: datetime
+    whole: bool
+    subjects: list[GateSubject]
+
+
+class CommitBackend(Model):
+    """`level` is that of the dispatch; `jobs` are those that count, failed first."""
+
+    name: Name
+    level: LevelName
+    level_now: LevelName
+    device: str | None
+    oncalls: list[str]
+    state: BackendState
+    dispatch: Dispatch
+    jobs: list[FailedJob]
+    jobs_left_out: int
+
+
+class Waiver(Model):
+    waiver_id: int
+    number: int
+    head_sha: str
+    downstream: str
+    job: str | None
+    who: str
+    reason: str
+    state: WaiverState
+    created_at: datetime
+    until_at: datetime | None
+    ended_at: datetime | None
+    ended_by: str | None
+    used_at: datetime | None
+
+
+class Waivers(Model):
+    """`next` is the cursor of the following page; null on the last one."""
+
+    waivers: list[Waiver]
+    next: str | None
+
+
+class Check(Model):
+    name: str
+    round: int
+    status: str
+    conclusion: str | None
+    title: str | None
+    published_at: datetime | None
+
+
+class StateCount(Model):
+    state: DispatchState
+    number: int
+
+
+class Arrival(Model):
+    """A delivery on the timeline, with how many dispatches of each state came of it."""
+
+    guid: str
+    event: str
+    action: str | None
+    state: DeliveryState
+    reason: str | None
+    head_sha: str | None
+    superseded: bool
+    received_at: datetime
+    dispatches: list[StateCount]
+
+
+class MergeGroup(Model):
+    head_sha: str
+    head_ref: str
+    base_ref: str
+    numbers: list[int] | None
+    reused_from: str | None
+    gate: GateShown | None
+    created_at: datetime
+    destroyed_at: datetime | None
+
+
+class PullRequest(Model):
+    """`gate` is null while the head was not looked at."""
+
+    upstream: Name
+    number: int
+    at: datetime
+    cursor: int
+    title: str
+    author: str
+    state: PullState
+    draft: bool
+    labels: list[str]
+    base_ref: str
+    head_sha: str
+    gate: Gate | None
+    backends: list[CommitBackend]
+    after_closing: list[CommitBackend]
+    waivers: list[Waiver]
+    checks: list[Check]
+    timeline: list[Arrival]
+    timeline_left_out: int
+    groups: list[MergeGroup]
+
+
+class Commit(Model):
+    upstream: Name
+    head_sha: str
+    at: datetime
+    cursor: int
+    event: str
+    ref: str | None
+    numbers: list[int]
+    group: MergeGroup | None
+    gate: Gate | None
+    backends: list[CommitBackend]
+    waivers: list[Waiver]
+    checks: list[Check]
+    timeline: list[Arrival]

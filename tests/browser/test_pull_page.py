@@ -1,0 +1,152 @@
+"""A pull request's page as its author sees it: the gate and its reasons, live, without JavaScript, unharmed."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Browser, expect
+
+from browser.conftest import Site, site
+from gating import GATING, NAMED, newest_run, open_pull, run_all, say, start
+from stage import UPSTREAM
+
+pytestmark = pytest.mark.slow
+
+REPORTING = "org/reporting"
+SILENT = "org/notified"
+GATED = f"""
+L1:
+  - {SILENT}
+L2:
+  - {REPORTING}
+L4:
+  - {GATING}: {{oncalls: [bob], jobs: [build, test]}}
+"""
+
+
+@asynccontextmanager
+async def gated_site(folder: Path, browser: Browser, *, javascript: bool = True) -> AsyncIterator[Site]:
+    names = (GATING, REPORTING, SILENT)
+    async with site(folder, browser, javascript=javascript, allowlist=GATED, downstreams=names) as here:
+        for name in names:
+            here.it.github.repository(name).workflows = [NAMED]
+        here.it.github.set_permission(UPSTREAM, "maintainer", "maintain")
+        yield here
+
+
+async def test_the_gate_follows_its_jobs_and_a_waiver_without_a_reload(
+    tmp_path: Path, browser: Browser
+) -> None:
+    async with gated_site(tmp_path, browser) as here:
+        page, it = here.page, here.it
+        pull = await open_pull(it, title="Add an operator")
+        await page.goto(f"{here.url}/crcr/pr/{pull.number}?upstream={UPSTREAM}")
+        await expect(page.locator("h1")).to_contain_text("Add an operator")
+        await expect(page.locator("#live")).to_contain_text("live")
+        await page.evaluate("window.notReloaded = true")
+        gate = page.locator(".gate")
+        await expect(gate).to_contain_text("waiting for org/gating")
+
+        await run_all(it, test="failure")
+        await expect(gate).to_contain_text("org/gating failed (test)")
+        await expect(gate).to_contain_text("/crcr retry org/gating")
+        await expect(page.locator(".unit", has_text=GATING)).to_contain_text("failure")
+
+        await say(it, pull, f"/crcr waive {GATING} because the driver is known to be broken")
+        await expect(gate).to_contain_text("waived by @maintainer")
+        waivers = page.locator("section", has=page.get_by_role("heading", name="Waivers"))
+        await expect(waivers).to_contain_text("the driver is known to be broken")
+        await expect(waivers).to_contain_text("in force")
+        assert await page.evaluate("window.notReloaded") is True
+        assert here.troubles == []
+
+
+async def test_a_job_appears_and_what_was_opened_stays_open(tmp_path: Path, browser: Browser) -> None:
+    async with gated_site(tmp_path, browser) as here:
+        page, it = here.page, here.it
+        pull = await open_pull(it)
+        run = newest_run(it, REPORTING)
+        await start(it, run, "build")
+        await page.goto(f"{here.url}/crcr/pr/{pull.number}")
+        await expect(page.locator("#live")).to_contain_text("live")
+        unit = page.locator(".unit", has_text=REPORTING)
+        await expect(unit).to_contain_text("running")
+        await unit.locator("summary").click()
+        await expect(unit.locator("dl")).to_be_visible()
+
+        await it.github.complete_job(run, "build", "failure")
+        await expect(unit).to_contain_text("failure")
+        await expect(unit.locator("dl")).to_be_visible()
+        await expect(page.locator(".unit", has_text=SILENT)).to_contain_text("notified")
+        assert here.troubles == []
+
+
+async def test_another_pull_requests_news_do_not_make_the_page_read_anew(
+    tmp_path: Path, browser: Browser
+) -> None:
+    async with gated_site(tmp_path, browser) as here:
+        page, it = here.page, here.it
+        pull, other = await open_pull(it), await open_pull(it)
+        asked: list[str] = []
+        await page.goto(f"{here.url}/crcr/pr/{pull.number}")
+        await expect(page.locator("#live")).to_contain_text("live")
+        page.on("request", lambda request: asked.append(request.url))
+        await it.github.label_pr(other, "topic: ops")
+        await page.wait_for_timeout(1_000)
+        assert [url for url in asked if "fragment" in url] == []
+        await it.github.label_pr(pull, "topic: ops")
+        await expect(page.locator(".under")).to_contain_text("topic: ops")
+
+
+async def test_without_javascript_the_page_is_complete_and_leads_on(tmp_path: Path, browser: Browser) -> None:
+    async with gated_site(tmp_path, browser, javascript=False) as here:
+        page = here.page
+        pull = await open_pull(here.it, title="Add an operator")
+        await run_all(here.it, test="failure")
+        await page.goto(f"{here.url}/crcr/{GATING}")
+        await page.locator("table").get_by_role("link", name=f"#{pull.number}", exact=True).click()
+        await expect(page).to_have_url(f"{here.url}/crcr/pr/{pull.number}")
+        await expect(page.locator(".gate")).to_contain_text("org/gating failed (test)")
+        for name in (GATING, REPORTING, SILENT):
+            await expect(page.locator("main")).to_contain_text(name)
+        await page.locator(".under").get_by_role("link", name=pull.head_sha[:8]).click()
+        await expect(page.locator("h1")).to_contain_text(pull.head_sha[:12])
+        await expect(page.locator(".gate")).to_contain_text("org/gating failed (test)")
+
+
+async def test_fault_29_hostile_text_is_text(tmp_path: Path, browser: Browser) -> None:
+    evil = "<script>alert('title')</script><img src=x onerror=alert(1)>"
+    async with gated_site(tmp_path, browser) as here:
+        page, it = here.page, here.it
+        pull = await open_pull(it, title=evil, author="mallory")
+        await it.github.label_pr(pull, evil[:50])
+        await say(it, pull, f"/crcr waive {GATING}:{evil} because {evil}")
+        run = newest_run(it)
+        link = "javascript:alert(document.domain)"
+        failures = [{"name": evil, "file": evil, "message": evil}]
+        for state in ("in_progress", "completed"):
+            told = {"name": evil, "job_name": evil, "run_id": run.id, "run_attempt": 1, "url": link}
+            told |= {"status": state, "conclusion": "failure", "artifact_url": link, "failed_tests": failures}
+            body = {"event_type": "pull_request", "delivery_id": run.delivery_id, "workflow": told}
+            answer = await it.github.report(run, run.jobs[0], status=state, body=body)
+            assert answer.status_code == 200
+        await it.act()
+        for path in (f"/crcr/pr/{pull.number}", f"/crcr/commit/{pull.head_sha}"):
+            await page.goto(f"{here.url}{path}")
+            await expect(page.locator("main")).to_contain_text("alert('title')")
+            assert await page.locator("main script, main img").count() == 0
+            assert await page.locator("a[href^='javascript']").count() == 0
+        assert here.troubles == []
+
+
+async def test_a_narrow_window_needs_no_sideways_scrolling(tmp_path: Path, browser: Browser) -> None:
+    async with gated_site(tmp_path, browser) as here:
+        pull = await open_pull(
+            here.it, title="Add an operator with a title that is long enough to wrap twice"
+        )
+        await run_all(here.it, test="failure")
+        await here.page.set_viewport_size({"width": 390, "height": 844})
+        await here.page.goto(f"{here.url}/crcr/pr/{pull.number}")
+        wider = await here.page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        assert wider <= 0

@@ -1,0 +1,470 @@
+"""No sequence of events and outages turns the gate green while an L4 backend has not passed and nobody waived it.
+
+Random walks of the real relay against the simulated GitHub; after every step each gate that has just turned green
+is held against an oracle of its own (`gate_oracle`). When everything works again and time has passed, each gate is
+what the oracle says: green where it may be, red where something is wrong, pending only while people hold it.
+
+A failure is cut down to the steps that matter. `CRCR_CHAOS_WALKS=500` walks more ways, `CRCR_CHAOS_SEED=7` others.
+"""
+
+import os
+import sqlite3
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+import structlog
+
+from crcr.errors import StoreUnavailable
+from crcr.record.leases import free_leases
+from crcr.sim.github import Job, Match, PullRequest, WorkflowRun
+from gate_oracle import HARMLESS, Listed, Truth
+from gating import GATE, GATING, LABEL, NAMED
+from stage import UPSTREAM, Stage, stage
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
+
+WALKS = int(os.environ.get("CRCR_CHAOS_WALKS", "24"))
+SEED = int(os.environ.get("CRCR_CHAOS_SEED", "1"))
+STEPS = 60
+READING = "org/reading"
+NAMES = ("build", "test")
+_BY_NAME = f"  - {GATING}: {{oncalls: [bob], jobs: [build, test]}}\n"
+_BY_RUNS = f"  - {READING}: {{oncalls: [eve]}}\n"
+_STRICT = f"  - {GATING}: {{oncalls: [bob], jobs: [build, test], drafts: false, authors: approved}}\n"
+_ELSEWHERE = f'  - {READING}: {{oncalls: [eve], paths: ["docs/**"]}}\n'
+_INFORMING = f"L3:\n  npu:\n    {READING}: [eve]\n"
+BY_NAME, BY_RUNS = Listed(GATING, NAMES), Listed(READING, None)
+ALLOWLISTS: tuple[tuple[str, tuple[Listed, ...] | None], ...] = (
+    (f"L4:\n{_BY_NAME}{_BY_RUNS}", (BY_NAME, BY_RUNS)),
+    (f"L4:\n{_BY_NAME}", (BY_NAME,)),
+    (f"{_INFORMING}L4:\n{_BY_NAME}", (BY_NAME,)),
+    (f"L4:\n{_STRICT}{_BY_RUNS}", (BY_NAME, BY_RUNS)),
+    (f"L4:\n{_BY_NAME}{_ELSEWHERE}", (BY_NAME, Listed(READING, None, concerned=False))),
+    ("L4: [\n", None),
+    ("L4:\n  - org/nobody-knows-whom: {jobs: 7}\n", None),
+)
+PEOPLE = ("maintainer", "maintainer", "maintainer", "writer", "contributor", "stranger")
+CHECKS = "/repos/pytorch-like/core/check-runs*"
+WORDS = (
+    f"/crcr waive {GATING} because why not",
+    f"/crcr waive {READING} because why not",
+    f"/crcr waive {GATING}:build because flaky",
+    f"/crcr waive {READING}:test until 3h because flaky",
+    f"/crcr waive {GATING} until 2h because lab",
+    f"/crcr unwaive {GATING}",
+    f"/crcr unwaive {READING}:test",
+    "/crcr approve",
+    "/crcr approve",
+    "/crcr retry",
+    f"/crcr retry {GATING}",
+)
+ENDS = (*["success"] * 8, "failure", "failure", "cancelled", "skipped", "neutral", "timed_out")
+CLAIMS = (*[None] * 6, "success", "skipped", "silence")
+
+Step = tuple[str, dict[str, Any]]
+
+
+class Walk:
+    def __init__(self, it: Stage) -> None:
+        self.it = it
+        self.github = it.github
+        self.truth = Truth(it.github, ALLOWLISTS[0][1] or ())
+        self.pulls: list[PullRequest] = []
+        self.green: set[int] = set()
+        self.store_is_up = True
+
+    async def do(self, work: Awaitable[Any]) -> Any:
+        """Something happens; a second passes, so that GitHub's stamps tell its order."""
+        try:
+            return await work
+        except StoreUnavailable:
+            assert not self.store_is_up
+            return None
+        finally:
+            self.it.clock.advance(1)
+            rows = self.it.rows("SELECT guid FROM deliveries")
+            self.truth.note_recorded({row["guid"] for row in rows})
+
+    async def step(self, name: str, choices: dict[str, Any]) -> None:
+        await getattr(self, name)(**choices)
+        self.watch()
+
+    # Pull requests
+
+    async def open_pull(self, *, draft: bool, shared: bool) -> None:
+        def same_head(other: PullRequest) -> None:
+            if shared and self.pulls:
+                other.head_sha = self.pulls[0].head_sha
+
+        if len(self.pulls) < 3:
+            told = self.github.open_pr(UPSTREAM, draft=draft, before_telling=same_head)
+            self.pulls.append(await self.do(told))
+
+    async def change_pull(self, which: int, act: str) -> None:
+        pull, github = self._pull(which), self.github
+        is_open = pull.state == "open"
+        if act == "push" and is_open:
+            await self.do(github.push_to_pr(pull))
+        elif act == "back" and is_open:
+            await self.do(self._push_back(pull))
+        elif act == "turn":
+            await self.do(github.close_pr(pull) if is_open else github.reopen_pr(pull))
+        elif act == "label":
+            turn = github.unlabel_pr if LABEL in pull.labels else github.label_pr
+            await self.do(turn(pull, LABEL))
+        elif act == "draft":
+            await self.do(github.ready_for_review(pull) if pull.draft else github.convert_to_draft(pull))
+
+    def _pull(self, which: int) -> PullRequest:
+        return self.pulls[which % len(self.pulls)]
+
+    async def _push_back(self, pull: PullRequest) -> None:
+        parent = self.github.repository(UPSTREAM).commits[pull.head_sha].parents[0]
+        if parent in {check.head_sha for check in self.github.checks(UPSTREAM)}:
+            before, pull.head_sha = pull.head_sha, parent
+            await self.github._tell(pull, "synchronize", {"before": before, "after": parent})
+
+    async def comment(self, which: int, who: str, words: str) -> None:
+        pull = self._pull(which)
+        comment = await self.do(self.github.comment_pr(pull, words, author=who))
+        self.truth.head_at_comment[comment.id] = pull.head_sha
+
+    async def press_rerun(self, which: int, check: int) -> None:
+        shown = sorted(self.github.latest_checks(UPSTREAM, self._pull(which).head_sha).items())
+        if shown:
+            await self.do(self.github.rerequest_check(shown[check % len(shown)][1]))
+
+    # Jobs
+
+    def _runs(self) -> list[WorkflowRun]:
+        return sorted((run for name in (GATING, READING) for run in self.github.runs(name)), key=_newest)
+
+    def _job(self, which: int, job: int) -> tuple[WorkflowRun, Job] | None:
+        runs = self._runs()
+        if not runs:
+            return None
+        run = runs[which % min(len(runs), 4)]
+        return run, run.jobs[job % len(run.jobs)]
+
+    async def _report(self, run: WorkflowRun, job: Job, status: str, **more: Any) -> None:
+        answer = await self.github.report(run, job, status=status, run_attempt=str(job.attempt), **more)
+        if answer.status_code == 200:
+            conclusion = more.get("conclusion", job.conclusion) if status == "completed" else None
+            self.truth.tell(run, job.attempt, job.name, conclusion)
+
+    async def start_job(self, which: int, job: int) -> None:
+        if (found := self._job(which, job)) and found[1].status == "queued":
+            self.github.ci.start(*found)
+            await self.do(self._report(*found, "in_progress"))
+
+    async def end_job(self, which: int, job: int, conclusion: str, claimed: str | None) -> None:
+        """A job ends as GitHub sees it, and says the same, something else, or nothing."""
+        if not (found := self._job(which, job)) or found[1].status != "in_progress":
+            return
+        self.github.ci.complete(*found, conclusion)
+        if claimed != "silence":
+            more = {"conclusion": claimed} if claimed else {}
+            await self.do(self._report(*found, "completed", **more))
+
+    async def all_succeed(self, which: int) -> None:
+        """A run of a backend goes well from its beginning to its end."""
+        if found := self._job(which, 0):
+            await self.do(self._go_well(found[0]))
+
+    async def _go_well(self, run: WorkflowRun) -> None:
+        for job in run.jobs:
+            if job.status == "queued":
+                self.github.ci.start(run, job)
+                await self._report(run, job, "in_progress")
+            if job.status == "in_progress":
+                self.github.ci.complete(run, job, "success")
+                await self._report(run, job, "completed")
+
+    async def cancel_run(self, which: int, *, silently: bool) -> None:
+        if found := self._job(which, 0):
+            await self.do(self._cancel(found[0], silently=silently))
+
+    async def _cancel(self, run: WorkflowRun, *, silently: bool) -> None:
+        started = [job for job in run.jobs if job.status == "in_progress"]
+        self.github.ci.cancel(run)
+        for job in started if not silently else ():
+            await self._report(run, job, "completed")
+
+    async def rerun_on_github(self, which: int, *, failed_only: bool) -> None:
+        """Somebody presses Re-run in the backend's own repository; its first job tells the relay."""
+        found = self._job(which, 0)
+        if found is None or found[0].status != "completed" or found[0].attempt > 3:
+            return
+        if failed_only and all(job.conclusion in HARMLESS for job in found[0].jobs):
+            return
+        await self.do(self._again(found[0], failed_only=failed_only))
+
+    async def _again(self, run: WorkflowRun, *, failed_only: bool) -> None:
+        await self.github.rerun(run, failed_only=failed_only)
+        job = next(each for each in run.jobs if each.attempt == run.attempt)
+        self.github.ci.start(run, job)
+        await self._report(run, job, "in_progress")
+
+    # The relay and its surroundings
+
+    async def change_allowlist(self, which: int) -> None:
+        text, listed = ALLOWLISTS[which]
+        self.it.write_allowlist(text)
+        if self.store_is_up:
+            await self.do(self.it.refresh())
+            self.truth.in_force = self.truth.in_force if listed is None else listed
+
+    async def work(self, amount: int, order: int) -> None:
+        await self.do(self._work(amount, Random(order)) if amount else self.it.act())
+
+    async def _work(self, amount: int, chance: Random) -> None:
+        """Some of what is due, in any order."""
+        worker = self.it.services.worker
+        effects = await worker._outbox.claim(256, self.it.clock.now())
+        chance.shuffle(effects)
+        await worker._outbox.release(effects[amount:])
+        for effect in effects[:amount]:
+            await worker._do(effect)
+
+    async def pass_time(self, seconds: float, *, swept: bool) -> None:
+        self.it.clock.advance(seconds)
+        if swept:
+            await self.do(self.it.services.sweeper.sweep())
+            await self.do(self.it.act())
+
+    async def github_is_unwell(self, kind: int, on: str | None, times: int) -> None:
+        faults, match = self.github.faults, Match(path=on)
+        kinds = (
+            lambda: faults.answer(502, on=match, times=times),
+            lambda: faults.answer(403, on=match, times=times, message="Resource not accessible"),
+            lambda: faults.lose_answer(on=match, times=times),
+            lambda: faults.lose_request(on=match, times=times),
+            lambda: faults.secondary_limit(on=match, times=times),
+            lambda: faults.primary_limit(on=match, times=times),
+            lambda: faults.malformed(on=match, times=times),
+            lambda: faults.jwks(times=times),
+        )
+        kinds[kind]()
+
+    async def webhook_gets_lost(self, event: str) -> None:
+        self.github.faults.webhooks.lose(event=event, times=1)
+
+    async def reconcile(self) -> None:
+        await self.do(self.it.services.reconciler.run_quietly())
+
+    async def store_fails_or_recovers(self) -> None:
+        self._store(up=not self.store_is_up)
+
+    def _store(self, *, up: bool) -> None:
+        self.store_is_up = up
+        writing: sqlite3.Connection = self.it.services.database._writing
+        writing.execute(f"PRAGMA query_only={'OFF' if up else 'ON'}")
+
+    async def restart(self, *, begun: bool) -> None:
+        """The process dies, with effects claimed or not, and another takes over its database."""
+        self._store(up=True)
+        await self.do(self._restart(begun=begun))
+
+    async def _restart(self, *, begun: bool) -> None:
+        it = self.it
+        if begun:
+            await it.services.worker._outbox.claim(256, it.clock.now())
+        set_up = it.services.settings
+        await it.close()
+        await it.github.aclose()
+        await it.open(set_up)
+        services = it.services
+        await free_leases(services.database, tuple(each.key for each in services.upstreams), it.clock.now())
+        self.truth.in_force = self._newest_good()
+
+    def _newest_good(self) -> tuple[Listed, ...]:
+        """A restart reads the allowlist's file again."""
+        text = (self.it.folder / "allowlist.yml").read_text()
+        listed = next(listed for each, listed in ALLOWLISTS if each == text)
+        return self.truth.in_force if listed is None else listed
+
+    # What must hold
+
+    def watch(self) -> None:
+        """Nothing turned green that may not."""
+        now = self.it.clock.now() - timedelta(seconds=1)
+        for check in self.github.checks(UPSTREAM):
+            if check.name == GATE and check.conclusion == "success" and check.id not in self.green:
+                self.green.add(check.id)
+                assert self.truth.passes(check.head_sha, now, looked_up=False), check.output["title"]
+            assert check.name != GATE or check.conclusion not in {"neutral", "skipped"}
+
+    async def everything_works_for_a_while(self) -> None:
+        """Then nothing is green that GitHub's own view of the jobs would not allow."""
+        await self._get_well(30, 150, 1000, 200)
+        for pull in self._open():
+            if not self.github.merge_state(pull).blocked_by:
+                assert self.truth.passes(pull.head_sha, self.it.clock.now(), looked_up=True)
+
+    def _open(self) -> list[PullRequest]:
+        return [pull for pull in self.pulls if pull.state == "open"]
+
+    async def _get_well(self, *seconds: float) -> None:
+        self.github.faults.clear()
+        self._store(up=True)
+        for step in seconds:
+            self.it.clock.advance(step)
+            await self.do(self.it.services.reconciler.run_quietly())
+            await self.do(self.it.act())
+            await self.do(self.it.services.sweeper.sweep())
+            await self.do(self.it.act())
+            self.watch()
+
+    async def end(self, chance: Random) -> None:
+        """Everything works again, what still runs comes to some end, and time passes."""
+        await self._get_well(60, 1000)
+        for _ in range(2):
+            for run in self._runs():
+                if run.status != "completed":
+                    well = chance.random() < 0.7
+                    await self.do(self._go_well(run) if well else self._cancel(run, silently=True))
+            await self._get_well(60, 300)
+        await self._get_well(*[3 * 3600.0] * 5)
+        for pull in self._open():
+            self._judge(pull)
+
+    def _judge(self, pull: PullRequest) -> None:
+        gate = self.github.latest_checks(UPSTREAM, pull.head_sha)[GATE]
+        shown = (gate.conclusion or "pending", gate.output["title"])
+        if self.truth.passes(pull.head_sha, self.it.clock.now(), looked_up=True):
+            assert shown[0] == "success", shown
+        else:
+            assert shown[0] == "failure" or (shown[0] == "pending" and "held" in shown[1]), shown
+
+
+def _newest(run: WorkflowRun) -> int:
+    return -run.id
+
+
+# Walking
+
+Draw = Callable[[Random], dict[str, Any]]
+
+
+def _index(chance: Random) -> int:
+    return chance.choice([0, 0, 0, 0, 1, 1, 2, 3])
+
+
+RULES: tuple[tuple[int, str, Draw], ...] = (
+    (3, "open_pull", lambda r: {"draft": r.random() < 0.2, "shared": r.random() < 0.3}),
+    (
+        8,
+        "change_pull",
+        lambda r: {
+            "which": _index(r),
+            "act": r.choice(["push", "push", "turn", "turn", "label", "draft", "back"]),
+        },
+    ),
+    (6, "comment", lambda r: {"which": _index(r), "who": r.choice(PEOPLE), "words": r.choice(WORDS)}),
+    (3, "press_rerun", lambda r: {"which": _index(r), "check": r.randrange(6)}),
+    (8, "start_job", lambda r: {"which": _index(r), "job": r.randrange(2)}),
+    (
+        12,
+        "end_job",
+        lambda r: {
+            "which": _index(r),
+            "job": r.randrange(2),
+            "conclusion": r.choice(ENDS),
+            "claimed": r.choice(CLAIMS),
+        },
+    ),
+    (8, "all_succeed", lambda r: {"which": _index(r)}),
+    (2, "cancel_run", lambda r: {"which": _index(r), "silently": r.random() < 0.5}),
+    (4, "rerun_on_github", lambda r: {"which": _index(r), "failed_only": r.random() < 0.5}),
+    (3, "change_allowlist", lambda r: {"which": r.randrange(len(ALLOWLISTS))}),
+    (22, "work", lambda r: {"amount": r.choice([0, 0, 0, 1, 2, 3]), "order": r.randrange(100)}),
+    (
+        8,
+        "pass_time",
+        lambda r: {"seconds": r.choice([20.0, 60.0, 150.0, 3600.0, 32400.0]), "swept": r.random() < 0.6},
+    ),
+    (
+        8,
+        "github_is_unwell",
+        lambda r: {
+            "kind": r.randrange(8),
+            "on": r.choice([None, CHECKS, CHECKS, "*/actions/*", "*/dispatches"]),
+            "times": r.randint(1, 4),
+        },
+    ),
+    (3, "webhook_gets_lost", lambda r: {"event": r.choice(["pull_request", "check_run"])}),
+    (2, "reconcile", lambda _: {}),
+    (2, "store_fails_or_recovers", lambda _: {}),
+    (2, "restart", lambda r: {"begun": r.random() < 0.5}),
+    (2, "everything_works_for_a_while", lambda _: {}),
+)
+
+
+def _steps(seed: int) -> list[Step]:
+    chance = Random(seed)
+    drawn = chance.choices(RULES, weights=[weight for weight, _, _ in RULES], k=STEPS)
+    begin: Step = ("open_pull", {"draft": False, "shared": False})
+    return [begin, *((name, draw(chance)) for _, name, draw in drawn)]
+
+
+@asynccontextmanager
+async def _begun(folder: Path) -> AsyncIterator[Walk]:
+    more = {"CRCR_RATE_LIMIT_PER_MIN": "1000000"}
+    async with stage(folder, ALLOWLISTS[0][0], downstreams=(GATING, READING), **more) as it:  # type: ignore[arg-type]
+        for name in (GATING, READING):
+            it.github.repository(name).workflows = [NAMED]
+        it.github.require_checks(UPSTREAM, [GATE])
+        it.github.set_permission(UPSTREAM, "maintainer", "maintain")
+        it.github.set_permission(UPSTREAM, "writer", "write")
+        yield Walk(it)
+
+
+async def _walk(steps: list[Step], seed: int) -> str | None:
+    """Walk these steps; what went wrong, if anything did."""
+    with TemporaryDirectory() as folder:
+        try:
+            async with _begun(Path(folder)) as walk:
+                for name, choices in steps:
+                    await walk.step(name, choices)
+                await walk.end(Random(seed))
+        except AssertionError as wrong:
+            return str(wrong).partition("\n")[0] or repr(wrong)
+    return None
+
+
+async def _cut_down(steps: list[Step], seed: int) -> list[Step]:
+    """Leave out whatever is not needed for it to go wrong."""
+    size = len(steps) // 2
+    while size:
+        place = 1
+        while place < len(steps):
+            fewer = steps[:place] + steps[place + size :]
+            if await _walk(fewer, seed) is not None:
+                steps = fewer
+            else:
+                place += size
+        size //= 2
+    return steps
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
+    yield
+    structlog.reset_defaults()
+
+
+@pytest.mark.parametrize("seed", range(SEED * 1000, SEED * 1000 + WALKS))
+async def test_no_walk_turns_the_gate_green_that_may_not(seed: int) -> None:
+    steps = _steps(seed)
+    if await _walk(steps, seed) is not None:
+        needed = await _cut_down(steps, seed)
+        wrong = await _walk(needed, seed)
+        shown = "\n".join(f"  {name} {choices}" for name, choices in needed)
+        pytest.fail(f"seed {seed}: {wrong}\n{shown}", pytrace=False)

@@ -1,0 +1,282 @@
+"""The pages of a pull request and of a commit as a browser gets them, and the same as JSON."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from markupsafe import Markup
+
+from crcr.decide.gate import Standing
+from crcr.decide.model import DispatchState
+from crcr.decide.views import Answer
+from crcr.decide.views_commit import BackendState, GateShown, PullState, WaiverState
+from crcr.errors import CrcrError
+from crcr.show import api, pages, status
+from crcr.show.here import is_sha
+from crcr.show.rendering import _spans
+from show_reading import HOSTILE, Page, as_json, inert
+from show_world import OTHER, UPSTREAM, World, open_world
+
+HEAD = f"{7:040x}"
+GROUP = "c" * 40
+GATED = """
+L1:
+  - listen/only
+L2:
+  - Good/Backend: {oncalls: [ada]}
+L4:
+  - gate/one: {oncalls: [bob], jobs: [build, test]}
+  - gate/two: {oncalls: [eve], jobs: [build]}
+"""
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with open_world(tmp_path) as world:
+        world.allowlist(GATED)
+        yield world
+
+
+@pytest.fixture
+async def browser(world: World) -> AsyncIterator[httpx.AsyncClient]:
+    app = FastAPI()
+    app.add_exception_handler(CrcrError, as_json)
+    upstreams = (UPSTREAM, OTHER)
+    app.include_router(api.router(world.views, upstreams=upstreams, clock=world.clock))
+    app.router.routes += pages.routes(world.views, upstreams=upstreams, clock=world.clock)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://relay") as client:
+        yield client
+
+
+def fill(world: World, text: str = "plain", **pull: Any) -> None:
+    """Everything that can be on the two pages, with the same text wherever somebody else can set it."""
+    labels = json.dumps([text] * 3)
+    delivery = world.pull(title=text, author=text, labels=labels, base_ref=text, **pull)
+    world.dispatch(delivery, "listen/only", level=1, reason=text)
+    world.dispatch(delivery, "good/backend", answer="unreported")
+    world.dispatch(delivery, "gate/one", level=4)
+    world.dispatch(delivery, "gate/two", level=4, state="held", reason=text, sent_at=None)
+    tests = json.dumps([{"name": text, "file": text, "message": text}])
+    said = {"workflow_name": text, "url": text, "artifact_url": text, "environment": text}
+    doubt = {"verification": "disputed", "github_conclusion": "failure", "disputed": 1}
+    job = {"downstream": "gate/one", "level": 4, **said}
+    world.job(delivery, "failure", job_name=text, failed_tests=tests, tests_failed=1, **job, **doubt)
+    world.job(delivery, "success", job_name=f"b{text}", verification="self-reported", **job)
+    world.job(delivery, None, job_name=f"c{text}", run_id=text, workflow=text, **job)
+    world.gate(HEAD, title=text)
+    world.waiver(who=text, reason=text, job=text, head_sha=text)
+    world.waiver(who=text, reason=text, ended_by=text, ended_at=1)
+    world.check("crcr/gate", title=text)
+    world.check(f"crcr/{text}"[:300], "gate/one", title=text)
+    group = world.group(GROUP, "[7, 9]", head_ref=text, base_ref=text, reused_from=text)
+    world.dispatch(group, "gate/one", level=4, number=None, head_sha=GROUP)
+    world.gate(GROUP, title=text)
+    world.delivery(action=text, reason=text, head_sha=text, state="superseded")
+
+
+@pytest.mark.parametrize("hostile", HOSTILE, ids=range(len(HOSTILE)))
+async def test_fault_29_hostile_text_is_only_text(
+    world: World, browser: httpx.AsyncClient, hostile: str
+) -> None:
+    fill(world, hostile.replace("\x00", "\x01"))
+    for path in ("/crcr/pr/7", "/crcr/pr/7?fragment=main", f"/crcr/commit/{HEAD}", f"/crcr/commit/{GROUP}"):
+        answer = await browser.get(path)
+        assert answer.status_code == 200
+        assert len(answer.content) < 150_000
+        inert(Page(answer.text), answer.text)
+        assert ">49<" not in answer.text.replace(" ", "")
+
+
+async def test_the_page_says_what_an_author_needs(world: World, browser: httpx.AsyncClient) -> None:
+    fill(world, "plain")
+    text = (await browser.get("/crcr/pr/7")).text
+    for said in (
+        *("#7 plain", "gate/one failed (plain)", "/crcr retry gate/one", "bob", "held", "notified"),
+        *("ran and did not report", "disputed", "self-reported", "taken back", "of another commit"),
+        *("In a merge group", "crcr/gate", "superseded", "3 sent", "1 held", "#9"),
+    ):
+        assert said in text, said
+
+
+async def test_the_page_is_live_for_its_own_number(world: World, browser: httpx.AsyncClient) -> None:
+    fill(world)
+    page = Page((await browser.get("/crcr/pr/7")).text)
+    assert page.attributes("data-number") == ["7"]
+    assert page.attributes("data-events") == ["/api/v1/events?upstream=Torch/torch&after=0"]
+    assert Page((await browser.get(f"/crcr/commit/{GROUP}")).text).attributes("data-number") == []
+    part = (await browser.get("/crcr/pr/7?fragment=main")).text
+    assert "<html" not in part
+    assert "gate/one failed" in part
+
+
+async def test_ids_are_the_same_when_the_page_is_read_anew_and_differ_on_it(
+    world: World, browser: httpx.AsyncClient
+) -> None:
+    fill(world)
+    first, second = [Page((await browser.get("/crcr/pr/7")).text).attributes("id") for _ in range(2)]
+    assert first == second
+    assert len(first) == len(set(first))
+
+
+async def test_pages_lead_to_each_other(world: World, browser: httpx.AsyncClient) -> None:
+    fill(world)
+    world.dispatch(world.delivery(head_sha=HEAD, guid="d&1"), "good/backend", head_sha=HEAD, hours_ago=0.1)
+    links = Page((await browser.get("/crcr/good/backend")).text).attributes("href")
+    assert "/crcr/pr/7" in links
+    assert f"/crcr/commit/{HEAD}?delivery=d%261" in links
+    assert "/crcr/pr/7" in Page((await browser.get(f"/crcr/commit/{HEAD}")).text).attributes("href")
+    assert f"/crcr/commit/{GROUP}" in Page((await browser.get("/crcr/pr/7")).text).attributes("href")
+    assert "https://github.com/Torch/torch/pull/7" in Page((await browser.get("/crcr/pr/7")).text).attributes(
+        "href"
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("/crcr/pr/8", "no event of Torch/torch#8 has arrived"),
+        ("/crcr/pr/0", "is not the number of a pull request"),
+        ("/crcr/pr/nonsense", "is not the number of a pull request"),
+        ("/crcr/pr/99999999999", "is not the number of a pull request"),
+        ("/crcr/commit/abc", "give all 40 digits"),
+        (f"/crcr/commit/{'9' * 40}", "no delivery of Torch/torch"),
+        ("/crcr/pr/7?upstream=no/such", "serves no upstream"),
+    ],
+)
+async def test_what_is_unknown_is_a_page_that_says_what_to_do(
+    world: World, browser: httpx.AsyncClient, path: str, said: str
+) -> None:
+    world.pull()
+    answer = await browser.get(path)
+    assert answer.status_code == 404
+    assert said in answer.text
+    assert "All backends" in answer.text
+
+
+async def test_empty_states_are_said(world: World, browser: httpx.AsyncClient) -> None:
+    world.pull()
+    text = (await browser.get("/crcr/pr/7")).text
+    assert "has not been looked at yet" in text
+    assert "No backend has been told of this commit" in text
+    assert "None are published on this commit" in text
+    assert "Waivers" not in text
+    world.gate(HEAD, "none", "")
+    assert "This upstream has no gate" in (await browser.get("/crcr/pr/7")).text
+
+
+async def test_a_gate_with_hidden_backends_says_that_there_are_more(
+    world: World, browser: httpx.AsyncClient
+) -> None:
+    world.allowlist("L4:\n  - gate/one: {visibility: hidden, oncalls: [bob], jobs: [build]}\n", version=2)
+    world.dispatch(world.pull(), "gate/one", level=4)
+    world.gate(HEAD)
+    text = (await browser.get("/crcr/pr/7")).text
+    assert "backends that are not shown here" in text
+    assert "gate/one" not in text
+
+
+async def test_the_backend_page_shows_who_was_left_out_and_who_never_started(
+    world: World, browser: httpx.AsyncClient
+) -> None:
+    world.dispatch(world.delivery(), "good/backend", state="left_out", reason="paths", sent_at=None)
+    world.dispatch(world.delivery(), "good/backend", answer="never_started")
+    text = (await browser.get("/crcr/good/backend")).text
+    assert "not concerned" in text
+    assert "GitHub lists no run since the dispatch" in text
+
+
+async def test_the_api_has_the_same(world: World, browser: httpx.AsyncClient) -> None:
+    fill(world, "plain")
+    pull = (await browser.get("/api/v1/pulls/7")).json()
+    assert (pull["upstream"], pull["state"], pull["gate"]["state"]) == ("Torch/torch", "open", "failed")
+    row = pull["gate"]["subjects"][0]["rows"][0]
+    assert (row["backend"], row["level"], row["standing"]) == ("gate/one", "L4", "failed")
+    first = pull["backends"][0]
+    assert (first["state"], first["jobs"][0]["verification"]) == ("failed", "disputed")
+    assert first["jobs"][0]["url"] is None
+    assert {each["dispatch"]["answer"] for each in pull["backends"]} == {None, "unreported"}
+    assert pull["timeline"][1]["dispatches"] == [
+        {"state": "held", "number": 1},
+        {"state": "sent", "number": 3},
+    ]
+    commit = (await browser.get(f"/api/v1/commits/{GROUP.upper()}")).json()
+    assert (commit["head_sha"], commit["group"]["numbers"]) == (GROUP, [7, 9])
+
+
+async def test_waivers_are_read_to_their_end_by_cursor(world: World, browser: httpx.AsyncClient) -> None:
+    for number in range(1, 6):
+        world.waiver(number=number)
+    found: list[int] = []
+    params: dict[str, Any] = {"limit": 2}
+    while True:
+        page = (await browser.get("/api/v1/waivers", params=params)).json()
+        found += [each["number"] for each in page["waivers"]]
+        if page["next"] is None:
+            break
+        params["cursor"] = page["next"]
+    assert found == [5, 4, 3, 2, 1]
+    assert (await browser.get("/api/v1/waivers?cursor=WyJ4Il0")).status_code == 400
+
+
+@pytest.mark.parametrize(
+    "path", ["pulls/0", "pulls/x", "pulls/99999999999", "commits/abc", "waivers?limit=0"]
+)
+async def test_parameters_have_bounds(browser: httpx.AsyncClient, path: str) -> None:
+    assert (await browser.get(f"/api/v1/{path}")).status_code == 422
+
+
+async def test_an_unknown_pull_request_has_a_code(world: World, browser: httpx.AsyncClient) -> None:
+    for path in ("pulls/8", f"commits/{'9' * 40}"):
+        answer = await browser.get(f"/api/v1/{path}")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
+
+
+@pytest.mark.parametrize(
+    ("kinds", "statuses"),
+    [
+        (DispatchState, status.DISPATCHES),
+        (Answer, status.ANSWERS),
+        (GateShown, status.GATES),
+        (Standing, status.STANDINGS),
+        (BackendState, status.BACKENDS),
+        (PullState, status.PULLS),
+        (WaiverState, status.WAIVERS),
+    ],
+)
+def test_every_state_has_a_look(kinds: Any, statuses: Any) -> None:
+    assert set(statuses) == set(kinds)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("run `a <b>` now", "run <code>a &lt;b&gt;</code> now"),
+        ("one ` alone <i>", "one ` alone &lt;i&gt;"),
+        ("", ""),
+        ("`<script>`", "<code>&lt;script&gt;</code>"),
+    ],
+)
+def test_code_in_text_is_escaped(text: str, shown: str) -> None:
+    assert _spans(text) == Markup(shown)  # noqa: S704
+
+
+def test_only_a_whole_sha_is_one() -> None:
+    assert is_sha("a" * 40)
+    assert is_sha("0" * 64)
+    assert not any(map(is_sha, (None, "", "a" * 39, "a" * 41, "A" * 40, "g" * 40, "a" * 40 + "\n")))
+
+
+async def test_too_many_jobs_are_cut_and_say_where_the_rest_is(
+    world: World, browser: httpx.AsyncClient
+) -> None:
+    delivery = world.pull()
+    world.dispatch(delivery, "good/backend")
+    for number in range(203):
+        world.job(delivery, job_name=f"job {number}")
+    text = (await browser.get("/crcr/pr/7")).text
+    assert "3 more jobs do not fit here" in text
+    assert f"delivery={delivery}" in text

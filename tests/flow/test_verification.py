@@ -202,7 +202,7 @@ async def test_the_report_counts_while_github_does_not_let_us_look(tmp_path: Pat
         )
         await both_end(it, says="success", github="failure")
 
-        assert found(it) == ("success", "unchecked", None, False)
+        assert found(it) == ("success", "not verifiable", None, False)
         assert gate(it, pull) == "success"
 
 

@@ -15,6 +15,7 @@ from crcr.decide.check_runs import GATE_NAME, CheckStatus, Shown
 from crcr.decide.commit import Backend, Commit, Job, Subject
 from crcr.decide.gate import (
     BLOCKED,
+    HELD_FOR,
     BackendJudgement,
     GateJudgement,
     GateState,
@@ -105,6 +106,8 @@ def _visible(commit: Commit, policy: CheckPolicy) -> list[tuple[Subject, Backend
 def _shows(subject: Subject, backend: Backend, policy: CheckPolicy) -> bool:
     if backend.entry is None or backend.state in {DispatchState.LEFT_OUT, DispatchState.CANCELLED}:
         return False
+    if backend.state is DispatchState.HELD and backend.reason not in HELD_FOR:
+        return False  # whether it is concerned at all is being asked
     if min(backend.level, backend.entry.level) < Level.L3:
         return False
     return backend.entry.level is Level.L4 or is_labelled(

@@ -315,6 +315,8 @@ def _owed_by_runs(backend: Backend, jobs: tuple[Job, ...], *, late: bool) -> Par
         reason = "GitHub has not told in time that its runs are over"
     else:
         standing, reason = Standing.WAITING, "GitHub has not told yet that its runs are over"
+        if all(run.over for run in backend.live_runs):
+            reason = "its runs are over; another may still appear within 2 minutes"
     return Part(standing=standing, name=None, reason=reason)
 
 

@@ -20,6 +20,8 @@ from crcr.ports import Checks, Clock
 
 KEEP: Mapping[Tier, int] = {Tier.GATE: 0, Tier.BACKEND: 90, Tier.JOB: 270}
 """Points of the minute that a tier leaves to the more urgent ones."""
+KEEP_MINOR = 540
+"""So much is left by updates that change nothing but details."""
 
 
 class CommitChecks(Protocol):
@@ -47,7 +49,10 @@ class PublishChecks:
             return False
         where = await self._upstreams.target(effect.upstream)
         retried = effect.attempts > 1
-        done = [await self._publish(where, check, keep=KEEP[tier], retried=retried) for check in wanted]
+        done = [
+            await self._publish(where, check, keep=KEEP_MINOR if check.minor else KEEP[tier], retried=retried)
+            for check in wanted
+        ]
         return all(done) or await self(effect)
 
     async def _publish(self, where: Target, check: CheckToPublish, *, keep: int, retried: bool) -> bool:

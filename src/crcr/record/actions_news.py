@@ -13,9 +13,10 @@ from crcr.decide.actions import named_in
 from crcr.decide.events import JobTold, RunTold
 from crcr.decide.model import Level, RepoName
 from crcr.record.database import Database, Row, Tx
+from crcr.record.effect_rows import add_once
 from crcr.record.log_rows import note_change
 from crcr.record.lookup_rows import hasten_silence, see_run, verify_jobs
-from crcr.record.lookups import SETTLING, ask_soon, look_up
+from crcr.record.lookups import SETTLING, look_up
 from crcr.record.publishing import Publishing
 from crcr.record.statement import Statement
 
@@ -91,7 +92,7 @@ class ActionsNews:
     async def _ask(self, tx: Tx, row: Row, now: datetime) -> None:
         if row["level"] >= Level.L3:
             question = look_up(row["upstream"], row["delivery"], row["downstream"], now, after=SETTLING)
-            await ask_soon(tx, question)
+            await add_once(tx, question)
 
     async def _tell(self, tx: Tx, row: Row, now: datetime) -> None:
         where = {"downstream": row["downstream"], "delivery": row["delivery"], "number": row["number"]}

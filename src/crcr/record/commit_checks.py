@@ -5,6 +5,7 @@ comes after a lost answer finds the check by it instead of making a second one.
 """
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -37,7 +38,8 @@ _AWAITED = "awaited"
 
 _NEWEST = Statement(
     text(
-        "SELECT c.check_id, c.name, c.round, c.tier, c.incarnation, c.attempted_at, c.check_run_id, c.status, c.digest"
+        "SELECT c.check_id, c.name, c.round, c.tier, c.incarnation, c.attempted_at, c.check_run_id, c.status, c.title,"
+        " c.digest"
         " FROM checks c WHERE c.head_sha = :head_sha AND c.upstream = :upstream AND c.tier = :tier"
         " AND c.round = (SELECT max(n.round) FROM checks n WHERE n.head_sha = c.head_sha"
         " AND n.upstream = c.upstream AND n.name = c.name) ORDER BY c.name"
@@ -210,7 +212,7 @@ class CommitChecks:
             await self._one(tx, commit, tier, wanted=wanted.get(name), row=newest.get(name))
             for name in dict.fromkeys(names)
         ]
-        return [each for each in planned if each is not None]
+        return sorted((each for each in planned if each is not None), key=lambda each: each.minor)
 
     async def _one(
         self, tx: Tx, commit: Commit, tier: Tier, *, wanted: Wanted | None, row: Row | None
@@ -239,6 +241,7 @@ class CommitChecks:
             digest=digest,
             annotated=row["attempted_at"] is not None and row["status"] == CheckStatus.COMPLETED.value,
             ends=wanted is None,
+            minor=act is Act.UPDATE and _only_details(row, shown),
         )
 
     async def _add(self, tx: Tx, commit: Commit, wanted: Wanted, round_: int) -> dict[str, Any]:
@@ -260,12 +263,18 @@ class CommitChecks:
             "check_run_id": None,
             "attempted_at": None,
             "status": CheckStatus.QUEUED.value,
+            "title": "",
             "incarnation": wanted.incarnation,
         }
 
 
 def digest_of(shown: Shown) -> str:
     return hashlib.sha256(_ENCODE(shown)).hexdigest()
+
+
+def _only_details(row: Row | Mapping[str, Any], shown: Shown) -> bool:
+    """Whether nothing but the text below the title of an open check is new: each job that moves changes that."""
+    return shown.is_open and (row["status"], row["title"]) == (shown.status.value, shown.title)
 
 
 def _published(row: Row | None) -> Published | None:

@@ -31,6 +31,12 @@ _ADD_ONCE = Statement(
         " AND lane = :lane AND kind = :kind AND state IN ('waiting', 'claimed') AND state = 'waiting')"
     )
 )
+_HASTEN = Statement(
+    text(
+        "UPDATE effects SET due_at = :due_at WHERE upstream = :upstream AND target = :target AND lane = :lane"
+        " AND kind = :kind AND state IN ('waiting', 'claimed') AND state = 'waiting' AND due_at > :due_at"
+    )
+)
 
 
 def effect_row(
@@ -58,9 +64,12 @@ def effect_row(
 
 
 async def add_once(tx: Tx, *rows: dict[str, Any]) -> None:
-    """Add effects that look at the present when they are done: one that waits already is enough."""
+    """Add effects that look at the present when they are done: one that waits already is enough, and is hastened."""
     for row in rows:
         await tx.run(_ADD_ONCE, **row)
+        await tx.run(
+            _HASTEN, **{name: row[name] for name in ("upstream", "kind", "target", "lane", "due_at")}
+        )
     tx.signal(EFFECTS)
 
 

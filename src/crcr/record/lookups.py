@@ -11,13 +11,14 @@ from typing import Any
 from sqlalchemy import text
 
 from crcr.decide.actions import named_in
+from crcr.decide.allowlist import Entry
 from crcr.decide.gate import QUIET
 from crcr.decide.lookups import KnownRun, Question
 from crcr.decide.model import EffectKind, Level, RepoName
 from crcr.decide.outside import ActionsJob, ActionsRun
 from crcr.record.allowlists import Allowlists
 from crcr.record.database import Database, Row, Tx
-from crcr.record.effect_rows import add_once, effect_row
+from crcr.record.effect_rows import effect_row
 from crcr.record.log_rows import note_change
 from crcr.record.lookup_rows import hasten_silence, see_run, verify_jobs
 from crcr.record.publishing import Publishing
@@ -96,12 +97,6 @@ _READABLE = Statement(
         " AND (reads_actions IS NULL OR reads_actions <> :readable)"
     )
 )
-_SOONER = Statement(
-    text(
-        "UPDATE effects SET due_at = :due_at WHERE upstream = :upstream AND target = :target AND lane = :lane"
-        " AND kind = 'look_up' AND state IN ('waiting', 'claimed') AND state = 'waiting' AND due_at > :due_at"
-    )
-)
 
 
 def look_up(
@@ -117,13 +112,6 @@ def look_up(
         now=now,
     )
     return {**row, "due_at": to_us(now + after)}
-
-
-async def ask_soon(tx: Tx, row: dict[str, Any]) -> None:
-    """Add the question, or hasten the one that waits already."""
-    await add_once(tx, row)
-    named = {name: row[name] for name in ("upstream", "target", "lane", "due_at")}
-    await tx.run(_SOONER, **named)
 
 
 class Lookups:
@@ -166,7 +154,8 @@ class Lookups:
             mine = [run for run in seen if not await self._in_question(tx, question, run)]
             for run in mine:
                 await see_run(tx, dispatch, run, now)
-            silent_at = now + await self._patience(tx, question)
+            entry = (await self._allowlists.in_force(tx, question.upstream)).find(question.downstream)
+            silent_at = now + self._patience(entry)
             asked = {str(run.run_id) for run in question.runs}
             for row in await tx.all(_RUNS, **question.key):
                 if row["run_id"] in asked and not any(str(run.run_id) == row["run_id"] for run in seen):
@@ -177,7 +166,7 @@ class Lookups:
             doubtful = any(run not in mine and not run.is_over for run in seen)
             await self._note_answer(tx, question, seen, None if doubtful else listed, now)
             await self._tell(tx, dispatch, now)
-            return await self._is_settled(tx, question)
+            return await self._is_settled(tx, question, entry)
 
         return await self._database.write(unit)
 
@@ -192,8 +181,7 @@ class Lookups:
         named = [guid for guid in named_in(run.display_title) if guid != question.delivery.lower()]
         return any([await tx.one(_SENT, delivery=guid, **where) for guid in named])
 
-    async def _patience(self, tx: Tx, question: Question) -> timedelta:
-        entry = (await self._allowlists.in_force(tx, question.upstream)).find(question.downstream)
+    def _patience(self, entry: Entry | None) -> timedelta:
         own_s = entry.job_timeout_s if entry else None
         return timedelta(seconds=own_s) if own_s else self._job_timeout
 
@@ -269,8 +257,11 @@ class Lookups:
         )
         await self._publishing.again_for(tx, dispatch, now)
 
-    async def _is_settled(self, tx: Tx, question: Question) -> bool:
-        """Whether asking again would tell nothing new: every run is over, checked, and surely the last."""
+    async def _is_settled(self, tx: Tx, question: Question, entry: Entry | None) -> bool:
+        """Whether asking again would tell nothing new: every run is over, checked, and surely the last.
+
+        Whoever names its jobs is complete without that.
+        """
         dispatch = await tx.one(_DISPATCH, **question.key)
         runs = [row for row in await tx.all(_RUNS, **question.key) if row["issuer"] == "github"]
         open_jobs = await tx.all(_OPEN_QUESTIONS, **question.key)
@@ -279,10 +270,14 @@ class Lookups:
         live = [row for row in runs if not row["superseded"]]
         if dispatch is None or dispatch["level"] < Level.L3 or not live:
             return True
+        if any(row["state"] == "completed" for row in open_jobs):
+            return False
+        if entry is not None and entry.jobs is not None:
+            return True
         over = all((row["over_attempt"] or 0) >= row["attempt"] for row in live)
         newest = max(row["first_seen_at"] for row in live)
         quiet = (dispatch["listed_at"] or 0) >= newest + QUIET // timedelta(microseconds=1)
-        return over and quiet and not any(row["state"] == "completed" for row in open_jobs)
+        return over and quiet
 
 
 def _of_run(row: Row) -> dict[str, Any]:

@@ -25,10 +25,11 @@ from crcr.decide.report import Report
 from crcr.errors import NoAllowlist
 from crcr.record.allowlists import Allowlists
 from crcr.record.database import Database, Row, Tx
+from crcr.record.effect_rows import add_once
 from crcr.record.forwards import Forwards
 from crcr.record.job_rows import JobRow, close_job, dispute_job, open_job
 from crcr.record.log_rows import note_change
-from crcr.record.lookups import SETTLING, ask_soon, look_up
+from crcr.record.lookups import SETTLING, look_up
 from crcr.record.publishing import Publishing
 from crcr.record.report_context import ReportContext
 from crcr.record.schema import runs
@@ -246,7 +247,7 @@ class Reports:
             await self._publishing.again_for(tx, context.dispatch, now)
         if isinstance(outcome, CloseJob) and context.identity.kind is IssuerKind.GITHUB:
             key = context.key
-            await ask_soon(
+            await add_once(
                 tx, look_up(key["upstream"], key["delivery"], key["downstream"], now, after=SETTLING)
             )
 

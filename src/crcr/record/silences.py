@@ -12,7 +12,8 @@ from crcr.decide.model import Level, RepoName
 from crcr.errors import NoAllowlist
 from crcr.record.allowlists import Allowlists
 from crcr.record.database import Database, Tx
-from crcr.record.lookups import ask_soon, look_up
+from crcr.record.effect_rows import add_once
+from crcr.record.lookups import look_up
 from crcr.record.publishing import Publishing
 from crcr.record.statement import Statement
 from crcr.record.times import to_us
@@ -104,7 +105,7 @@ class Silences:
             asked = 0
             for row in rows:
                 if await self._is_expected(tx, entry, row["event"], where, now):
-                    await ask_soon(tx, look_up(upstream, row["delivery"], entry.name.key, now))
+                    await add_once(tx, look_up(upstream, row["delivery"], entry.name.key, now))
                     asked += 1
                 else:
                     await tx.run(_NOT_LISTENING, delivery=row["delivery"], **where)

@@ -10,8 +10,9 @@ from crcr.decide.commit import Verification
 from crcr.decide.lifecycle import LIFECYCLE, Apply, JobEvent
 from crcr.decide.model import JobState, RepoName
 from crcr.record.database import Database, Row, Tx
+from crcr.record.effect_rows import add_once
 from crcr.record.log_rows import note_change
-from crcr.record.lookups import ask_soon, look_up
+from crcr.record.lookups import look_up
 from crcr.record.publishing import Publishing
 from crcr.record.statement import Statement
 from crcr.record.times import to_us
@@ -103,7 +104,7 @@ class Sweeps:
     async def _ask(self, tx: Tx, row: Row, now: datetime) -> None:
         key = {name: row[name] for name in _KEY}
         await tx.run(_ASKED, now=to_us(now), patience=to_us(now + _PATIENCE), **key)
-        await ask_soon(tx, look_up(row["upstream"], row["delivery"], row["downstream"], now))
+        await add_once(tx, look_up(row["upstream"], row["delivery"], row["downstream"], now))
 
     async def _time_out(self, tx: Tx, row: Row, now: datetime) -> None:
         verdict = LIFECYCLE[JobState.IN_PROGRESS, JobEvent.WENT_SILENT]

@@ -42,6 +42,7 @@ from crcr.record.leases import new_owner
 from crcr.record.memory_limits import MemoryLimits, Rule
 from crcr.record.outbox import Outbox
 from crcr.record.recovery import RecoveryStore
+from crcr.record.repairs import Repairs
 from crcr.record.reports import Reports
 from crcr.record.signals import Signals
 from crcr.record.silences import Silences
@@ -162,9 +163,8 @@ def _reports(ground: Ground) -> Reports:
 
 
 def _reconciler(ground: Ground, intake: WebhookIntake, stopping: asyncio.Event) -> Reconciler:
-    silences = Silences(
-        ground.database, ground.allowlists, ground.publishing, ground.upstreams, ground.job_timeout
-    )
+    silences = Silences(ground.database, ground.allowlists, ground.upstreams, ground.job_timeout)
+    repairs = Repairs(ground.database, ground.publishing, ground.upstreams)
     recovery = Recovery(
         ground.github,
         RecoveryStore(ground.database),
@@ -173,7 +173,7 @@ def _reconciler(ground: Ground, intake: WebhookIntake, stopping: asyncio.Event) 
         stopping=stopping,
         on_crash=ground.seams.on_crash,
     )
-    return Reconciler(recovery, silences, ground.clock)
+    return Reconciler(recovery, silences, repairs, ground.clock)
 
 
 def _limits(ground: Ground) -> MemoryLimits:

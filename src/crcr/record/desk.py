@@ -27,6 +27,7 @@ from crcr.record.reruns import ask_again
 from crcr.record.schema import deliveries
 from crcr.record.statement import Statement, inserting
 from crcr.record.times import to_us
+from crcr.record.upstream_rows import is_someone_else
 
 WAIVE = "waive"
 
@@ -49,12 +50,6 @@ _TAKE = Statement(
     .on_conflict_do_nothing()
     .returning(deliveries.c.guid)
 )
-_OTHER_ID = Statement(
-    text(
-        "SELECT 1 FROM upstreams WHERE upstream = :upstream"
-        " AND repository_id IS NOT NULL AND repository_id <> :repository_id"
-    )
-)
 _CHECK = Statement(
     text(
         "SELECT tier, downstream, name, incarnation FROM checks"
@@ -72,7 +67,7 @@ class Desk:
 
     async def take(self, receipt: Receipt, event: Asked) -> Taken | Seen | Ignored:
         async def unit(tx: Tx) -> Taken | Seen | Ignored:
-            if await tx.one(_OTHER_ID, upstream=event.upstream.key, repository_id=event.repository_id):
+            if await is_someone_else(tx, event.upstream, event.repository_id):
                 return Ignored(f"{event.upstream} is bound to another repository id")
             row = await self._check(tx, event) if isinstance(event, CheckAsked) else None
             if isinstance(event, CheckAsked) and row is None:

@@ -27,6 +27,7 @@ from crcr.record.schema import deliveries
 from crcr.record.statement import Statement, inserting
 from crcr.record.targets import Targets
 from crcr.record.times import to_us
+from crcr.record.upstream_rows import is_someone_else
 
 _TAKE = Statement(
     inserting(
@@ -40,12 +41,6 @@ _TAKE = Statement(
 _SEEN = Statement(
     select(deliveries.c.state).where(
         deliveries.c.guid == bindparam("guid"), deliveries.c.upstream == bindparam("upstream")
-    )
-)
-_OTHER_ID = Statement(
-    text(
-        "SELECT 1 FROM upstreams WHERE upstream = :upstream"
-        " AND repository_id IS NOT NULL AND repository_id <> :repository_id"
     )
 )
 _ALARMED = Statement(
@@ -90,7 +85,7 @@ class Inbox:
         upstream = event.upstream
         if await tx.one(_SEEN, guid=receipt.guid, upstream=upstream.key):
             return Seen()
-        if await tx.one(_OTHER_ID, upstream=upstream.key, repository_id=event.repository_id):
+        if await is_someone_else(tx, event.upstream, event.repository_id):
             await self._alarm(tx, event, receipt.received_at)
             return Ignored(f"{upstream} is bound to another repository id than {event.repository_id}")
         facts = await self._facts(tx, event)

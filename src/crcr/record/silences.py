@@ -14,7 +14,6 @@ from crcr.record.allowlists import Allowlists
 from crcr.record.database import Database, Tx
 from crcr.record.effect_rows import add_once
 from crcr.record.lookups import look_up
-from crcr.record.publishing import Publishing
 from crcr.record.statement import Statement
 from crcr.record.times import to_us
 
@@ -53,13 +52,11 @@ class Silences:
         self,
         database: Database,
         allowlists: Allowlists,
-        publishing: Publishing,
         upstreams: tuple[RepoName, ...],
         job_timeout: timedelta,
     ) -> None:
         self._database = database
         self._allowlists = allowlists
-        self._publishing = publishing
         self._upstreams = upstreams
         self._job_timeout = job_timeout
 
@@ -77,23 +74,6 @@ class Silences:
         except NoAllowlist:
             return []
         return [entry for entry in allowlist.entries if entry.level >= Level.L2]
-
-    async def repair(self, now: datetime, *, thorough: bool) -> int:
-        """Have checks looked at again that were given up or never came to be; `thorough`: of every open head.
-
-        Return of how many commits.
-        """
-
-        async def unit(tx: Tx) -> int:
-            looked = 0
-            for upstream in self._upstreams:
-                if thorough:
-                    looked += await self._publishing.everywhere(tx, upstream, now, speaks=False)
-                else:
-                    looked += await self._publishing.mend(tx, upstream, now)
-            return looked
-
-        return await self._database.write(unit)
 
     async def _ask_of(self, upstream: RepoName, entry: Entry, now: datetime) -> int:
         timeout = timedelta(seconds=entry.job_timeout_s) if entry.job_timeout_s else self._job_timeout

@@ -137,7 +137,11 @@ class Truth:
         return said
 
     def _over(self, run: WorkflowRun | None, *, looked_up: bool) -> bool:
-        return run is not None and (run.status == "completed" or not looked_up)
+        """Whether GitHub has seen the end of the highest attempt that anybody told of."""
+        if run is None or not looked_up:
+            return run is not None
+        attempt = max(attempt for name in self._names(run) for attempt in self.told[run.id, name])
+        return all(job.conclusion for job in run.attempts[attempt])
 
     # People
 

@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 WALKS = int(os.environ.get("CRCR_CHAOS_WALKS", "24"))
 SEED = int(os.environ.get("CRCR_CHAOS_SEED", "1"))
-STEPS = 60
+STEPS = 70
 READING = "org/reading"
 NAMES = ("build", "test")
 _BY_NAME = f"  - {GATING}: {{oncalls: [bob], jobs: [build, test]}}\n"
@@ -65,7 +65,7 @@ WORDS = (
     "/crcr retry",
     f"/crcr retry {GATING}",
 )
-ENDS = (*["success"] * 8, "failure", "failure", "cancelled", "skipped", "neutral", "timed_out")
+ENDS = (*["success"] * 6, "failure", "failure", "cancelled", "skipped", "neutral", "timed_out")
 CLAIMS = (*[None] * 6, "success", "skipped", "silence")
 
 Step = tuple[str, dict[str, Any]]
@@ -378,9 +378,9 @@ RULES: tuple[tuple[int, str, Draw], ...] = (
     ),
     (6, "comment", lambda r: {"which": _index(r), "who": r.choice(PEOPLE), "words": r.choice(WORDS)}),
     (3, "press_rerun", lambda r: {"which": _index(r), "check": r.randrange(6)}),
-    (8, "start_job", lambda r: {"which": _index(r), "job": r.randrange(2)}),
+    (12, "start_job", lambda r: {"which": _index(r), "job": r.randrange(2)}),
     (
-        12,
+        18,
         "end_job",
         lambda r: {
             "which": _index(r),

@@ -2,11 +2,10 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from crcr.sim.github import Match, MergeGroup, PullRequest
+from crcr.sim.github import Match
 from gating import (
     GATE,
     GATING,
@@ -18,6 +17,7 @@ from gating import (
     say,
     shown,
 )
+from queueing import move_base, queued, queued_together, settle, told
 from stage import UPSTREAM, Stage, repo
 
 HOUR = 3600.0
@@ -29,46 +29,6 @@ MIXED = f"L2:\n  - {LISTENING}: {{events: [merge_group]}}\n  - {OTHER}\n{ONE}"
 THEM = (GATING, SECOND)
 ALL = (GATING, LISTENING, OTHER)
 COMPARE = Match("GET", f"/repos/{UPSTREAM}/compare/*")
-
-
-async def queued(it: Stage, pull: PullRequest) -> MergeGroup:
-    """The pull request joins the queue, and the relay does what follows."""
-    group = await it.github.enqueue(pull)
-    await it.act()
-    return group
-
-
-async def move_base(it: Stage) -> None:
-    await it.github.push(UPSTREAM, files={"moved.txt": f"at {it.clock.now()}"})
-    await it.act()
-
-
-async def settle(it: Stage) -> None:
-    it.clock.advance(1)
-    await it.github.settle_queue(UPSTREAM)
-    await it.act()
-
-
-async def queued_together(it: Stage, first: PullRequest, second: PullRequest) -> str:
-    """Both are in the queue, and GitHub makes one group of them; the head of it."""
-    ahead = await it.github.enqueue(first)
-    it.github.faults.webhooks.lose(event="merge_group", times=1)
-    group = await it.github.enqueue(second)
-    assert group.last_delivery is not None
-    body = json.loads(group.last_delivery.payload)
-    body["merge_group"]["base_sha"] = ahead.base_sha
-    await it.github.send_webhook("merge_group", body)
-    await it.act()
-    return group.head_sha
-
-
-def told(it: Stage, downstream: str) -> list[tuple[str, str]]:
-    """(action, head) of every merge group that a downstream heard of."""
-    payloads: list[dict[str, Any]] = [
-        each.client_payload["payload"] for each in it.github.dispatches(downstream)
-    ]
-    groups = [each for each in payloads if "merge_group" in each]
-    return [(each["action"], each["merge_group"]["head_sha"]) for each in groups]
 
 
 def summary(it: Stage, sha: str) -> str:

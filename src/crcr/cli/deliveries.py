@@ -147,6 +147,8 @@ def _dispatch(each: "DispatchLine") -> list[str | int | None]:
     marks = [mark for mark, is_so in (("test", each.test), ("unsure", each.unsure)) if is_so]
     if each.superseded_at:
         marks.append("superseded")
+    if each.answer:
+        marks.append(each.answer.replace("_", " "))
     why = "; ".join(filter(None, [*marks, each.reason or (last.last_error if last else None)]))
     sent = ago(each.sent_at) if each.sent_at else None
     return [each.downstream, each.level, each.state, sent, sum(e.attempts for e in each.effects), why or None]

@@ -69,6 +69,8 @@ class DispatchLine:
     created_at: datetime
     sent_at: datetime | None
     superseded_at: datetime | None
+    answer: str | None
+    """What became of it, where nobody has reported: never_started, unreported, unanswered, running, not_listening."""
     effects: tuple[EffectLine, ...]
     """The efforts to send it, oldest first: attempts and last error."""
     jobs: tuple[JobLine, ...]

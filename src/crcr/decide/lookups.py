@@ -28,6 +28,8 @@ class Question:
     runs: tuple[KnownRun, ...]
     wants_list: bool
     """Other runs than the known ones may answer the delivery."""
+    gates: bool = False
+    """The gate waits for the answer."""
 
     @property
     def key(self) -> dict[str, str]:

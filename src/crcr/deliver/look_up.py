@@ -57,7 +57,7 @@ class LookUp:
                 raise
             log.info("actions_not_readable", downstream=str(question.downstream), error=str(refusal))
             await self._lookups.not_readable(question, self._clock.now())
-            return True
+            settled = not question.gates  # the gate is red for it; a right that comes later must mend that
         waited = self._clock.now() - effect.first_attempt_at
         if not settled and waited < _PATIENCE:
             raise NotYet(

@@ -305,6 +305,7 @@ def _question(upstream: RepoName, dispatch: Row, runs: list[Row], unchecked: lis
         sent_at=from_us(dispatch["sent_at"] or dispatch["attempted_at"]),
         runs=known,
         wants_list=dispatch["level"] >= Level.L3 or not any(row["reported"] for row in runs),
+        gates=dispatch["level"] >= Level.L4,
     )
 
 

@@ -204,6 +204,7 @@ def _dispatch(row: Row, queued: list[Row], jobs: list[Row]) -> DispatchLine:
         created_at=from_us(row["created_at"]),
         sent_at=from_us_or_none(row["sent_at"]),
         superseded_at=from_us_or_none(row["superseded_at"]),
+        answer=row["answer"],
         effects=tuple(_effect(each) for each in queued if each["target"] == key),
         jobs=tuple(_job(each) for each in jobs if each["downstream"] == key),
     )

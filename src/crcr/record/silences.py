@@ -13,6 +13,7 @@ from crcr.errors import NoAllowlist
 from crcr.record.allowlists import Allowlists
 from crcr.record.database import Database, Tx
 from crcr.record.effect_rows import add_once
+from crcr.record.log_rows import note_change
 from crcr.record.lookups import look_up
 from crcr.record.statement import Statement
 from crcr.record.times import to_us
@@ -89,6 +90,8 @@ class Silences:
                     asked += 1
                 else:
                     await tx.run(_NOT_LISTENING, delivery=row["delivery"], **where)
+                    about = {"downstream": entry.name.key, "delivery": row["delivery"]}
+                    await note_change(tx, upstream, "dispatch", now=now, **about)
             return asked
 
         found = await self._database.glance(

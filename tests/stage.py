@@ -4,11 +4,15 @@ Both sides speak HTTP to each other through ASGI transports, so nothing is stubb
 that is due, and nothing ever sleeps. Leaving the stage fails the test on anything unexpected on either side.
 """
 
+import atexit
 import json
+import shutil
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import cache
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import httpx
@@ -18,6 +22,7 @@ from clock import ManualClock
 from crcr.app import Edge
 from crcr.decide.model import RepoName
 from crcr.front import build_app
+from crcr.record.migrate import migrate
 from crcr.settings import Settings, load_settings
 from crcr.sim.github import GitHub, JobSpec, Workflow
 from crcr.wiring import Seams, Services, build
@@ -43,6 +48,7 @@ class Stage:
         self.http: httpx.AsyncClient
 
     async def open(self, settings: Settings) -> None:
+        place_empty_database(settings.database.path)
         seams = Seams(
             clock=self.clock, http=self._github_http, chance=lambda: 0.5, on_crash=self.crashes.append
         )
@@ -104,6 +110,21 @@ class Stage:
     def _github_http(self, _: str) -> httpx.AsyncClient:
         others = {f"all://{host}": httpx.ASGITransport(app) for host, app in self.outside.items()}
         return httpx.AsyncClient(transport=httpx.ASGITransport(self.github.app), mounts=others)
+
+
+@cache
+def _empty_database() -> Path:
+    """A database with the schema and nothing in it, made once for all stages of a process."""
+    path = Path(mkdtemp(prefix="crcr-test-")) / "empty.db"
+    atexit.register(shutil.rmtree, path.parent, ignore_errors=True)
+    migrate(path)
+    return path
+
+
+def place_empty_database(path: Path) -> None:
+    """Running every migration for every test would take longer than most of the tests."""
+    if not path.exists():
+        shutil.copyfile(_empty_database(), path)
 
 
 def settings_for(folder: Path, github: GitHub, allowlist: Path | str | None, **more: str) -> Settings:

@@ -18,13 +18,13 @@ from crcr.record.acts import Acts
 from crcr.record.allowlists import Allowlists
 from crcr.record.database import Database, Tx
 from crcr.record.inbox import Inbox
-from crcr.record.migrate import migrate
 from crcr.record.outbox import Outbox
 from crcr.record.publishing import Publishing
 from crcr.record.signals import Signals
 from crcr.record.sqlite import SqliteDatabase
 from crcr.record.statement import Statement
 from crcr.record.targets import Targets
+from stage import place_empty_database
 
 CORE, OTHER = RepoName("pytorch-like/core"), RepoName("other-up/stream")
 UPSTREAMS = (CORE, OTHER)
@@ -35,7 +35,7 @@ OpenDatabase = Callable[[], Database]
 
 def _sqlite(folder: Path) -> OpenDatabase:
     path = folder / "contract.db"
-    migrate(path)
+    place_empty_database(path)
     return lambda: SqliteDatabase(path, Signals())
 
 

@@ -3,17 +3,27 @@
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import create_engine
+from sqlalchemy import create_engine, text
 
+from crcr.decide.gate import GateState, Policy, judge_gate
+from crcr.decide.model import RepoName
 from crcr.errors import StoreUnavailable
+from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.record import schema_gate  # noqa: F401 - its tables are part of the metadata
-from crcr.record.migrate import head, migrate
+from crcr.record.commit_facts import load_commit
+from crcr.record.migrate import _config, head, migrate
 from crcr.record.schema import metadata
+from crcr.record.signals import Signals
+from crcr.record.sqlite import SqliteDatabase
+from crcr.record.times import from_us
 
 
 def test_the_steps_lead_to_the_schema_that_the_code_has(tmp_path: Path) -> None:
@@ -52,3 +62,119 @@ def test_a_file_that_is_no_database_is_told_so_and_left_alone(tmp_path: Path) ->
 def test_every_table_but_those_of_the_whole_app_has_the_upstream_in_its_keys_or_its_rows() -> None:
     without = {table.name for table in metadata.sorted_tables if "upstream" not in table.c}
     assert without == {"recovered", "watermarks"}
+
+
+# From the first schema on
+
+AT = 1_767_225_600_000_000
+UP, DOWN, HEAD, GUID = "pytorch-like/core", "org/gating", "a" * 40, "00000000-0000-0000-0000-000000000001"
+OF_DISPATCH = {"delivery": GUID, "upstream": UP, "downstream": DOWN}
+OF_RUN = {**OF_DISPATCH, "workflow": "ci.yml", "run_id": "7", "workflow_name": "CI"}
+OF_JOB = {
+    **OF_RUN,
+    "reported_name": "build",
+    "job_name": "build",
+    "level": 4,
+    "event": "pull_request",
+    "number": 1,
+    "head_sha": HEAD,
+    "in_progress_at": AT,
+    "completed_at": AT,
+    "silent_at": AT,
+    "state": "completed",
+    "trusted": "{}",
+    "untrusted": b"{}",
+}
+OF_PULL = {"upstream": UP, "number": 1, "head_sha": HEAD}
+LEFT: list[tuple[str, dict[str, Any]]] = [
+    ("upstreams", {"upstream": UP, "name": UP, "created_at": AT}),
+    ("repositories", {"upstream": UP, "downstream": DOWN, "name": "Org/Gating", "repository_id": 5}),
+    (
+        "pulls",
+        {
+            **OF_PULL,
+            "updated_at": AT,
+            "is_open": 1,
+            "draft": 0,
+            "labels": "[]",
+            "base_ref": "main",
+            "title": "Fix it",
+            "author": "ann",
+        },
+    ),
+    (
+        "deliveries",
+        {
+            **OF_PULL,
+            "guid": GUID,
+            "event": "pull_request",
+            "action": "opened",
+            "state": "accepted",
+            "source": "webhook",
+            "received_at": AT,
+            "body_bytes": 2,
+            "body": b"{}",
+        },
+    ),
+    (
+        "dispatches",
+        {
+            **OF_DISPATCH,
+            **OF_PULL,
+            "level": 4,
+            "state": "sent",
+            "event": "pull_request",
+            "action": "opened",
+            "lane": "pull/1",
+            "created_at": AT,
+            "attempted_at": AT,
+            "sent_at": AT,
+        },
+    ),
+    ("runs", {**OF_RUN, "issuer": "github", "first_seen_at": AT}),
+    ("jobs", {**OF_JOB, "attempt": 1, "conclusion": "failure"}),
+    ("jobs", {**OF_JOB, "attempt": 2, "conclusion": "success"}),
+    ("jobs", {**OF_JOB, "attempt": 1, "job_name": "test", "reported_name": "test", "conclusion": "success"}),
+]
+"""What a relay of the first schema knows of one pull request: its run has failed once and passed the second time."""
+LISTED = "L4:\n  - Org/Gating: {oncalls: [bob], jobs: [build, test]}\n"
+
+
+def leave_rows_of_the_first_schema(path: Path) -> None:
+    engine = create_engine(f"sqlite:///{path}")
+    with engine.begin() as connection:
+        command.upgrade(_config(connection), "0001")
+        for table, row in LEFT:
+            columns, marks = ", ".join(row), ", ".join(f":{name}" for name in row)
+            connection.execute(text(f"INSERT INTO {table} ({columns}) VALUES ({marks})"), row)  # noqa: S608
+    engine.dispose()
+
+
+def test_every_row_of_the_first_schema_is_still_there_after_the_second(tmp_path: Path) -> None:
+    path = tmp_path / "crcr.db"
+    leave_rows_of_the_first_schema(path)
+    assert migrate(path) == ("0001", head())
+    with closing(sqlite3.connect(path)) as connection:
+        for table, row in LEFT:
+            where = " AND ".join(f"{name} = :{name}" for name in row)
+            found = connection.execute(f"SELECT count(*) FROM {table} WHERE {where}", row)  # noqa: S608
+            assert found.fetchone() == (1,), table
+
+
+async def test_what_the_first_schema_left_is_judged_like_anything_else(tmp_path: Path) -> None:
+    path = tmp_path / "crcr.db"
+    leave_rows_of_the_first_schema(path)
+    migrate(path)
+    database, allowlist = SqliteDatabase(path, Signals()), read_allowlist(LISTED).allowlist
+    assert allowlist is not None
+    now = from_us(AT) + timedelta(hours=1)
+    commit = await database.read(lambda tx: load_commit(tx, RepoName(UP), HEAD, allowlist, now))
+    await database.close()
+    [backend] = commit.subjects[0].backends
+
+    assert [(job.name, job.attempt, job.conclusion) for job in backend.counted_jobs] == [
+        *(("build", 2, "success"), ("test", 1, "success"))
+    ]
+    assert [(run.attempt, run.over) for run in backend.runs] == [(2, False)]
+    policy = Policy(gate_timeout=timedelta(hours=8), job_timeout=timedelta(hours=6))
+    assert judge_gate(commit, policy, now).state is GateState.PASSED

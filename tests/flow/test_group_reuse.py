@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from commanding import WAIVE, failing_pull
-from crcr.sim.github import Match, MergeGroup, PullRequest
+from crcr.sim.github import Match, PullRequest
 from gating import GATE, GATING, Stage, gate, gated, look, newest_run, open_pull, run_all, say, shown, start
 from queueing import move_base, queued, queued_together, settle, told
-from stage import UPSTREAM
 
 HOUR = 3600.0
 ONE = f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: [build, test]}}\n"
@@ -168,18 +167,14 @@ async def stranger_on(it: Stage, waived: PullRequest) -> PullRequest:
     return await open_pull(it, author="mallory", before_telling=take_its_commits)
 
 
-async def group_fails(it: Stage, group: MergeGroup) -> None:
-    assert told(it, GATING)[-1] == ("checks_requested", group.head_sha)
-    await run_all(it, build="failure")
-
-
 async def test_whoever_takes_a_waived_pull_requests_commits_does_not_get_its_waiver(tmp_path: Path) -> None:
     async with gated(tmp_path, ONE, downstreams=(GATING,)) as it:
         mine = await excused(it)
         theirs = await stranger_on(it, mine)
         await move_base(it)
         group = await queued(it, theirs)
-        await group_fails(it, group)
+        assert told(it, GATING) == [("checks_requested", group.head_sha)]
+        await run_all(it, build="failure")
 
         assert shown(it, GATE, group.head_sha) == ("completed", "failure", f"{GATING} failed (build)")
 

@@ -172,6 +172,18 @@ def test_an_unknown_word_is_told_all_commands(text: str) -> None:
         "<!--\nhidden\n-->\n/crcr status",
         "<!-->\n/crcr status",
         "/crcr\u00a0status",
+        # Backticks that nothing closes, or that close on a line of their own, make no code of what follows.
+        "`unmatched\n/crcr status",
+        "``a`\n/crcr status",
+        "`a` and `b`\n/crcr status",
+        "`open\n\n/crcr status\n\nclosed`",
+        "a `multi-line\nspan`\n/crcr status",
+        # HTML that quotes, and is over.
+        "<pre>\ncode\n</pre>\n/crcr status",
+        "<BLOCKQUOTE>said</blockquote>\n/crcr status",
+        "<code>a</code> <code>b</code>\n/crcr status",
+        "<details><summary>log</summary>\n\n/crcr status\n</details>",
+        "<prefix>\n/crcr status",
     ],
 )
 def test_a_line_of_its_own_is_found(body: str) -> None:
@@ -214,6 +226,20 @@ def test_a_line_of_its_own_is_found(body: str) -> None:
         "\u200b/crcr status",
         "/crcr\u200bstatus",
         "/\u0441rcr status",
+        "<pre>\n/crcr status\n</pre>",
+        "<pre>\n\n/crcr status",
+        "<PRE class='x'>\n/crcr status\n</PRE>",
+        "said <blockquote>\n/crcr status\n</blockquote>",
+        "<blockquote>\n\n/crcr status\n\n</blockquote>",
+        "<code>\n/crcr status\n</code>",
+        "<code>a</code> <code>\n/crcr status\n</code>",
+        "<script>\n/crcr status\n</script>",
+        "<style>\n/crcr status",
+        "<textarea>\n/crcr status",
+        "<pre><!-- a -->\n/crcr status\n</pre>",
+        "`\n/crcr status\n`",
+        "see `a\n/crcr status\nb` there",
+        "``a ` b\n/crcr status\n``",
     ],
 )
 def test_what_a_reader_does_not_see_as_a_command_is_none(body: str) -> None:

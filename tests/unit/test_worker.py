@@ -8,7 +8,7 @@ import pytest
 from clock import ManualClock, settle
 from crcr.decide.effects import ClaimedEffect, Failure
 from crcr.decide.model import EffectKind
-from crcr.decide.retry import TryAgain
+from crcr.decide.retry import FIRST_PAUSE_S, TRIPS_AT, TryAgain
 from crcr.deliver.worker import Worker
 from crcr.errors import NotFound, OutsideLimited, OutsideRefused, OutsideUnreachable, OutsideUnsure
 from made import NOW, UPSTREAM
@@ -35,6 +35,9 @@ class OneEffect:
         self._waiting = [self.effect]
         self.released: list[ClaimedEffect] = []
         self.failures: list[Failure] = []
+
+    def put(self) -> None:
+        self._waiting = [self.effect]
 
     async def claim(self, most: int, now: datetime) -> list[ClaimedEffect]:
         claimed, self._waiting = self._waiting[:most], []
@@ -117,3 +120,59 @@ async def test_each_fault_leads_to_its_own_decision(
     await work(outbox, error)
     [failure] = outbox.failures
     assert (isinstance(failure.decision, TryAgain), failure.unsure, failure.counts) == (again, unsure, counts)
+
+
+class OneTarget:
+    """A worker whose effects all go to the same target."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock(NOW)
+        self._outbox = OneEffect(timedelta(days=1))
+        self._result: Exception | bool = True
+        self._begun = False
+        handlers = {EffectKind.SEND_DISPATCH: self._handle}
+        self._worker = Worker(self._outbox, handlers, clock=self.clock, chance=lambda: 0.5, tally=Counted())
+
+    async def _handle(self, _: ClaimedEffect) -> bool:
+        self._begun = True
+        if isinstance(self._result, Exception):
+            raise self._result
+        return self._result
+
+    async def meets(self, result: Exception | bool) -> bool:
+        """One more effect, with this result; whether it was begun at all."""
+        self._result, self._begun = result, False
+        self._outbox.put()
+        await self._worker.drain()
+        return self._begun
+
+
+AWAY = OutsideUnreachable("refused")
+
+
+async def test_an_effect_that_was_pointless_does_not_make_a_failing_target_look_well() -> None:
+    target = OneTarget()
+    for _ in range(TRIPS_AT - 1):
+        await target.meets(AWAY)
+    await target.meets(False)
+    assert await target.meets(AWAY)
+    assert not await target.meets(True)
+
+
+async def test_an_effect_that_was_pointless_does_not_hold_back_the_next_one() -> None:
+    target = OneTarget()
+    for _ in range(TRIPS_AT):
+        await target.meets(AWAY)
+    target.clock.advance(FIRST_PAUSE_S)
+    assert await target.meets(False)
+    assert await target.meets(AWAY)
+    assert not await target.meets(True)
+
+
+async def test_an_effect_that_was_done_shows_that_the_target_is_well() -> None:
+    target = OneTarget()
+    for _ in range(TRIPS_AT - 1):
+        await target.meets(AWAY)
+    await target.meets(True)
+    assert await target.meets(AWAY)
+    assert await target.meets(True)

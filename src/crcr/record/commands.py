@@ -213,7 +213,10 @@ class Commands:
         if await self._desk.retry(scene.tx, scene.upstream, head_sha, wanted.downstream, scene.now):
             return _DONE
         if wanted.downstream is None:
-            return _Reply(ok=False, words="there is nothing to run again: no backend of L3 or L4 fails here")
+            return _Reply(
+                ok=False,
+                words="there is nothing to run again: no backend of L3 or L4 fails here, or it is suspended",
+            )
         words = (
             f"{code(str(wanted.downstream))} has nothing to run again on this commit, or is not at L3 or L4"
         )

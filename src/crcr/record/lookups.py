@@ -44,7 +44,7 @@ _RUNS = Statement(
 )
 _KNOWN_RUN = Statement(
     text(
-        "SELECT delivery FROM runs WHERE run_id = :run_id AND upstream = :upstream AND downstream = :downstream"
+        "SELECT delivery, reported FROM runs WHERE run_id = :run_id AND upstream = :upstream AND downstream = :downstream"
     )
 )
 _SENT = Statement(
@@ -151,24 +151,31 @@ class Lookups:
             dispatch = await tx.one(_DISPATCH, **question.key)
             if dispatch is None:
                 return True
-            mine = [run for run in seen if not await self._in_question(tx, question, run)]
+            found = tuple([run for run in seen if not await self._is_anothers(tx, question, run)])
+            mine = [run for run in found if not await self._in_question(tx, question, run)]
             for run in mine:
                 await see_run(tx, dispatch, run, now)
             entry = (await self._allowlists.in_force(tx, question.upstream)).find(question.downstream)
             silent_at = now + self._patience(entry)
             asked = {str(run.run_id) for run in question.runs}
             for row in await tx.all(_RUNS, **question.key):
-                if row["run_id"] in asked and not any(str(run.run_id) == row["run_id"] for run in seen):
+                if row["run_id"] in asked and not any(str(run.run_id) == row["run_id"] for run in found):
                     await self._forget_run(tx, row, now)
                 else:
-                    await self._settle_run(tx, row, seen, jobs, now, silent_at=silent_at)
+                    await self._settle_run(tx, row, found, jobs, now, silent_at=silent_at)
             # A list with a run that may be ours, and is not over, does not show that all of ours are.
-            doubtful = any(run not in mine and not run.is_over for run in seen)
-            await self._note_answer(tx, question, seen, None if doubtful else listed, now)
+            doubtful = any(run not in mine and not run.is_over for run in found)
+            await self._note_answer(tx, question, found, None if doubtful else listed, now)
             await self._tell(tx, dispatch, now)
             return await self._is_settled(tx, question, entry)
 
         return await self._database.write(unit)
+
+    async def _is_anothers(self, tx: Tx, question: Question, run: ActionsRun) -> bool:
+        """Whether its own signed reports say that it answers another delivery, whatever its name holds."""
+        where = {name: question.key[name] for name in ("upstream", "downstream")}
+        bound = await tx.one(_KNOWN_RUN, run_id=str(run.run_id), **where)
+        return bound is not None and bool(bound["reported"]) and bound["delivery"] != question.delivery
 
     async def _in_question(self, tx: Tx, question: Question, run: ActionsRun) -> bool:
         """Whether a run that nobody has reported from may answer another delivery: names hold what people wrote."""

@@ -77,18 +77,20 @@ async def ask_again(
 ) -> int:
     """Write down what is to run again, with the effects that ask for it; return how much that is."""
     downstream = backend.name.key
+    asked = 0
     for again in wanted:
         if isinstance(again, Redispatch):
-            await send_again(tx, upstream, subject.delivery, downstream, now)
+            asked += await send_again(tx, upstream, subject.delivery, downstream, now)
         else:
             key = {"run_id": again.run_id, "upstream": upstream.key, "downstream": downstream}
             await tx.run(_ASKED, at=to_us(now), **key)
             await add_once(tx, _effect(upstream, downstream, subject.delivery, again.run_id, now))
-    return len(wanted)
+            asked += 1
+    return asked
 
 
 async def send_again(tx: Tx, upstream: RepoName, delivery: str, downstream: str, now: datetime) -> bool:
-    """Dispatch a delivery once more; False when its body is no longer kept."""
+    """Dispatch a delivery once more; False when its body is no longer kept, or its backend is suspended."""
     key = {"delivery": delivery, "upstream": upstream.key, "downstream": downstream}
     row = await tx.one(_DISPATCH, **key)
     if row is None or not row["can_be_sent"]:

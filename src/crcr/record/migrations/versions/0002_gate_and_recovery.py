@@ -189,3 +189,11 @@ def upgrade() -> None:
     op.add_column("runs", sa.Column("rerun_at", sa.BigInteger(), nullable=True))
     op.add_column("upstreams", sa.Column("gate_since", sa.BigInteger(), nullable=True))
     # ### end Alembic commands ###
+    # Attempts were known by their jobs alone: a run is at the highest that reported, since its first report.
+    op.execute(
+        "UPDATE runs SET (attempt, attempt_at) = (SELECT j.attempt, min(j.in_progress_at) FROM jobs j"
+        " WHERE j.delivery = runs.delivery AND j.upstream = runs.upstream AND j.downstream = runs.downstream"
+        " AND j.workflow = runs.workflow AND j.run_id = runs.run_id GROUP BY j.attempt ORDER BY j.attempt DESC LIMIT 1)"
+        " WHERE EXISTS (SELECT 1 FROM jobs j WHERE j.delivery = runs.delivery AND j.upstream = runs.upstream"
+        " AND j.downstream = runs.downstream AND j.workflow = runs.workflow AND j.run_id = runs.run_id AND j.attempt > 1)"
+    )

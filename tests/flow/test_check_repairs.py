@@ -1,0 +1,115 @@
+"""Checks that are gone at GitHub, and writes when there are few: what matters is shown, and shown first."""
+
+from pathlib import Path
+
+from checking import GATES, asked, checks_of, ever, jobs_named, state
+from crcr.sim.github import Match, PullRequest, WorkflowRun
+from gating import GATE, GATING, Stage, check, finish, gate, gated, newest_run, open_pull, run_all, start
+
+MANY = f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: ['job *']}}\n"
+BACKEND = f"crcr/{GATING}"
+CHECKS = Match(path="*/check-runs*")
+
+
+def lose_check(it: Stage, name: str, sha: str) -> None:
+    """GitHub knows the check no more, as after the App was made anew."""
+    gone = check(it, name, sha)
+    it.github.faults.answer(404, on=Match("PATCH", f"*/check-runs/{gone.id}"))
+
+
+def parked(it: Stage) -> list[dict[str, object]]:
+    return it.rows("SELECT target, last_error FROM effects WHERE state = 'parked'")
+
+
+# Checks that are gone
+
+
+async def test_another_check_takes_the_place_of_one_that_github_has_no_more(tmp_path: Path) -> None:
+    async with gated(tmp_path, GATES) as it:
+        pull = await open_pull(it)
+        for name in (GATE, BACKEND):
+            lose_check(it, name, pull.head_sha)
+        await run_all(it)
+
+        assert ever(it, GATE, pull.head_sha) == ["in_progress", "success"]
+        assert state(it, BACKEND, pull.head_sha) == "success"
+        assert parked(it) == []
+
+
+async def test_a_check_that_is_gone_is_not_made_anew_to_be_ended(tmp_path: Path) -> None:
+    async with gated(tmp_path, GATES) as it:
+        pull = await open_pull(it)
+        for name in (GATE, BACKEND):
+            lose_check(it, name, pull.head_sha)
+        made = len(asked(it, "POST"))
+        it.clock.advance(1)
+        await it.github.close_pr(pull)
+        await it.act()
+        await it.services.reconciler.run(thorough=True)
+        tried = len(asked(it, "PATCH"))
+        await it.pass_time(3600)
+
+        assert (len(asked(it, "POST")), parked(it)) == (made, [])
+        assert len(asked(it, "PATCH")) == tried
+
+
+# Few points
+
+
+async def two_begun(it: Stage) -> tuple[PullRequest, WorkflowRun]:
+    """A pull request of which two jobs run and a third waits."""
+    it.github.repository(GATING).workflows = [jobs_named(*(f"job {number}" for number in range(3)))]
+    pull = await open_pull(it)
+    run = newest_run(it)
+    await start(it, run, "job 0", "job 1")
+    await it.pass_time(61)
+    return pull, run
+
+
+async def spend_the_minute(it: Stage, writes: int) -> None:
+    """So many checks are made for others that little of the minute's points is left."""
+    before = len(asked(it, "POST"))
+    while len(asked(it, "POST")) < before + writes:
+        await open_pull(it, files=["src/other.py"])
+
+
+def summary(it: Stage, sha: str) -> str:
+    return str(check(it, GATE, sha).output["summary"])
+
+
+async def test_details_of_an_open_check_wait_when_points_are_short_and_a_result_does_not(
+    tmp_path: Path,
+) -> None:
+    async with gated(tmp_path, MANY) as it:
+        pull, run = await two_begun(it)
+        await spend_the_minute(it, 76)
+        before = summary(it, pull.head_sha)
+        await finish(it, run, **{"job 0": "success"})
+        assert state(it, checks_of(GATING, "job 0")[1], pull.head_sha) == "success"
+        assert summary(it, pull.head_sha) == before
+        await finish(it, run, **{"job 1": "failure"})
+
+        assert (gate(it, pull), state(it, BACKEND, pull.head_sha)) == ("failure", "failure")
+
+
+async def test_details_that_waited_are_shown_once_there_are_points_again(tmp_path: Path) -> None:
+    async with gated(tmp_path, MANY) as it:
+        pull, run = await two_begun(it)
+        await spend_the_minute(it, 76)
+        before = summary(it, pull.head_sha)
+        await finish(it, run, **{"job 0": "success"})
+        await it.pass_time(61)
+
+        assert summary(it, pull.head_sha) != before
+
+
+async def test_a_new_fact_hastens_what_waits_to_be_published(tmp_path: Path) -> None:
+    async with gated(tmp_path, GATES) as it:
+        pull = await open_pull(it)
+        run = newest_run(it)
+        away = it.github.faults.answer(502, on=CHECKS)
+        await start(it, run)
+        it.github.faults.remove(away)
+        await finish(it, run)
+
+        assert gate(it, pull) == "success"

@@ -30,7 +30,7 @@ from stage import UPSTREAM, Stage, stage
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
-WALKS = int(os.environ.get("CRCR_CHAOS_WALKS", "24"))
+WALKS = int(os.environ.get("CRCR_CHAOS_WALKS", "36"))
 SEED = int(os.environ.get("CRCR_CHAOS_SEED", "1"))
 STEPS = 70
 READING = "org/reading"

@@ -22,7 +22,7 @@ from checking import (
     state,
     states,
 )
-from crcr.sim.github import Faults
+from crcr.sim.github import Faults, Match
 from gating import (
     GATE,
     GATING,
@@ -278,3 +278,19 @@ async def test_checks_are_written_with_the_upstreams_own_installation(tmp_path: 
 
         mine = it.github.installation(UPSTREAM).id
         assert {call.installation_id for call in asked(it, "POST") + asked(it, "PATCH")} == {mine}
+
+
+async def test_a_check_that_github_refuses_keeps_none_of_the_others_back(tmp_path: Path) -> None:
+    async with gated(tmp_path) as it:
+        pull = await open_pull(it)
+        it.github.faults.answer(
+            422, on=Match("POST", f"/repos/{UPSTREAM}/check-runs"), times=1, message="Validation Failed"
+        )
+        await start(it, newest_run(it))
+        jobs = {name for name in names(it, pull.head_sha) if name.startswith(f"crcr/{GATING}/")}
+        assert len(jobs) == 1
+
+        await it.services.reconciler.run()
+        await it.act()
+        assert f"crcr/{GATING}/CI/build" in names(it, pull.head_sha)
+        assert f"crcr/{GATING}/CI/test" in names(it, pull.head_sha)

@@ -148,3 +148,12 @@ def test_what_github_says_is_believed() -> None:
     assert (told.head_sha, told.previous_sha, told.is_open) == (C, B, False)
     assert (told.head_at, told.labels) == (T + 9 * SECOND, ("old",))
     assert believe(OPEN_B, PullFacts(B, is_open=True, updated_at=T)).previous_sha == A
+
+
+def test_of_two_labels_set_within_one_second_both_are_known_whichever_comes_first() -> None:
+    one = replace(EVENT, action="labeled", labels=("bug",))
+    both = replace(EVENT, action="labeled", labels=("bug", "ciflow/crcr/npu"))
+
+    after = touch(one, touch(both, None))
+    assert after is not None
+    assert set(after.labels) == {"bug", "ciflow/crcr/npu"}

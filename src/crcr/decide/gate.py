@@ -45,10 +45,12 @@ class GateState(StrEnum):
 
 
 _STANDINGS = tuple(Standing)
+_OPEN = (Standing.WAITING, Standing.HELD)
+_PASSING = (Standing.WAIVED, Standing.EXCUSED, Standing.NOT_CONCERNED, Standing.PASSED)
 _GATE_OF = {
     **dict.fromkeys(BLOCKED, GateState.FAILED),
-    **dict.fromkeys((Standing.WAITING, Standing.HELD), GateState.PENDING),
-    **dict.fromkeys(_STANDINGS[6:], GateState.PASSED),
+    **dict.fromkeys(_OPEN, GateState.PENDING),
+    **dict.fromkeys(_PASSING, GateState.PASSED),
 }
 
 
@@ -145,9 +147,6 @@ def judge_backend(
         deadline=deadline,
         recheck_at=_recheck_at(backend, deadline, now) if waits else None,
     )
-
-
-# What counts
 
 
 def _deadline(backend: Backend, policy: Policy) -> datetime | None:

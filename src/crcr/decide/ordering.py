@@ -71,6 +71,9 @@ def touch(event: PullRequest, known: Pull | None) -> Pull | None:
     if event.updated_at < known.updated_at:
         return None
     after = _from(event)
+    if event.action == "labeled" and event.updated_at == known.updated_at:
+        # Bots set several labels within one second, and each event has those of its own moment.
+        after = replace(after, labels=tuple(dict.fromkeys((*known.labels, *event.labels))))
     return replace(
         after,
         head_sha=known.head_sha,

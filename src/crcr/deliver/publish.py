@@ -47,13 +47,25 @@ class PublishChecks:
         wanted = await self._checks.to_publish(effect.upstream, head_sha, tier, self._clock.now())
         if not wanted:
             return False
+        done = await self._publish_all(effect, tier, wanted)
+        return done or await self(effect)
+
+    async def _publish_all(self, effect: ClaimedEffect, tier: Tier, wanted: list[CheckToPublish]) -> bool:
+        """Make every check so; one that GitHub refuses keeps none of the others back."""
         where = await self._upstreams.target(effect.upstream)
         retried = effect.attempts > 1
-        done = [
-            await self._publish(where, check, keep=KEEP_MINOR if check.minor else KEEP[tier], retried=retried)
-            for check in wanted
-        ]
-        return all(done) or await self(effect)
+        done, refused = True, None
+        for check in wanted:
+            keep = KEEP_MINOR if check.minor else KEEP[tier]
+            try:
+                done &= await self._publish(where, check, keep=keep, retried=retried)
+            except OutsideRefused as refusal:
+                if refusal.status == 401:
+                    raise
+                refused = refused or refusal
+        if refused is not None:
+            raise refused
+        return done
 
     async def _publish(self, where: Target, check: CheckToPublish, *, keep: int, retried: bool) -> bool:
         """Make one check so; False when it was completed unheard and another must take its place."""

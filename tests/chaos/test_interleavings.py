@@ -31,6 +31,7 @@ WORKFLOWS = [
     for name in ("ci", "more")
 ]
 TIMEOUT_S = 6 * 3600.0
+PATIENCE_S = 3600.0
 FROM_BEST_TO_WORST = ("success", "cancelled", "failure")
 FIELDS = (
     *("state", "first_conclusion", "conclusion", "disputed_conclusion", "disputed", "late", "superseded"),
@@ -58,6 +59,7 @@ class Row:
     late: int = 0
     superseded: int = 0
     execution_s: float | None = None
+    asked_at: float | None = None
 
 
 @dataclass(frozen=True)
@@ -159,8 +161,13 @@ class Model:
         return "conflicting_result"
 
     def sweep(self) -> None:
+        """A silent job is asked about; nobody answers here, so after an hour it has timed out."""
         for row in self.rows.values():
-            if row.state == "in_progress" and row.started_at + TIMEOUT_S <= self.now:
+            if row.state != "in_progress":
+                continue
+            if row.asked_at is None:
+                row.asked_at = self.now if row.started_at + TIMEOUT_S <= self.now else None
+            elif row.asked_at + PATIENCE_S <= self.now:
                 row.state = "timed_out"
                 self.transitions += 1
 

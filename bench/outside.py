@@ -63,6 +63,8 @@ class Outside:
         if path.endswith("/access_tokens"):
             expires = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 3600))
             return 201, json.dumps({"token": f"ghs_{self._id(path)}", "expires_at": expires}).encode()
+        if path.endswith("/hook/deliveries"):
+            return 200, b"[]"
         name = "/".join(path.split("/")[2:4])
         owner = {"id": self._id(name.split("/")[0]), "login": name.split("/")[0]}
         return 200, json.dumps({"id": self._id(name), "full_name": name, "owner": owner}).encode()

@@ -66,9 +66,10 @@ _OPEN = Statement(
             "in_progress_at",
             "silent_at",
         ),
-        *("queue_s", "trusted", "untrusted", "verification"),
+        *("queue_s", "trusted", "untrusted"),
     ).on_conflict_do_nothing()
 )
+_SELF_REPORTED = Statement(update(jobs).where(BY_KEY).values(verification=Verification.SELF_REPORTED.value))
 _CLOSE = Statement(
     update(jobs)
     .where(BY_KEY, jobs.c.state != "completed")
@@ -135,14 +136,10 @@ async def open_job(tx: Tx, row: JobRow, report: Report, outcome: OpenJob, now: d
         queue_s=outcome.queue_s,
         trusted=row.trusted(outcome.queue_s, None),
         untrusted=report.untrusted,
-        verification=_verification(row.identity).value,
     )
+    if row.identity.kind is not IssuerKind.GITHUB:
+        await tx.run(_SELF_REPORTED, **row.key)
     return row
-
-
-def _verification(identity: Identity) -> Verification:
-    on_github = identity.kind is IssuerKind.GITHUB
-    return Verification.UNCHECKED if on_github else Verification.SELF_REPORTED
 
 
 async def close_job(tx: Tx, row: JobRow, report: Report, outcome: CloseJob, now: datetime) -> JobRow:

@@ -22,8 +22,8 @@ from crcr.record.times import from_us, from_us_or_none
 _DISPATCH = Statement(
     text(
         "SELECT d.upstream, d.delivery, d.downstream, d.level, d.state, d.event, d.number, d.head_sha, d.lane, d.test,"
-        " d.unsure, d.attempted_at, d.sent_at, CASE WHEN n.reported = 1 THEN n.delivery END AS run_delivery,"
-        " n.superseded AS run_superseded, n.rerun_from, n.rerun_at,"
+        " d.unsure, d.attempted_at, d.sent_at, d.answer, CASE WHEN n.reported = 1 THEN n.delivery END AS run_delivery,"
+        " n.superseded AS run_superseded, n.reported AS run_reported, n.rerun_from, n.rerun_at,"
         " r.repository_id, r.owner_id, r.confirmed, r.suspended_at,"
         " (SELECT max(v.version) FROM allowlist_versions v WHERE v.upstream = d.upstream AND v.good = 1) AS version"
         " FROM dispatches d LEFT JOIN runs n ON n.run_id = :run_id AND n.downstream = d.downstream"
@@ -124,6 +124,11 @@ class ReportContext:
     @property
     def upstream(self) -> RepoName:
         return self.standing.upstream
+
+    @property
+    def run_was_told(self) -> bool:
+        """Whether GitHub told of the run before it reported itself."""
+        return self.dispatch is not None and self.dispatch["run_reported"] == 0
 
     @property
     def speaks(self) -> bool:

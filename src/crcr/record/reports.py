@@ -51,21 +51,19 @@ _RAISED = Statement(
 )
 
 
-_RUN = inserting(
-    runs,
-    *("upstream", "downstream", "run_id", "delivery", "workflow", "workflow_name", "issuer"),
-    *("superseded", "first_seen_at", "attempt", "attempt_at"),
+_BIND_RUN = Statement(
+    inserting(
+        runs,
+        *("upstream", "downstream", "run_id", "delivery", "workflow", "workflow_name", "issuer"),
+        *("superseded", "first_seen_at"),
+    ).on_conflict_do_nothing()
 )
 # GitHub may have told of the run before it reported; its own signed word about its delivery counts.
-_BIND_RUN = Statement(
-    _RUN.on_conflict_do_update(
-        index_elements=["run_id", "upstream", "downstream"],
-        set_={
-            **{name: _RUN.excluded[name] for name in ("delivery", "workflow", "workflow_name", "issuer")},
-            "superseded": _RUN.excluded.superseded,
-            "reported": 1,
-        },
-        where=runs.c.reported == 0,
+_ADOPT_RUN = Statement(
+    text(
+        "UPDATE runs SET delivery = :delivery, workflow = :workflow, workflow_name = :workflow_name,"
+        " issuer = :issuer, superseded = :superseded, reported = 1"
+        " WHERE run_id = :run_id AND upstream = :upstream AND downstream = :downstream AND reported = 0"
     )
 )
 _NEW_ATTEMPT = Statement(
@@ -257,20 +255,8 @@ class Reports:
             binding = Binding(identity.repository_id, identity.owner_id, confirmed=False)
             await self._targets.bind(tx, upstream, identity.repository, binding, now)
         if context.facts.run_delivery is None:
-            await tx.run(
-                _BIND_RUN,
-                **key,
-                run_id=context.report.run_id,
-                workflow=context.workflow,
-                workflow_name=context.report.workflow_name,
-                issuer=identity.kind.value,
-                superseded=int(outcome.superseded),
-                first_seen_at=to_us(now),
-                attempt=context.report.run_attempt,
-                attempt_at=to_us(now),
-            )
-            await tx.run(_ANSWERED, **key)
-        elif context.report.run_attempt > 1:
+            await self._bind_run(tx, context, outcome, now)
+        if context.report.run_attempt > 1:
             run = {name: key[name] for name in ("upstream", "downstream")}
             attempt = context.report.run_attempt
             await tx.run(_NEW_ATTEMPT, run_id=context.report.run_id, attempt=attempt, at=to_us(now), **run)
@@ -283,3 +269,19 @@ class Reports:
             await tx.run(_NO_RETRY, **key, lane=context.lane, at=to_us(now))
             await tx.run(_NOT_PARKED, **key, at=to_us(now))
         return await open_job(tx, context.job(outcome.job_name), context.report, outcome, now)
+
+    async def _bind_run(self, tx: Tx, context: ReportContext, outcome: OpenJob, now: datetime) -> None:
+        run = {
+            **context.key,
+            "run_id": context.report.run_id,
+            "workflow": context.workflow,
+            "workflow_name": context.report.workflow_name,
+            "issuer": context.identity.kind.value,
+            "superseded": int(outcome.superseded),
+        }
+        if context.run_was_told:
+            await tx.run(_ADOPT_RUN, **run)
+        else:
+            await tx.run(_BIND_RUN, first_seen_at=to_us(now), **run)
+        if context.dispatch is not None and context.dispatch["answer"] is not None:
+            await tx.run(_ANSWERED, **context.key)

@@ -51,8 +51,8 @@ check: lint types docs-check test-fast ## format, lint, types, architecture, doc
 docs-check: setup
 	$(BIN)/python -m crcr.docs --check
 
-test-fast: .venv/.dev $(NPM)/.done ## everything that needs no real process or browser
-	$(BIN)/pytest -q -n $(JOBS) -m "not slow"
+test-fast: .venv/.dev $(NPM)/.done ## rules, store contracts, simulator, documents: about a minute
+	$(BIN)/pytest -q -n $(JOBS) -m "not slow" --ignore=tests/flow
 
 test: .venv/.dev $(NPM)/.done ## everything, with real processes and a real browser
 	@command -v chromium >/dev/null || ./tools/debian-packages chromium

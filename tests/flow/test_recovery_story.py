@@ -59,7 +59,7 @@ async def restore(it: Stage, copy: Path) -> None:
     it.services = build(settings, Seams(clock=it.clock, http=it._github_http, chance=lambda: 0.5))
 
 
-async def test_one_missed_webhook_is_taken_up_and_its_downstreams_are_told(tmp_path: Path) -> None:
+async def test_fault_07_a_missed_webhook_is_taken_up_and_its_downstreams_are_told(tmp_path: Path) -> None:
     async with stage(tmp_path, TWO, downstreams=BOTH) as it:
         it.github.faults.webhooks.lose(times=1)
         pr = await it.github.open_pr(UPSTREAM)

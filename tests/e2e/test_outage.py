@@ -138,10 +138,14 @@ def check_that_each_was_processed_once(it: Outage, pulls: list[PullRequest]) -> 
     recovered = dict(it.rows("SELECT guid, outcome FROM recovered"))
     # What came while the log was read may have been fetched as well; it was here already.
     assert {recovered.pop(guid) for guid in recovered.keys() - missed} <= {"repeat"}
-    assert recovered.keys() == missed
     taken = Counter(guid for (guid,) in it.rows("SELECT guid FROM deliveries"))
     assert set(taken.values()) == {1}
-    assert {guid for guid, outcome in recovered.items() if outcome != "ignored"} == missed & taken.keys()
+    # The kill may fall between taking one and noting that it was: then its delivery says so.
+    interrupted = missed - recovered.keys()
+    assert interrupted <= taken.keys()
+    assert len(interrupted) <= 1
+    noted = {guid for guid, outcome in recovered.items() if outcome != "ignored"}
+    assert noted | interrupted == missed & taken.keys()
     for downstream in (GATING, REPORTING):
         sent = Counter(each.delivery_id for each in it.github.dispatches(downstream))
         assert set(sent.values()) == {1}

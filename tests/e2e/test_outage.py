@@ -23,7 +23,7 @@ from crcr.sim.server import serve
 from running import Running, crcr, free_port
 from stage import UPSTREAM, environment
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 GATING, REPORTING = "vendor/gating", "other/reporting"
 ALLOWLIST = f"L2:\n  - {REPORTING}\nL4:\n  - {GATING}: {{oncalls: [bob]}}\n"
@@ -147,20 +147,25 @@ def check_that_each_was_processed_once(it: Outage, pulls: list[PullRequest]) -> 
     noted = {guid for guid, outcome in recovered.items() if outcome != "ignored"}
     assert noted | interrupted == missed & taken.keys()
     for downstream in (GATING, REPORTING):
-        sent = Counter(each.delivery_id for each in it.github.dispatches(downstream))
-        assert set(sent.values()) == {1}
+        told = it.github.dispatches(downstream)
+        sent = Counter(each.delivery_id for each in told)
+        # What was under way when the relay was killed may arrive twice, and is marked so.
+        unsure = it.rows("SELECT delivery, downstream FROM dispatches WHERE unsure = 1")
+        assert {(guid, downstream) for guid, times in sent.items() if times > 1} <= set(unsure)
+        pulled = {each.delivery_id: each for each in told if each.event_type == "pull_request"}
         heads = Counter(
-            each.client_payload["payload"]["pull_request"]["head"]["sha"]
-            for each in it.github.dispatches(downstream)
-            if each.event_type == "pull_request"
+            each.client_payload["payload"]["pull_request"]["head"]["sha"] for each in pulled.values()
         )
         assert {heads[pull.head_sha] for pull in pulls} == {1}
         assert len(heads) == PULLS + 4  # and those of before the outage
 
 
 def idle(it: Outage) -> bool:
-    """Nothing is owed any more: what was missed is taken, and what followed from it is done."""
-    return not it.one("SELECT count(*) FROM effects WHERE state IN ('waiting', 'claimed')")
+    """Whoever is to be told has been told; checks may still wait for GitHub's limit on writes, a minute long."""
+    return not it.one(
+        "SELECT count(*) FROM effects WHERE state IN ('waiting', 'claimed')"
+        " AND kind NOT IN ('publish_checks', 'look_up')"
+    )
 
 
 async def test_five_hundred_webhooks_sent_while_the_relay_was_away_are_each_processed_once(

@@ -88,7 +88,7 @@ class Desk:
         for subject in commit.subjects:
             for backend in subject.backends:
                 if downstream in (None, backend.name) and _may_run_again(backend):
-                    judged = judge_backend(backend, subject.waivers, self._checks.timeouts, now)
+                    judged = judge_backend(backend, subject.waivers_at(now), self._checks.timeouts, now)
                     wanted = run_failed_again(judged)
                     if downstream is not None and not wanted:
                         wanted = run_again(backend)

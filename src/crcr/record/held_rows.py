@@ -87,14 +87,13 @@ async def ask_for_files(tx: Tx, upstream: RepoName, number: int, now: datetime) 
     """Have GitHub asked which files changed, for whatever waits for just that."""
     held = await held_of_pull(tx, upstream, number)
     for delivery in sorted({row["delivery"] for row in held if row["reason"] == PATHS}):
-        await add_once(tx, files_effect(upstream, delivery, f"pull/{number}", now))
-
-
-def files_effect(upstream: RepoName, delivery: str, lane: str, now: datetime) -> dict[str, object]:
-    lane = f"files/{lane}/{delivery}"
-    return effect_row(
-        upstream, EffectKind.ASK_FILES, target=upstream.key, lane=lane, delivery=delivery, now=now
-    )
+        lane = f"files/{delivery}"
+        await add_once(
+            tx,
+            effect_row(
+                upstream, EffectKind.ASK_FILES, target=upstream.key, lane=lane, delivery=delivery, now=now
+            ),
+        )
 
 
 async def settle_files(tx: Tx, upstream: RepoName, rows: list[Row], concerned: frozenset[str]) -> None:

@@ -13,16 +13,18 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Table, create_engine, insert
+from sqlalchemy import Connection, Engine, Table, create_engine, delete, insert
 
 from clock import ManualClock
 from crcr.decide.model import RepoName
+from crcr.decide.window import Kind
 from crcr.receive.allowlist_yaml import read_allowlist as check
-from crcr.record import schema, schema_gate
+from crcr.record import schema, schema_gate, schema_history
 from crcr.record.allowlists import Allowlists
 from crcr.record.publishing import Publishing
 from crcr.record.signals import Signals
 from crcr.record.sqlite import SqliteDatabase
+from crcr.record.sums_anew import sum_anew
 from crcr.record.targets import Targets
 from crcr.record.times import to_us
 from crcr.record.views import SqlViews
@@ -50,6 +52,13 @@ class World:
     def add(self, table: Table, *rows: dict[str, Any]) -> None:
         with self.engine.begin() as connection:
             _insert(connection, table, rows)
+
+    def sum_up(self) -> None:
+        """Work out the sums of the jobs and dispatches that are there: rows that go in by hand are in none."""
+        with self.engine.begin() as connection:
+            for table in (schema_history.hours, schema_history.job_days):
+                connection.execute(delete(table).where(table.c.kind != Kind.INGESTED.value))
+            sum_anew(connection)
 
     def ago(self, **by: float) -> int:
         return to_us(self.clock.now() - timedelta(**by))

@@ -26,6 +26,7 @@ from crcr.record.sqlite import SqliteDatabase
 from crcr.record.times import from_us
 
 
+@pytest.mark.filterwarnings("ignore:.*expression-based index")
 def test_the_steps_lead_to_the_schema_that_the_code_has(tmp_path: Path) -> None:
     assert migrate(tmp_path / "crcr.db") == (None, head())
     engine = create_engine(f"sqlite:///{tmp_path / 'crcr.db'}")

@@ -6,7 +6,11 @@ from pathlib import Path
 import pytest
 
 from crcr.decide.model import Conclusion, JobState, Level, RepoName
-from crcr.decide.views import BackendSummary, JobQuery, Span
+from crcr.decide.numbers import LeftOut
+from crcr.decide.views import BackendSummary, JobQuery
+from crcr.decide.views_backend import BackendPage, BackendQuery, Matrix
+from crcr.decide.views_log import DeliveryQuery
+from crcr.decide.window import Span
 from crcr.errors import BadRequest, NotFound
 from crcr.record import schema
 from show_world import OTHER, UPSTREAM, World, open_world
@@ -21,8 +25,14 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 
 async def numbers(world: World, name: RepoName = GOOD, span: Span = Span.FORTNIGHT) -> BackendSummary:
+    world.sum_up()
     summary = await world.views.summary(UPSTREAM, span, world.clock.now())
     return next(each for each in summary.backends if each.name == name)
+
+
+async def page_of(world: World, name: RepoName = GOOD) -> BackendPage:
+    world.sum_up()
+    return await world.views.backend(BackendQuery(upstream=UPSTREAM, downstream=name), world.clock.now())
 
 
 def counts(backend: BackendSummary) -> tuple[int, int, int, int]:
@@ -69,7 +79,10 @@ async def test_only_the_highest_attempt_of_a_job_counts(world: World) -> None:
     world.job(delivery, "failure", attempt=1)
     world.job(delivery, "success", attempt=2)
     world.job(delivery, "success", attempt=1, job_name="not run again")
-    assert counts(await numbers(world)) == (2, 0, 0, 0)
+    backend = await numbers(world)
+    assert counts(backend) == (2, 0, 0, 0)
+    assert backend.figures is not None
+    assert backend.figures.left_out == LeftOut(earlier=1)
 
 
 async def test_superseded_runs_and_commits_and_tests_count_nowhere(world: World) -> None:
@@ -84,7 +97,9 @@ async def test_superseded_runs_and_commits_and_tests_count_nowhere(world: World)
     world.job(by_hand, "failure")
     backend = await numbers(world)
     assert counts(backend) == (1, 0, 0, 0)
-    page = await world.views.backend(UPSTREAM, GOOD, Span.FORTNIGHT, world.clock.now())
+    assert backend.figures is not None
+    assert backend.figures.left_out == LeftOut(superseded=2)
+    page = await page_of(world)
     assert page.summary == backend
     assert page.failures == ()
 
@@ -102,7 +117,7 @@ async def test_the_range_cuts_and_the_strip_adds_up(world: World) -> None:
     assert fortnight.figures.queue.average_s == pytest.approx(7.5)
     assert fortnight.figures.execution.average_s == pytest.approx(4.0)
     assert sum(part.total for part in fortnight.figures.strip) == 2
-    assert fortnight.figures.strip[-1].success == 1
+    assert fortnight.figures.strip[-2].success == 1  # it is midnight: an hour ago was yesterday
 
 
 async def test_two_upstreams_stay_apart(world: World) -> None:
@@ -131,7 +146,7 @@ async def test_a_hidden_backend_is_nowhere(world: World) -> None:
     summary = await world.views.summary(UPSTREAM, Span.FORTNIGHT, now)
     assert [str(each.name) for each in summary.backends] == ["good/backend"]
     with pytest.raises(NotFound):
-        await world.views.backend(UPSTREAM, RepoName("secret/one"), Span.FORTNIGHT, now)
+        await page_of(world, RepoName("secret/one"))
     with pytest.raises(NotFound):
         await world.views.jobs(JobQuery(upstream=UPSTREAM, downstream=RepoName("secret/one")))
     assert (await world.views.jobs(JobQuery(upstream=UPSTREAM))).jobs == ()
@@ -149,10 +164,10 @@ async def test_a_backend_that_shows_its_name_shows_nothing_else(world: World) ->
     world.dispatch(delivery, "shy/one")
     world.job(delivery, "failure", downstream="shy/one")
     shy = RepoName("shy/one")
-    page = await world.views.backend(UPSTREAM, shy, Span.FORTNIGHT, world.clock.now())
+    page = await page_of(world, shy)
     assert (page.summary.level, page.summary.name_only) == (Level.L2, True)
-    assert (page.summary.figures, page.summary.dispatched, page.summary.oncalls) == (None, 0, ())
-    assert (page.rows, page.failures) == ((), ())
+    assert (page.summary.figures, page.summary.sent, page.summary.oncalls) == (None, 0, ())
+    assert (page.matrix, page.failures, page.jobs, page.levels) == (Matrix(), (), (), ())
     assert (await world.views.jobs(JobQuery(upstream=UPSTREAM, downstream=shy))).jobs == ()
     assert (await world.views.delivery(UPSTREAM, delivery)).dispatches == ()
 
@@ -163,9 +178,10 @@ async def test_an_l1_backend_shows_dispatches_only(world: World) -> None:
     world.dispatch(delivery, "listen/only", level=1)
     world.job(delivery, "failure", downstream="listen/only")
     only = RepoName("listen/only")
-    page = await world.views.backend(UPSTREAM, only, Span.FORTNIGHT, world.clock.now())
+    page = await page_of(world, only)
     assert page.summary.figures is None
-    assert (page.summary.dispatched, len(page.rows), page.columns) == (1, 1, ())
+    assert (page.summary.sent, len(page.matrix.rows), page.matrix.columns) == (1, 1, ())
+    assert (page.jobs, page.failures) == ((), ())
 
 
 async def test_a_backend_that_stops_answering_is_marked_silent(world: World) -> None:
@@ -200,13 +216,13 @@ async def test_the_matrix_has_a_row_per_dispatch_and_a_column_per_job(world: Wor
         )
     world.job(newer, "success", job_name="shard 1")
     world.job(newer, None, job_name="shard 1", workflow="other.yml", workflow_name="Nightly")
-    page = await world.views.backend(UPSTREAM, GOOD, Span.FORTNIGHT, world.clock.now())
-    assert [column.job_name for column in page.columns] == ["shard 0", "shard 1", "shard 2", "shard 1"]
-    assert [[cell and cell.state.value for cell in row.cells] for row in page.rows] == [
+    page = await page_of(world)
+    assert [column.job_name for column in page.matrix.columns] == ["shard 0", "shard 1", "shard 2", "shard 1"]
+    assert [[cell and cell.state.value for cell in row.cells] for row in page.matrix.rows] == [
         [None, "completed", None, "in_progress"],
         ["completed", "completed", "completed", None],
     ]
-    assert page.rows[0].title == "Fuse it"
+    assert page.matrix.rows[0].title == "Fuse it"
     assert [job.failed_tests[0].message for job in page.failures] == ["m"] * 3
     assert page.summary.name.full_name == "Good/Backend"
 
@@ -254,8 +270,8 @@ async def test_deliveries_are_paged_and_keep_their_bodies(world: World) -> None:
     world.dispatch(guids[0])
     world.job(guids[0], "success", attempt=1)
     world.job(guids[0], "success", attempt=2)
-    first = await world.views.deliveries(UPSTREAM, after=None, limit=3)
-    second = await world.views.deliveries(UPSTREAM, after=first.next, limit=3)
+    first = await world.views.deliveries(DeliveryQuery(upstream=UPSTREAM, limit=3))
+    second = await world.views.deliveries(DeliveryQuery(upstream=UPSTREAM, after=first.next, limit=3))
     assert [each.guid for each in (*first.deliveries, *second.deliveries)] == guids[::-1]
     assert second.next is None
     one = await world.views.delivery(UPSTREAM, guids[0])

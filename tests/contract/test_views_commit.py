@@ -10,7 +10,7 @@ import pytest
 from crcr.decide.commit import Verification
 from crcr.decide.gate import Standing
 from crcr.decide.model import DispatchState, Level
-from crcr.decide.views import Answer, Span
+from crcr.decide.views import Answer
 from crcr.decide.views_commit import (
     BackendState,
     CommitBackend,
@@ -20,6 +20,7 @@ from crcr.decide.views_commit import (
     PullView,
     WaiverState,
 )
+from crcr.decide.window import Span
 from crcr.errors import BadRequest, NotFound
 from show_world import OTHER, UPSTREAM, World, open_world
 
@@ -348,10 +349,11 @@ async def test_a_commit_of_a_push_has_its_backends(world: World) -> None:
     assert backend(view, "Good/Backend").state is BackendState.FAILED
 
 
-async def test_an_old_commit_is_found_by_a_delivery_of_it_only(world: World) -> None:
+async def test_an_old_commit_is_found_by_its_sha_and_by_a_delivery_of_it(world: World) -> None:
     old = world.delivery(head_sha="0" * 40, hours_ago=50)
     world.pull()
     assert (await commit(world, "0" * 40, delivery=old)).timeline[0].guid == old
+    assert (await commit(world, "0" * 40)).timeline[0].guid == old
     with pytest.raises(NotFound):
         await commit(world, "9" * 40, delivery=old)
 
@@ -366,12 +368,12 @@ async def test_what_is_not_there_is_not_found(world: World) -> None:
         await commit(world, "9" * 40)
 
 
-async def test_what_was_left_out_counts_as_no_dispatch(world: World) -> None:
+async def test_what_was_left_out_waits_for_nothing(world: World) -> None:
     world.dispatch(world.pull(), "good/backend")
     world.dispatch(world.delivery(), "good/backend", state="left_out", reason="paths", sent_at=None)
     summary = await world.views.summary(UPSTREAM, Span.FORTNIGHT, world.clock.now())
     shown = next(each for each in summary.backends if str(each.name) == "Good/Backend")
-    assert (shown.dispatched, shown.waiting) == (1, 0)
+    assert (shown.waiting, shown.parked) == (0, 0)
 
 
 async def test_open_gates_are_counted_by_head(world: World) -> None:

@@ -10,6 +10,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Literal
 
+from crcr.decide.globs import name_glob
 from crcr.decide.model import Conclusion, Level, RepoName
 
 KNOWN_EVENTS = ("pull_request", "push", "merge_group", "nightly", "periodic")
@@ -58,6 +59,10 @@ class Entry:
     visibility: Visibility = Visibility.PUBLIC
     expect: tuple[tuple[str, Conclusion], ...] = ()
     """Globs over job names, with the outcome that counts as a pass."""
+
+    def expected(self, job_name: str) -> Conclusion | None:
+        """The outcome that counts as a pass of this job, where one is expected."""
+        return next((outcome for glob, outcome in self.expect if name_glob(glob).matches(job_name)), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ from datetime import datetime
 from enum import StrEnum
 
 from crcr.decide.allowlist import Entry
-from crcr.decide.globs import name_glob
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoName
 
 
@@ -138,8 +137,7 @@ class Backend:
 
     def expected(self, job_name: str) -> Conclusion | None:
         """The outcome that its entry expects of the job, where it expects one."""
-        expect = self.entry.expect if self.entry else ()
-        return next((outcome for glob, outcome in expect if name_glob(glob).matches(job_name)), None)
+        return self.entry.expected(job_name) if self.entry else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

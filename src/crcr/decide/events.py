@@ -31,6 +31,8 @@ class PullRequest:
     author: str
     author_association: str
     installation_id: int | None
+    default_branch: str | None = None
+    """Of the repository, where the webhook says it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,7 @@ class Push:
     changed_paths: frozenset[str]
     """Paths named in the payload's commits (GitHub lists at most 2,048 commits)."""
     installation_id: int | None
+    default_branch: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,7 @@ class MergeGroup:
     base_sha: str
     base_ref: str
     installation_id: int | None
+    default_branch: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

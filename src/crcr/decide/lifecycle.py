@@ -77,7 +77,12 @@ _BEST_TO_WORST = (
 
 def worse(one: Conclusion, other: Conclusion) -> Conclusion:
     """Of two conclusions for the same job, the one that counts."""
-    return max(one, other, key=_BEST_TO_WORST.index)
+    return max(one, other, key=badness)
+
+
+def badness(conclusion: Conclusion) -> int:
+    """How bad it is to end so; no two are alike."""
+    return _BEST_TO_WORST.index(conclusion)
 
 
 def diagram() -> str:

@@ -1,18 +1,24 @@
-"""The one definition of a backend's numbers: what a job counts as, pass rate, averages, silence.
+"""The one definition of a backend's numbers: what a job counts as, pass rate, times, silence.
 
-Every page, API answer and badge gets its figures here, so no two of them can differ. Which jobs are counted is
-the reader's part: the highest attempt of each job, without superseded runs, superseded commits and test
-dispatches. A rate over nothing is None, never a full or an empty one.
+Every page, API answer, badge and export gets its figures here, so no two of them can differ. Counted is the
+highest attempt of each job, without superseded runs, superseded commits and test dispatches; what is left out is
+counted apart, so that it can be said. A rate over nothing is None, never a full or an empty one.
 """
 
+from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 
 from crcr.decide.model import Conclusion, JobState, Level
 
 ANSWER_WITHIN = timedelta(hours=1)
 """A dispatch younger than this is not held against the backend."""
+SILENT_WITHIN = timedelta(days=14)
+"""How far back unanswered dispatches are looked for, whatever range a page shows."""
+PROBES_WITHIN = timedelta(hours=24)
+"""A probe repository without a result for longer than this says nothing about the relay any more."""
 _UNANSWERED_IS_SILENT = 3
 
 
@@ -38,13 +44,61 @@ _BY_CONCLUSION = {
 }
 
 
-def count_as(state: JobState, conclusion: Conclusion | None) -> Counted:
-    """A job that went silent counts as a failure until its late result comes: silence is no pass."""
+def count_as(state: JobState, conclusion: Conclusion | None, expected: Conclusion | None = None) -> Counted:
+    """A job that went silent counts as a failure until its late result comes: silence is no pass.
+
+    Where an outcome is expected, as probe repositories do, just that one is a pass.
+    """
     if state is JobState.TIMED_OUT:
         return Counted.FAILURE
-    if state is JobState.COMPLETED:
-        return _BY_CONCLUSION[conclusion or Conclusion.NONE]
-    return Counted.RUNNING
+    if state is not JobState.COMPLETED:
+        return Counted.RUNNING
+    if expected is not None:
+        return Counted.SUCCESS if conclusion is expected else Counted.FAILURE
+    return _BY_CONCLUSION[conclusion or Conclusion.NONE]
+
+
+class Ended(StrEnum):
+    """Where the sums put a job that has ended; exactly one place for each, and none for a test."""
+
+    SUCCESS = "success"
+    FAILURE = "failure"
+    TIMED_OUT = "timed_out"
+    """A failure too: its conclusion says that it took too long."""
+    SILENT = "silent"
+    """A failure too: it never said how it ended, so nobody knows how long it ran."""
+    OTHER = "other"
+    SUPERSEDED = "superseded"
+    """Left out: of a commit or a run that a newer one took the place of."""
+    EARLIER = "earlier"
+    """Left out: a later attempt of the same job counts."""
+
+
+def ended_as(
+    state: JobState,
+    conclusion: Conclusion | None,
+    expected: Conclusion | None,
+    *,
+    superseded: bool,
+    earlier: bool,
+) -> Ended | None:
+    """Where a job belongs in the sums; None while it runs."""
+    counted = count_as(state, conclusion, expected)
+    if counted is Counted.RUNNING:
+        return None
+    if superseded:
+        return Ended.SUPERSEDED
+    if earlier:
+        return Ended.EARLIER
+    if state is JobState.TIMED_OUT:
+        return Ended.SILENT
+    if counted is Counted.FAILURE and conclusion is Conclusion.TIMED_OUT:
+        return Ended.TIMED_OUT
+    return Ended(counted.value)
+
+
+TIMED = frozenset({Ended.SUCCESS, Ended.FAILURE, Ended.TIMED_OUT, Ended.SILENT})
+"""Whose times are in the averages: a job that was skipped or cancelled says nothing about how long one takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +107,8 @@ class Tally:
     failure: int = 0
     running: int = 0
     other: int = 0
-
-    @classmethod
-    def of(cls, counted: Counted, number: int) -> "Tally":
-        return cls(**{counted.value: number})
+    timed_out: int = 0
+    """How many of the failures took too long or went silent."""
 
     def __add__(self, more: "Tally") -> "Tally":
         return Tally(
@@ -64,31 +116,179 @@ class Tally:
             self.failure + more.failure,
             self.running + more.running,
             self.other + more.other,
+            self.timed_out + more.timed_out,
         )
 
     @property
+    def decided(self) -> int:
+        return self.success + self.failure
+
+    @property
     def total(self) -> int:
-        return self.success + self.failure + self.running + self.other
+        return self.decided + self.running + self.other
 
     @property
     def pass_rate(self) -> float | None:
-        decided = self.success + self.failure
-        return self.success / decided if decided else None
+        return self.success / self.decided if self.decided else None
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Results of the same window that no rate counts."""
+
+    superseded: int = 0
+    earlier: int = 0
+
+    def __add__(self, more: "LeftOut") -> "LeftOut":
+        return LeftOut(self.superseded + more.superseded, self.earlier + more.earlier)
+
+
+EDGES_S = (1, 5, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 14_400, 28_800, 57_600)
+"""Upper ends of the buckets in which durations are counted; one more bucket is open at the top."""
+BUCKETS = len(EDGES_S) + 1
+_TOP_S = 115_200.0
+_NONE = (0,) * BUCKETS
+
+
+def bucket_of(seconds: float) -> int:
+    return bisect_left(EDGES_S, seconds)
 
 
 @dataclass(frozen=True, slots=True)
 class Durations:
-    """Known durations summed up; jobs whose time is not known are in neither figure."""
+    """Known durations summed up; jobs whose time is not known are in none of the figures."""
 
     sum_s: float = 0.0
     known: int = 0
+    buckets: tuple[int, ...] = _NONE
+
+    @classmethod
+    def of(cls, seconds: Sequence[float]) -> "Durations":
+        buckets = [0] * BUCKETS
+        for each in seconds:
+            buckets[bucket_of(each)] += 1
+        return cls(sum(seconds), len(seconds), tuple(buckets))
 
     def __add__(self, more: "Durations") -> "Durations":
-        return Durations(self.sum_s + more.sum_s, self.known + more.known)
+        if not more.known:
+            return self
+        buckets = tuple(map(sum, zip(self.buckets, more.buckets, strict=True)))
+        return Durations(self.sum_s + more.sum_s, self.known + more.known, buckets)
 
     @property
     def average_s(self) -> float | None:
         return self.sum_s / self.known if self.known else None
+
+    @property
+    def p50_s(self) -> float | None:
+        return self.quantile(0.50)
+
+    @property
+    def p95_s(self) -> float | None:
+        return self.quantile(0.95)
+
+    def quantile(self, share: float) -> float | None:
+        """About the duration that this share of all stays below: exact to its bucket, even within it."""
+        total = sum(self.buckets)
+        if not total:
+            return None
+        wanted, below = share * total, 0
+        for place, number in enumerate(self.buckets):
+            if number and below + number >= wanted:
+                low = float(EDGES_S[place - 1]) if place else 0.0
+                high = float(EDGES_S[place]) if place < len(EDGES_S) else _TOP_S
+                return low + (high - low) * (wanted - below) / number
+            below += number
+        return _TOP_S
+
+
+@dataclass(frozen=True, slots=True)
+class LastResult:
+    """The newest result that counts, by when it ended."""
+
+    state: JobState
+    conclusion: Conclusion | None
+    job_name: str
+    at: datetime
+    counted: Counted = Counted.OTHER
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One part of a window."""
+
+    at: datetime
+    """When it begins."""
+    tally: Tally = Tally()
+    queue: Durations = Durations()
+    execution: Durations = Durations()
+    sent: int = 0
+    """Dispatches that were sent."""
+    delay_s: float = 0.0
+    """From a delivery's arrival until its dispatch was sent, summed up over these."""
+
+    @property
+    def average_delay_s(self) -> float | None:
+        return self.delay_s / self.sent if self.sent else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """A backend's numbers over a window, and the window's parts, oldest first."""
+
+    parts: tuple[Part, ...]
+    running: int = 0
+    left_out: LeftOut = LeftOut()
+    last_result: LastResult | None = None
+
+    @property
+    def strip(self) -> tuple[Tally, ...]:
+        return tuple(part.tally for part in self.parts)
+
+    @property
+    def tally(self) -> Tally:
+        return sum(self.strip, Tally(running=self.running))
+
+    @property
+    def queue(self) -> Durations:
+        return sum((part.queue for part in self.parts), Durations())
+
+    @property
+    def execution(self) -> Durations:
+        return sum((part.execution for part in self.parts), Durations())
+
+    @property
+    def sent(self) -> int:
+        return sum(part.sent for part in self.parts)
+
+    @property
+    def average_delay_s(self) -> float | None:
+        return sum(part.delay_s for part in self.parts) / self.sent if self.sent else None
+
+    def __add__(self, more: "Figures") -> "Figures":
+        parts = tuple(_sum_of(mine, other) for mine, other in zip(self.parts, more.parts, strict=True))
+        last = max((each for each in (self.last_result, more.last_result) if each), key=_at, default=None)
+        return Figures(
+            parts=parts,
+            running=self.running + more.running,
+            left_out=self.left_out + more.left_out,
+            last_result=last,
+        )
+
+
+def _sum_of(one: Part, other: Part) -> Part:
+    return Part(
+        at=one.at,
+        tally=one.tally + other.tally,
+        queue=one.queue + other.queue,
+        execution=one.execution + other.execution,
+        sent=one.sent + other.sent,
+        delay_s=one.delay_s + other.delay_s,
+    )
+
+
+def _at(result: LastResult) -> datetime:
+    return result.at
 
 
 def is_silent(level: Level, *, ever_reported: bool, unanswered: int) -> bool:
@@ -96,3 +296,8 @@ def is_silent(level: Level, *, ever_reported: bool, unanswered: int) -> bool:
     if level < Level.L2:
         return False
     return unanswered >= (_UNANSWERED_IS_SILENT if ever_reported else 1)
+
+
+def is_stale(last: LastResult | None, now: datetime, *, silent: bool) -> bool:
+    """Whether a probe repository has stopped to say how the relay does."""
+    return silent or last is None or now - last.at > PROBES_WITHIN

@@ -5,57 +5,15 @@ author wrote is as it came: whoever renders it treats it as text.
 """
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from enum import StrEnum
 
 from crcr.decide.allowlist import Problem
 from crcr.decide.commit import Verification
 from crcr.decide.model import Conclusion, DeliveryState, DispatchState, JobState, Level, RepoName
-from crcr.decide.numbers import Counted, Durations, Tally, count_as
+from crcr.decide.numbers import Counted, Ended, Figures, LastResult, Tally, count_as
 from crcr.decide.report import FailedTest
-
-STRIP = 14
-"""How many equal parts of the range a backend's strip shows."""
-
-
-class Span(StrEnum):
-    """How far back a view looks."""
-
-    DAY = "24h"
-    WEEK = "7d"
-    FORTNIGHT = "14d"
-    MONTH = "30d"
-
-    @property
-    def length(self) -> timedelta:
-        return _LENGTHS[self]
-
-
-_LENGTHS = {
-    Span.DAY: timedelta(hours=24),
-    Span.WEEK: timedelta(days=7),
-    Span.FORTNIGHT: timedelta(days=14),
-    Span.MONTH: timedelta(days=30),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class LastResult:
-    state: JobState
-    conclusion: Conclusion | None
-    job_name: str
-    at: datetime
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
-    """A backend's numbers over a range; `strip` holds its parts, oldest first."""
-
-    tally: Tally
-    queue: Durations
-    execution: Durations
-    strip: tuple[Tally, ...]
-    last_result: LastResult | None
+from crcr.decide.window import Kind, Span
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,13 +27,31 @@ class BackendSummary:
     """Its owners let the pages show that it takes part, and nothing else."""
     figures: Figures | None
     """None for those whose results are not recorded (L1) or not shown."""
-    dispatched: int = 0
+    sent: int = 0
+    """Dispatches sent in the window, for those without figures too."""
     waiting: int = 0
     parked: int = 0
     last_sent_at: datetime | None = None
     suspended: bool = False
     silent: bool = False
     alarm: str | None = None
+    probe: bool = False
+    """Its results say how the relay does, not how the upstream does."""
+    hidden: bool = False
+    """Shown to administrators only."""
+
+    @property
+    def last_result(self) -> LastResult | None:
+        return self.figures.last_result if self.figures else None
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A repository that is there to try the relay itself."""
+
+    name: RepoName
+    last_result: LastResult | None
+    stale: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +64,7 @@ class RelayHealth:
     lag_s: float | None
     """Age of the oldest effect that is due and not done; None when nothing is due."""
     paused_at: datetime | None
+    probes: tuple[Probe, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,9 +82,12 @@ class AllowlistState:
 class Summary:
     upstream: RepoName
     span: Span
+    kind: Kind
     at: datetime
     cursor: int
     """The newest change this view knows; live updates go on from here."""
+    ingests: bool
+    """Whether another relay tells us results."""
     health: RelayHealth
     allowlist: AllowlistState
     levels: tuple[tuple[Level, tuple[BackendSummary, ...]], ...]
@@ -119,7 +99,9 @@ class Summary:
 
     @property
     def tally(self) -> Tally:
-        return sum((each.figures.tally for each in self.backends if each.figures), Tally())
+        """Of all backends but the probes, which fail on purpose."""
+        counted = (each.figures for each in self.backends if each.figures and not each.probe)
+        return sum((figures.tally for figures in counted), Tally())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +131,10 @@ class JobView:
     tests_skipped: int | None
     tests_total: int | None
     verification: Verification = Verification.UNCHECKED
+    expected: Conclusion | None = None
+    """The outcome that counts as a pass, where the entry expects one."""
+    ended: Ended | None = None
+    """Where the sums have it; None while it runs, and for a test."""
     github_conclusion: str | None = None
     """What GitHub's own view says, where it was asked."""
     failed_tests: tuple[FailedTest, ...] = ()
@@ -157,7 +143,7 @@ class JobView:
 
     @property
     def counted(self) -> Counted:
-        return count_as(self.state, self.conclusion)
+        return count_as(self.state, self.conclusion, self.expected)
 
 
 class Answer(StrEnum):
@@ -210,35 +196,6 @@ class DeliveryView:
     dispatches: tuple[DispatchView, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    workflow: str
-    workflow_name: str
-    job_name: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MatrixRow:
-    dispatch: DispatchView
-    title: str | None
-    author: str | None
-    ref: str | None
-    cells: tuple[JobView | None, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackendPage:
-    upstream: RepoName
-    span: Span
-    at: datetime
-    cursor: int
-    summary: BackendSummary
-    columns: tuple[Column, ...]
-    columns_left_out: int
-    rows: tuple[MatrixRow, ...]
-    failures: tuple[JobView, ...]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobQuery:
     upstream: RepoName
@@ -258,9 +215,22 @@ class JobPage:
 
 
 @dataclass(frozen=True, slots=True)
+class Outbox:
+    """How much is owed, of all backends; since when dispatching is paused, if it is."""
+
+    waiting: int = 0
+    claimed: int = 0
+    parked: int = 0
+    oldest_due_at: datetime | None = None
+    paused_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class DeliveryPage:
     deliveries: tuple[DeliveryView, ...]
     next: tuple[str | int, ...] | None
+    cursor: int = 0
+    outbox: Outbox = Outbox()
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,6 +268,8 @@ class ListedBackend:
     oncalls: tuple[str, ...]
     hardware: str | None
     events: tuple[str, ...]
+    hidden: bool = False
+    """Listed for administrators only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,6 +286,7 @@ class Change:
     downstream: str | None
     delivery: str | None
     number: int | None
+    at: datetime
 
 
 @dataclass(frozen=True, slots=True)

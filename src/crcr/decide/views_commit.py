@@ -191,6 +191,7 @@ class WaiverView:
 class WaiverPage:
     waivers: tuple[WaiverView, ...]
     next: tuple[str | int, ...] | None
+    cursor: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

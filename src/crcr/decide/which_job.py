@@ -28,6 +28,9 @@ class JobFacts:
     late_start: bool
     queue_s: float | None = None
     closed_by: str | None = None
+    expected: Conclusion | None = None
+    """The outcome that was expected when it began; a newer allowlist does not change what it counts as."""
+    superseded: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from crcr.decide.packing import pack
 from crcr.decide.upstream import PlannedDispatch
 from crcr.errors import NotFound, NotPossible
 from crcr.record.allowlists import Allowlists
+from crcr.record.counting import recount
 from crcr.record.database import Database, Row, Tx
 from crcr.record.dispatch_rows import send, write_dispatches
 from crcr.record.log_rows import note_act, note_change
@@ -145,6 +146,7 @@ class Acts:
                 key = {"upstream": upstream.key, "delivery": guid, "downstream": row["downstream"]}
                 await tx.run(_REOPEN, **key)
                 await tx.run(_CLOSE_PARKED, **key)
+                await recount(tx, key)
             await send(tx, upstream.key, rows, now)
             await note_act(tx, upstream, who=who, act="replay", subject=guid, now=now, dispatches=len(rows))
             return len(rows)

@@ -16,6 +16,7 @@ from crcr.decide.allowlist import Allowlist, AllowlistVersion, Checked, Problem,
 from crcr.decide.model import RepoName
 from crcr.errors import NoAllowlist
 from crcr.record.database import Database, Row, Tx
+from crcr.record.levels import follow_levels
 from crcr.record.publishing import Publishing
 from crcr.record.schema import allowlist_versions as versions
 from crcr.record.signals import ALLOWLIST
@@ -92,12 +93,15 @@ class Allowlists:
             newest = await tx.one(_NEWEST, upstream=upstream.key)
             if newest is not None and _says_the_same(newest, reading, checked):
                 await self._turn_gate_on(tx, upstream, checked, now)
+                if checked.allowlist is not None:
+                    await follow_levels(tx, upstream, checked.allowlist, newest["version"], now)
                 return None
             row = _row(upstream, reading, checked, (newest["version"] if newest else 0) + 1, now)
             await tx.run(_ADD, **row)
             if checked.allowlist is not None:
                 await self._targets.follow(tx, upstream, checked.allowlist, now)
                 await self._publishing.follow(tx, upstream, checked.allowlist, now)
+                await follow_levels(tx, upstream, checked.allowlist, row["version"], now)
             tx.signal(ALLOWLIST)
             return _version(row)
 

@@ -12,6 +12,7 @@ from sqlalchemy import text
 from crcr.decide.events import MergeGroup, PullRequest, Push
 from crcr.decide.model import DispatchState, EffectKind, Pull, RepoName
 from crcr.decide.upstream import Drop, PlannedDispatch
+from crcr.record.counting import heads_before, recount
 from crcr.record.database import Row, Tx
 from crcr.record.effect_rows import add_effects, effect_row
 from crcr.record.schema import dispatches
@@ -112,10 +113,13 @@ async def drop_unsent(tx: Tx, upstream: RepoName, pull: Pull, drop: Drop, now: d
     closed = drop is Drop.ALL_BUT_CLOSED
     where = {"upstream": upstream.key, "number": pull.number, "at": to_us(now)}
     reason = "the pull request was closed" if closed else f"superseded by {pull.head_sha[:12]}"
+    counted = await heads_before(tx, upstream, pull.number, pull.head_sha, any_head=closed)
     dropped = await tx.all(_DROP, any_head=int(closed), head_sha=pull.head_sha, reason=reason, **where)
     await _drop_effects(tx, upstream, dropped, reason, now)
     await tx.run(_DROP_PARKED, reason=reason, **where)
     await tx.run(_SUPERSEDE, head_sha=pull.head_sha, **where)
+    for delivery in counted:
+        await recount(tx, {"upstream": upstream.key, "delivery": delivery})
 
 
 async def drop_delivery(tx: Tx, upstream: RepoName, delivery: str, reason: str, now: datetime) -> None:
@@ -123,6 +127,8 @@ async def drop_delivery(tx: Tx, upstream: RepoName, delivery: str, reason: str, 
     where = {"upstream": upstream.key, "delivery": delivery, "reason": reason, "at": to_us(now)}
     dropped = await tx.all(_DROP_DELIVERY, **where)
     await _drop_effects(tx, upstream, dropped, reason, now)
+    if dropped:
+        await recount(tx, where)
 
 
 async def _drop_effects(tx: Tx, upstream: RepoName, dropped: list[Row], reason: str, now: datetime) -> None:

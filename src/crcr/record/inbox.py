@@ -51,8 +51,9 @@ _ALARMED = Statement(
 _INSTALLED_AS = Statement(
     text(
         "UPDATE upstreams SET repository_id = coalesce(repository_id, :repository_id),"
-        " installation_id = coalesce(:installation_id, installation_id)"
-        " WHERE upstream = :upstream AND (repository_id IS NULL"
+        " installation_id = coalesce(:installation_id, installation_id),"
+        " default_branch = coalesce(:default_branch, default_branch)"
+        " WHERE upstream = :upstream AND (repository_id IS NULL OR coalesce(default_branch, '') <> :default_branch"
         " OR installation_id IS NULL OR installation_id <> :installation_id)"
     )
 )
@@ -100,6 +101,7 @@ class Inbox:
             upstream=upstream.key,
             repository_id=event.repository_id,
             installation_id=event.installation_id,
+            default_branch=event.default_branch,
         )
         await self._write_plan(tx, receipt, event, planned)
         await self._write_consequences(tx, receipt, event, planned, facts)

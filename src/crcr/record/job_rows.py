@@ -15,7 +15,8 @@ from sqlalchemy import and_, bindparam, case, func, or_, update
 from crcr.decide.commit import Verification
 from crcr.decide.downstream import CloseJob, DisputeJob, OpenJob
 from crcr.decide.identity import Identity, IssuerKind
-from crcr.decide.model import Level
+from crcr.decide.model import Conclusion, Level
+from crcr.decide.numbers import Ended
 from crcr.decide.report import Report
 from crcr.record.database import Row, Tx
 from crcr.record.schema import jobs
@@ -66,7 +67,7 @@ _OPEN = Statement(
             "in_progress_at",
             "silent_at",
         ),
-        *("queue_s", "trusted", "untrusted"),
+        *("queue_s", "expected", "trusted", "untrusted"),
     ).on_conflict_do_nothing()
 )
 _SELF_REPORTED = Statement(update(jobs).where(BY_KEY).values(verification=Verification.SELF_REPORTED.value))
@@ -76,6 +77,7 @@ _CLOSE = Statement(
     .values(
         state="completed",
         late=case((bindparam("is_late") == 1, 1), else_=jobs.c.late),
+        ended_as=func.coalesce(bindparam("new_ended_as"), jobs.c.ended_as),
         **{name: bindparam(f"new_{name}") for name in _RESULT},
         **{name: func.coalesce(bindparam(f"new_{name}"), jobs.c[name]) for name in _KEPT},
     )
@@ -101,6 +103,7 @@ class JobRow:
     key: dict[str, Any]
     dispatch: Row
     identity: Identity
+    expected: Conclusion | None = None
 
     def trusted(self, queue_s: float | None, execution_s: float | None) -> str:
         facts = {
@@ -134,6 +137,7 @@ async def open_job(tx: Tx, row: JobRow, report: Report, outcome: OpenJob, now: d
         in_progress_at=to_us(now),
         silent_at=to_us(outcome.silent_at),
         queue_s=outcome.queue_s,
+        expected=row.expected.value if row.expected else None,
         trusted=row.trusted(outcome.queue_s, None),
         untrusted=report.untrusted,
     )
@@ -142,12 +146,16 @@ async def open_job(tx: Tx, row: JobRow, report: Report, outcome: OpenJob, now: d
     return row
 
 
-async def close_job(tx: Tx, row: JobRow, report: Report, outcome: CloseJob, now: datetime) -> JobRow:
+async def close_job(
+    tx: Tx, row: JobRow, report: Report, outcome: CloseJob, now: datetime, *, ended: Ended | None = None
+) -> JobRow:
+    """`ended` is where the caller counts it, when it does so at once."""
     tests = report.tests
     await tx.run(
         _CLOSE,
         **row.key,
         is_late=int(outcome.late),
+        new_ended_as=ended.value if ended else None,
         new_conclusion=outcome.conclusion.value,
         new_first_conclusion=outcome.conclusion.value,
         new_closed_by=row.identity.check_run_id,
@@ -161,7 +169,7 @@ async def close_job(tx: Tx, row: JobRow, report: Report, outcome: CloseJob, now:
         new_tests_failed=tests.failed if tests else None,
         new_tests_skipped=tests.skipped if tests else None,
         new_tests_total=tests.total if tests else None,
-        new_failed_tests=_failed_tests(report),
+        new_failed_tests=failed_tests_text(report),
         new_failed_tests_cut=report.failed_tests_cut,
         new_trusted=row.trusted(outcome.queue_s, outcome.execution_s),
         new_untrusted=report.untrusted,
@@ -175,7 +183,7 @@ async def dispute_job(tx: Tx, row: JobRow, dispute: DisputeJob) -> bool:
     return bool(changed)
 
 
-def _failed_tests(report: Report) -> str | None:
+def failed_tests_text(report: Report) -> str | None:
     if not report.failed_tests:
         return None
     return json.dumps([{"name": t.name, "file": t.file, "message": t.message} for t in report.failed_tests])

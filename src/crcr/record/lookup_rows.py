@@ -15,6 +15,7 @@ from crcr.decide.lifecycle import LIFECYCLE, Apply, JobEvent
 from crcr.decide.model import Conclusion, JobState
 from crcr.decide.outside import ActionsJob, ActionsRun
 from crcr.decide.verification import ReportedJob, examine, examine_silent, match
+from crcr.record.counting import recount
 from crcr.record.database import Row, Tx
 from crcr.record.job_rows import BY_KEY
 from crcr.record.schema import jobs
@@ -130,6 +131,8 @@ async def verify_jobs(tx: Tx, run: Row, seen: Iterable[ActionsJob], now: datetim
         candidates = by_attempt.get(row["attempt"])
         if candidates is not None:
             changed |= await _verify_one(tx, row, candidates, now, whole=whole)
+    if changed:
+        await recount(tx, key)
     return changed
 
 

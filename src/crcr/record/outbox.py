@@ -15,6 +15,7 @@ from crcr.decide.retry import GiveUp
 from crcr.record.database import Database, Row, Tx
 from crcr.record.log_rows import note_change
 from crcr.record.publishing import Publishing
+from crcr.record.sent_rows import mark_arrived, mark_sent
 from crcr.record.statement import Statement
 from crcr.record.times import from_us, to_us
 
@@ -63,12 +64,6 @@ _DONE = Statement(
         " WHERE effect_id = :effect_id AND state = 'claimed' AND lease_owner = :owner"
     )
 )
-_SENT = Statement(
-    text(
-        "UPDATE dispatches SET state = 'sent', sent_at = :began_at, reason = NULL"
-        " WHERE upstream = :upstream AND delivery = :delivery AND downstream = :target"
-    )
-)
 _AGAIN = Statement(
     text(
         "UPDATE effects SET state = 'waiting', due_at = :due_at, unsure = CASE WHEN :unsure = 1 THEN 1 ELSE unsure END,"
@@ -106,12 +101,6 @@ _RUN_OF = Statement(
     text(
         "SELECT 1 FROM runs WHERE delivery = :delivery AND upstream = :upstream AND downstream = :target"
         " AND first_seen_at >= :since LIMIT 1"
-    )
-)
-_ARRIVED = Statement(
-    text(
-        "UPDATE dispatches SET state = 'sent', sent_at = attempted_at, reason = NULL"
-        " WHERE upstream = :upstream AND delivery = :delivery AND downstream = :target AND state <> 'sent'"
     )
 )
 _SPEAKS = Statement(
@@ -189,7 +178,7 @@ class Outbox:
         async def unit(tx: Tx) -> bool:
             held = await tx.run(_DONE, effect_id=effect.effect_id, owner=self._owner, at=to_us(now))
             if began_at is not None and effect.kind is EffectKind.SEND_DISPATCH:
-                await tx.run(_SENT, began_at=to_us(began_at), **_dispatch_of(effect))
+                await mark_sent(tx, _row_of(effect), began_at, waited_since=effect.created_at)
                 await self._note(tx, effect, now)
             return bool(held)
 
@@ -208,7 +197,7 @@ class Outbox:
             }
             if failure.unsure and await self._answered(tx, effect):
                 await tx.run(_DONE, effect_id=effect.effect_id, owner=self._owner, at=to_us(now))
-                await tx.run(_ARRIVED, **_dispatch_of(effect))
+                await mark_arrived(tx, _row_of(effect), waited_since=effect.created_at)
                 return
             if isinstance(failure.decision, GiveUp):
                 if await tx.run(_PARK, at=to_us(now), **mine) and effect.kind is EffectKind.SEND_DISPATCH:
@@ -294,6 +283,10 @@ class Outbox:
         dispatch = await tx.one(_SPEAKS, **_dispatch_of(effect))
         if dispatch is not None:
             await self._publishing.again_for(tx, dispatch, now)
+
+
+def _row_of(effect: ClaimedEffect) -> dict[str, str | None]:
+    return {"upstream": effect.upstream.key, "delivery": effect.delivery, "downstream": effect.target}
 
 
 def _dispatch_of(effect: ClaimedEffect) -> dict[str, str | None]:

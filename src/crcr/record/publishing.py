@@ -24,7 +24,10 @@ _GATE_SINCE = Statement(text("SELECT gate_since FROM upstreams WHERE upstream = 
 _GATE_ON = Statement(
     text("UPDATE upstreams SET gate_since = :at WHERE upstream = :upstream AND gate_since IS NULL")
 )
-_OPEN_HEADS = Statement(text("SELECT head_sha FROM pulls WHERE upstream = :upstream AND is_open = 1"))
+# Said so that SQLite takes the index that holds open pull requests only, not the key with all of them.
+_OPEN_HEADS = Statement(
+    text("SELECT head_sha FROM pulls WHERE upstream || '' = :upstream AND is_open = 1 AND head_sha >= ''")
+)
 _LIVE_GROUPS = Statement(
     text("SELECT head_sha FROM merge_groups WHERE upstream = :upstream AND destroyed_at IS NULL")
 )
@@ -38,7 +41,7 @@ _TRY_AGAIN = Statement(
 )
 _UNJUDGED = Statement(
     text(
-        "SELECT p.head_sha FROM pulls p WHERE p.upstream = :upstream AND p.is_open = 1 AND NOT EXISTS (SELECT 1"
+        "SELECT p.head_sha FROM pulls p WHERE p.upstream || '' = :upstream AND p.is_open = 1 AND p.head_sha >= '' AND NOT EXISTS (SELECT 1"
         " FROM gates g WHERE g.head_sha = p.head_sha AND g.upstream = p.upstream) AND EXISTS (SELECT 1"
         " FROM deliveries v WHERE v.upstream = p.upstream AND v.number = p.number AND v.head_sha = p.head_sha"
         " AND v.state = 'accepted')"

@@ -6,24 +6,27 @@ from typing import Any
 
 from sqlalchemy import bindparam, select, text, union_all
 
-from crcr.decide.downstream import DispatchFacts, ReportFacts, RunFacts, Standing, workflow_key
+from crcr.decide.downstream import CloseJob, DispatchFacts, ReportFacts, RunFacts, Standing, workflow_key
 from crcr.decide.identity import Identity
 from crcr.decide.model import Conclusion, JobState, Level, RepoName
+from crcr.decide.numbers import Ended, ended_as
 from crcr.decide.report import Report
 from crcr.decide.which_job import JobFacts
+from crcr.decide.window import kind_of
 from crcr.record.database import Row, Tx
 from crcr.record.job_rows import JobRow
 from crcr.record.schema import jobs
 from crcr.record.statement import Statement
-from crcr.record.times import from_us, from_us_or_none
+from crcr.record.sums import Share
+from crcr.record.times import from_us, from_us_or_none, to_us
 
 # A run answers one delivery, of whichever upstream; and the caller's standing may have changed since it was
 # admitted. Asked together, because every report asks all of it.
 _DISPATCH = Statement(
     text(
-        "SELECT d.upstream, d.delivery, d.downstream, d.level, d.state, d.event, d.number, d.head_sha, d.lane, d.test,"
+        "SELECT d.upstream, d.delivery, d.downstream, d.level, d.state, d.event, d.number, d.head_sha, d.lane, d.test, d.superseded_at,"
         " d.unsure, d.attempted_at, d.sent_at, d.answer, CASE WHEN n.reported = 1 THEN n.delivery END AS run_delivery,"
-        " n.superseded AS run_superseded, n.reported AS run_reported, n.rerun_from, n.rerun_at,"
+        " n.superseded AS run_superseded, n.reported AS run_reported, n.attempt AS run_attempt, n.rerun_from, n.rerun_at,"
         " r.repository_id, r.owner_id, r.confirmed, r.suspended_at,"
         " (SELECT max(v.version) FROM allowlist_versions v WHERE v.upstream = d.upstream AND v.good = 1) AS version"
         " FROM dispatches d LEFT JOIN runs n ON n.run_id = :run_id AND n.downstream = d.downstream"
@@ -39,7 +42,7 @@ _SIBLINGS = Statement(
 )
 _JOB_FACTS = (
     *("job_name", "reported_name", "state", "first_conclusion", "conclusion"),
-    *("opened_by", "in_progress_at", "late_start", "queue_s", "closed_by"),
+    *("opened_by", "in_progress_at", "late_start", "queue_s", "closed_by", "expected", "superseded"),
 )
 # By the key's own order: the name, and everything that begins with "name (", as a leg of a matrix does.
 _RUN_JOBS = select(*(jobs.c[name] for name in _JOB_FACTS)).where(
@@ -145,6 +148,40 @@ class ReportContext:
             and self.facts.run_delivery is None  # a run known before answers an earlier sending
         )
 
+    def ended_as(self, outcome: CloseJob) -> Ended | None:
+        """Where a result belongs in the sums, if this report alone says so; None when rows must be asked."""
+        dispatch, report = self.dispatch, self.report
+        job = next((each for each in self.facts.jobs if each.job_name == outcome.job_name), None)
+        if dispatch is None or dispatch["test"] or job is None or job.state is not JobState.IN_PROGRESS:
+            return None
+        if (dispatch["run_attempt"] or 1) > report.run_attempt:
+            return None
+        return ended_as(
+            JobState.COMPLETED,
+            outcome.conclusion,
+            job.expected,
+            superseded=job.superseded or dispatch["superseded_at"] is not None,
+            earlier=False,
+        )
+
+    def share(self, outcome: CloseJob, ended: Ended) -> Share | None:
+        """What the result adds to the sums."""
+        if self.dispatch is None or (kind := kind_of(self.dispatch["event"])) is None:
+            return None
+        job = next(each for each in self.facts.jobs if each.job_name == outcome.job_name)
+        return Share(
+            upstream=self.key["upstream"],
+            downstream=self.key["downstream"],
+            kind=kind,
+            at_us=to_us(job.in_progress_at),
+            workflow=self.workflow,
+            workflow_name=self.report.workflow_name,
+            job_name=outcome.job_name,
+            ended=ended,
+            queue_s=job.queue_s,
+            execution_s=outcome.execution_s,
+        )
+
     @property
     def number(self) -> int | None:
         return self.dispatch["number"] if self.dispatch else None
@@ -166,6 +203,7 @@ class ReportContext:
             },
             dispatch=self.dispatch,
             identity=self.identity,
+            expected=self.standing.entry.expected(job_name) if self.standing.entry else None,
         )
 
 
@@ -201,7 +239,7 @@ def _rerun_asked_at(row: Row | None, report: Report) -> datetime | None:
 
 
 def _job_facts(row: Row) -> JobFacts:
-    first, counts = row["first_conclusion"], row["conclusion"]
+    first, counts, expected = row["first_conclusion"], row["conclusion"], row["expected"]
     return JobFacts(
         job_name=row["job_name"],
         reported_name=row["reported_name"],
@@ -213,4 +251,6 @@ def _job_facts(row: Row) -> JobFacts:
         late_start=bool(row["late_start"]),
         queue_s=row["queue_s"],
         closed_by=row["closed_by"],
+        expected=Conclusion(expected) if expected else None,
+        superseded=bool(row["superseded"]),
     )

@@ -23,7 +23,9 @@ from crcr.decide.identity import Identity, IssuerKind
 from crcr.decide.model import Binding, RepoName
 from crcr.decide.report import Report
 from crcr.errors import NoAllowlist
+from crcr.record import sums
 from crcr.record.allowlists import Allowlists
+from crcr.record.counting import recount
 from crcr.record.database import Database, Row, Tx
 from crcr.record.effect_rows import add_once
 from crcr.record.forwards import Forwards
@@ -33,6 +35,7 @@ from crcr.record.lookups import SETTLING, look_up
 from crcr.record.publishing import Publishing
 from crcr.record.report_context import ReportContext
 from crcr.record.schema import runs
+from crcr.record.sent_rows import mark_arrived
 from crcr.record.statement import Statement, inserting
 from crcr.record.targets import Targets
 from crcr.record.times import to_us
@@ -81,12 +84,6 @@ _SUPERSEDE_JOBS = Statement(
     text(
         "UPDATE jobs SET superseded = 1 WHERE upstream = :upstream AND delivery = :delivery"
         " AND downstream = :downstream AND workflow = :workflow AND run_id = :run_id"
-    )
-)
-_ARRIVED = Statement(
-    text(
-        "UPDATE dispatches SET state = 'sent', sent_at = attempted_at, reason = NULL WHERE upstream = :upstream"
-        " AND delivery = :delivery AND downstream = :downstream AND state <> 'sent'"
     )
 )
 _ANSWERED = Statement(
@@ -217,10 +214,12 @@ class Reports:
         if isinstance(outcome, OpenJob):
             row = await self._open(tx, context, outcome, now)
         elif isinstance(outcome, CloseJob):
-            row = await close_job(tx, context.job(outcome.job_name), context.report, outcome, now)
+            row = await self._close(tx, context, outcome, now)
         elif isinstance(outcome, Rejected) and isinstance(outcome.dispute, DisputeJob):
-            if not await dispute_job(tx, context.job(outcome.dispute.job_name), outcome.dispute):
+            disputed = context.job(outcome.dispute.job_name)
+            if not await dispute_job(tx, disputed, outcome.dispute):
                 return
+            await recount(tx, disputed.key)
             row = None
         else:
             return
@@ -263,12 +262,26 @@ class Reports:
         for older in outcome.supersedes:
             await tx.run(_SUPERSEDE_RUN, upstream=key["upstream"], downstream=key["downstream"], run_id=older)
             await tx.run(_SUPERSEDE_JOBS, **key, workflow=context.workflow, run_id=older)
+            await recount(tx, {**key, "workflow": context.workflow, "run_id": older})
         if context.proves_arrival:
             # The report itself proves that the dispatch arrived: what waits to be sent again need not be.
-            await tx.run(_ARRIVED, **key)
+            await mark_arrived(tx, key)
             await tx.run(_NO_RETRY, **key, lane=context.lane, at=to_us(now))
             await tx.run(_NOT_PARKED, **key, at=to_us(now))
-        return await open_job(tx, context.job(outcome.job_name), context.report, outcome, now)
+        row = await open_job(tx, context.job(outcome.job_name), context.report, outcome, now)
+        if context.report.run_attempt > 1:
+            await recount(tx, row.key)
+        return row
+
+    async def _close(self, tx: Tx, context: ReportContext, outcome: CloseJob, now: datetime) -> JobRow:
+        """Close and count. Of a running job in its run's newest attempt all is known; for others the rows are read."""
+        row, ended = context.job(outcome.job_name), context.ended_as(outcome)
+        await close_job(tx, row, context.report, outcome, now, ended=ended)
+        if ended is None:
+            await recount(tx, row.key)
+        elif (share := context.share(outcome, ended)) is not None:
+            await sums.add(tx, share)
+        return row
 
     async def _bind_run(self, tx: Tx, context: ReportContext, outcome: OpenJob, now: datetime) -> None:
         run = {

@@ -52,6 +52,7 @@ upstreams = Table(
     Column("paused_at", BigInteger),
     Column("created_at", BigInteger, nullable=False),
     Column("gate_since", BigInteger),
+    Column("default_branch", Text),
     sqlite_with_rowid=False,
 )
 
@@ -109,11 +110,13 @@ pulls = Table(
     Column("author_association", Text, nullable=False, server_default=text("'NONE'")),
     flag("merged"),
     Index("ix_pulls_head", "head_sha", "upstream", sqlite_where=_IS_OPEN, postgresql_where=_IS_OPEN),
-    Index("ix_pulls_open", "upstream", sqlite_where=_IS_OPEN, postgresql_where=_IS_OPEN),
+    Index("ix_pulls_author", text("lower(author)"), "upstream"),
     sqlite_with_rowid=False,
 )
 
 _OF_PULL = text("number IS NOT NULL")
+_OF_COMMIT = text("head_sha IS NOT NULL")
+_HAS_BODY = text("body IS NOT NULL")
 
 deliveries = Table(
     "deliveries",
@@ -132,16 +135,20 @@ deliveries = Table(
     Column("body_bytes", Integer, nullable=False),
     Column("body", LargeBinary),
     Index("ix_deliveries_recent", "upstream", "received_at"),
-    Index("ix_deliveries_pull", "upstream", "number", sqlite_where=_OF_PULL, postgresql_where=_OF_PULL),
     Index(
-        "ix_deliveries_body_age",
+        "ix_deliveries_pull",
+        "upstream",
+        "number",
         "received_at",
-        sqlite_where=text("body IS NOT NULL"),
-        postgresql_where=text("body IS NOT NULL"),
+        sqlite_where=_OF_PULL,
+        postgresql_where=_OF_PULL,
     ),
+    Index("ix_deliveries_head", "head_sha", "upstream", sqlite_where=_OF_COMMIT, postgresql_where=_OF_COMMIT),
+    Index("ix_deliveries_body_age", "received_at", sqlite_where=_HAS_BODY, postgresql_where=_HAS_BODY),
 )
 
 _NOT_SUPERSEDED = text("superseded_at IS NULL")
+_UNSENT = text("state IN ('held', 'waiting', 'parked')")
 
 dispatches = Table(
     "dispatches",
@@ -166,7 +173,9 @@ dispatches = Table(
     Column("answer", Text),
     Column("concerned", SmallInteger),
     Column("listed_at", BigInteger),
-    Index("ix_dispatches_backend", "upstream", "downstream", "created_at"),
+    Column("delay_s", Double),
+    Index("ix_dispatches_backend", "upstream", "downstream", "event", "created_at"),
+    Index("ix_dispatches_unsent", "upstream", "downstream", sqlite_where=_UNSENT, postgresql_where=_UNSENT),
     Index(
         "ix_dispatches_live",
         "upstream",
@@ -200,6 +209,7 @@ runs = Table(
 )
 
 _RUNNING = text("state = 'in_progress'")
+_COUNTS = text("ended_as IN ('success', 'failure', 'timed_out', 'other')")
 
 jobs = Table(
     "jobs",
@@ -247,10 +257,21 @@ jobs = Table(
     Column("tests_total", Integer),
     Column("failed_tests", Text),
     Column("failed_tests_cut", Integer, nullable=False, server_default=text("0")),
+    Column("expected", Text),
+    Column("ended_as", Text),
     Column("trusted", Text, nullable=False),
     Column("untrusted", LargeBinary, nullable=False),
     Index("ix_jobs_backend", "upstream", "downstream", "in_progress_at"),
     Index("ix_jobs_running", "silent_at", sqlite_where=_RUNNING, postgresql_where=_RUNNING),
+    Index(
+        "ix_jobs_ended",
+        "upstream",
+        "downstream",
+        "event",
+        "completed_at",
+        sqlite_where=_COUNTS,
+        postgresql_where=_COUNTS,
+    ),
 )
 
 _OPEN_EFFECT = text("state IN ('waiting', 'claimed')")

@@ -24,6 +24,7 @@ _HABIT = timedelta(days=14)
 _UNANSWERED = Statement(
     text(
         "SELECT d.delivery, d.event FROM dispatches d WHERE d.upstream = :upstream AND d.downstream = :downstream"
+        " AND d.event IN ('pull_request', 'push', 'merge_group')"
         " AND d.created_at > :since AND d.created_at <= :until AND d.state = 'sent'"
         # What ran the last time may be over by now.
         " AND (d.answer IS NULL OR (d.answer = 'running' AND d.listed_at <= :until))"

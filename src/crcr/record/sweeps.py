@@ -9,6 +9,7 @@ from sqlalchemy import text
 from crcr.decide.commit import Verification
 from crcr.decide.lifecycle import LIFECYCLE, Apply, JobEvent
 from crcr.decide.model import JobState, RepoName
+from crcr.record.counting import recount
 from crcr.record.database import Database, Row, Tx
 from crcr.record.effect_rows import add_once
 from crcr.record.log_rows import note_change
@@ -111,6 +112,7 @@ class Sweeps:
         state = verdict.state if isinstance(verdict, Apply) else JobState.IN_PROGRESS
         key = {name: row[name] for name in _KEY}
         await tx.run(_TIME_OUT, now=to_us(now), state=state.value, **key)
+        await recount(tx, key)
         where = {"downstream": row["downstream"], "delivery": row["delivery"], "number": row["number"]}
         await note_change(tx, RepoName(row["upstream"]), "job", now=now, **where)
         await self._publishing.again_for(tx, row, now)

@@ -9,39 +9,45 @@ from datetime import datetime, timedelta
 from typing import TypeVar
 
 from crcr.decide.gate import Policy
-from crcr.decide.model import Level, RepoName
+from crcr.decide.model import RepoName
 from crcr.decide.views import (
     AllowlistView,
-    BackendPage,
-    BackendSummary,
     Changes,
     DeliveryPage,
     DeliveryView,
     EffectsView,
     JobPage,
     JobQuery,
-    Span,
     Summary,
     Vitals,
 )
+from crcr.decide.views_backend import BackendPage, BackendQuery, BadgeView, JobDetail, JobKey, MetricsView
 from crcr.decide.views_commit import CommitView, PullView, WaiverPage
+from crcr.decide.views_log import (
+    AuditPage,
+    AuditQuery,
+    DeliveryQuery,
+    EffectPage,
+    EffectQuery,
+    SearchView,
+    WaiverQuery,
+)
+from crcr.decide.window import Kind, Span, Window
 from crcr.record.database import Database, Tx, Unit
-from crcr.record.views_backends import BackendReader, read_standing
+from crcr.record.views_audit import audit_page
+from crcr.record.views_backends import BackendReader
+from crcr.record.views_badge import badge_view
 from crcr.record.views_commit import CommitReader, commit_reader
 from crcr.record.views_deliveries import delivery_page, one_delivery
+from crcr.record.views_effects import effect_page
+from crcr.record.views_job import job_detail
 from crcr.record.views_jobs import job_page
-from crcr.record.views_listed import ListReader, allowlist_state, allowlist_view, who_is_seen
-from crcr.record.views_matrix import Matrix, read_failures, read_matrix
+from crcr.record.views_listed import ListReader, Seen, allowlist_view, who_is_seen
+from crcr.record.views_numbers import backend_page, metrics_view, summary
 from crcr.record.views_pull import commit_view, pull_view
-from crcr.record.views_relay import (
-    changes_after,
-    effects_view,
-    newest_change,
-    open_gates,
-    relay_health,
-    vitals_of,
-)
-from crcr.record.views_waivers import waiver_page
+from crcr.record.views_relay import changes_after, effects_view, open_gates, vitals_of
+from crcr.record.views_search import search
+from crcr.record.views_waivers import waiver_list, waiver_page
 
 T = TypeVar("T")
 
@@ -58,49 +64,63 @@ class SqlViews:
         lists: ListReader,
         upstreams: tuple[RepoName, ...],
         timeouts: Policy = DEFAULT_TIMEOUTS,
+        *,
+        ingests: bool = False,
+        everything: bool = False,
     ) -> None:
         self._database = database
         self._lists = lists
         self._upstreams = upstreams
         self._timeouts = timeouts
+        self._ingests = ingests
+        self._everything = everything
 
-    async def summary(self, upstream: RepoName, span: Span, now: datetime) -> Summary:
+    def for_admins(self) -> "SqlViews":
+        return SqlViews(
+            self._database,
+            self._lists,
+            self._upstreams,
+            self._timeouts,
+            ingests=self._ingests,
+            everything=True,
+        )
+
+    async def summary(
+        self, upstream: RepoName, span: Span, now: datetime, *, kind: Kind = Kind.PULLS
+    ) -> Summary:
         async def unit(tx: Tx) -> Summary:
-            reader = await self._reader(tx, upstream, span, now)
-            standing = await read_standing(tx, upstream)
-            backends = [await reader.summary(each, standing) for each in reader.seen.shown.values()]
-            health = await relay_health(tx, upstream, reader.since, now)
-            return Summary(
-                upstream=upstream,
-                span=span,
-                at=now,
-                cursor=await newest_change(tx),
-                health=replace(health, last_result_at=_last_result_at(backends)),
-                allowlist=await allowlist_state(tx, upstream, reader.seen),
-                levels=_by_level(backends),
-            )
+            reader = await self._reader(tx, upstream, span, kind, now)
+            return await summary(reader, span, ingests=self._ingests)
 
         return await self._read(unit)
 
-    async def backend(
-        self, upstream: RepoName, downstream: RepoName, span: Span, now: datetime
-    ) -> BackendPage:
+    async def backend(self, query: BackendQuery, now: datetime) -> BackendPage:
         async def unit(tx: Tx) -> BackendPage:
-            reader = await self._reader(tx, upstream, span, now)
-            entry = reader.seen.entry(downstream)
-            public = downstream.key in reader.seen.public
-            matrix = await read_matrix(reader, entry.name) if public else Matrix()
-            return BackendPage(
-                upstream=upstream,
-                span=span,
-                at=now,
-                cursor=await newest_change(tx),
-                summary=await reader.summary(entry, await read_standing(tx, upstream)),
-                columns=matrix.columns,
-                columns_left_out=matrix.left_out,
-                rows=matrix.rows,
-                failures=await read_failures(tx, upstream, reader.seen, matrix.rows),
-            )
+            reader = await self._reader(tx, query.upstream, query.span, query.kind, now)
+            return await backend_page(reader, query, ingests=self._ingests)
+
+        return await self._read(unit)
+
+    async def job(self, upstream: RepoName, downstream: RepoName, key: JobKey) -> JobDetail:
+        async def unit(tx: Tx) -> JobDetail:
+            return await job_detail(tx, upstream, downstream, key, await self._seen(tx, upstream))
+
+        return await self._read(unit)
+
+    async def metrics(
+        self, upstream: RepoName, span: Span, now: datetime, *, kind: Kind = Kind.PULLS
+    ) -> MetricsView:
+        async def unit(tx: Tx) -> MetricsView:
+            reader = await self._reader(tx, upstream, span, kind, now)
+            return await metrics_view(reader, span, ingests=self._ingests)
+
+        return await self._read(unit)
+
+    async def badge(
+        self, upstream: RepoName, downstream: RepoName, kind: Kind, span: Span, now: datetime
+    ) -> BadgeView:
+        async def unit(tx: Tx) -> BadgeView:
+            return await badge_view(await self._reader(tx, upstream, span, kind, now), downstream, span)
 
         return await self._read(unit)
 
@@ -122,46 +142,79 @@ class SqlViews:
         self, upstream: RepoName, now: datetime, *, after: tuple[str | int, ...] | None, limit: int
     ) -> WaiverPage:
         async def unit(tx: Tx) -> WaiverPage:
-            seen = await who_is_seen(tx, self._lists, upstream)
+            seen = await self._seen(tx, upstream)
             return await waiver_page(tx, upstream, seen, now, after=after, limit=limit)
+
+        return await self._read(unit)
+
+    async def waiver_page(self, query: WaiverQuery, now: datetime) -> WaiverPage:
+        async def unit(tx: Tx) -> WaiverPage:
+            return await waiver_list(tx, query, await self._seen(tx, query.upstream), now)
 
         return await self._read(unit)
 
     async def jobs(self, query: JobQuery) -> JobPage:
         async def unit(tx: Tx) -> JobPage:
-            seen = await who_is_seen(tx, self._lists, query.upstream)
+            seen = await self._seen(tx, query.upstream)
             if query.downstream is not None:
                 seen.entry(query.downstream)
             return await job_page(tx, query, seen)
 
         return await self._read(unit)
 
-    async def deliveries(
-        self, upstream: RepoName, *, after: tuple[str | int, ...] | None, limit: int
-    ) -> DeliveryPage:
+    async def deliveries(self, query: DeliveryQuery) -> DeliveryPage:
         async def unit(tx: Tx) -> DeliveryPage:
-            seen = await who_is_seen(tx, self._lists, upstream)
-            return await delivery_page(tx, upstream, seen, after=after, limit=limit)
+            return await delivery_page(tx, query, await self._seen(tx, query.upstream))
 
         return await self._read(unit)
 
     async def delivery(self, upstream: RepoName, guid: str) -> DeliveryView:
         async def unit(tx: Tx) -> DeliveryView:
-            return await one_delivery(tx, upstream, guid, await who_is_seen(tx, self._lists, upstream))
+            return await one_delivery(tx, upstream, guid, await self._seen(tx, upstream))
 
         return await self._read(unit)
 
     async def effects(self, upstream: RepoName, now: datetime) -> EffectsView:
         async def unit(tx: Tx) -> EffectsView:
-            return await effects_view(tx, upstream, await who_is_seen(tx, self._lists, upstream), now)
+            return await effects_view(tx, upstream, await self._seen(tx, upstream), now)
+
+        return await self._read(unit)
+
+    async def effect_page(self, query: EffectQuery) -> EffectPage:
+        async def unit(tx: Tx) -> EffectPage:
+            return await effect_page(
+                tx, query, await self._seen(tx, query.upstream), everything=self._everything
+            )
+
+        return await self._read(unit)
+
+    async def audit(self, query: AuditQuery) -> AuditPage:
+        async def unit(tx: Tx) -> AuditPage:
+            return await audit_page(
+                tx, query, await self._seen(tx, query.upstream), everything=self._everything
+            )
+
+        return await self._read(unit)
+
+    async def search(self, upstream: RepoName, text: str, now: datetime) -> SearchView:
+        async def unit(tx: Tx) -> SearchView:
+            return await search(tx, upstream, await self._seen(tx, upstream), text, now)
 
         return await self._read(unit)
 
     async def allowlist(self, upstream: RepoName) -> AllowlistView:
-        return await self._read(lambda tx: allowlist_view(tx, self._lists, upstream))
+        async def unit(tx: Tx) -> AllowlistView:
+            return await allowlist_view(tx, upstream, await self._seen(tx, upstream))
+
+        return await self._read(unit)
 
     async def changes(self, after: int | None, limit: int) -> Changes:
-        return await self._read(lambda tx: changes_after(tx, self._lists, self._upstreams, after, limit))
+        async def unit(tx: Tx) -> Changes:
+            return await changes_after(
+                tx, self._lists, self._upstreams, after, limit, everything=self._everything
+            )
+
+        return await self._read(unit)
 
     async def vitals(self, now: datetime) -> list[Vitals]:
         async def unit(tx: Tx) -> list[Vitals]:
@@ -172,29 +225,18 @@ class SqlViews:
 
         return await self._read(unit)
 
-    async def _reader(self, tx: Tx, upstream: RepoName, span: Span, now: datetime) -> BackendReader:
-        seen = await who_is_seen(tx, self._lists, upstream)
-        return BackendReader(tx, upstream, seen, now - span.length, now)
+    async def _seen(self, tx: Tx, upstream: RepoName) -> Seen:
+        return await who_is_seen(tx, self._lists, upstream, everything=self._everything)
+
+    async def _reader(
+        self, tx: Tx, upstream: RepoName, span: Span, kind: Kind, now: datetime
+    ) -> BackendReader:
+        seen = await self._seen(tx, upstream)
+        return BackendReader(tx, upstream, seen, Window.of(span, now), kind, now)
 
     async def _commits(self, tx: Tx, upstream: RepoName, now: datetime) -> CommitReader:
-        return await commit_reader(tx, self._lists, upstream, self._timeouts, now)
+        seen = await self._seen(tx, upstream)
+        return await commit_reader(tx, self._lists, upstream, seen=seen, timeouts=self._timeouts, now=now)
 
     async def _read(self, unit: Unit[T]) -> T:
         return await self._database.read(unit)
-
-
-def _by_level(backends: list[BackendSummary]) -> tuple[tuple[Level, tuple[BackendSummary, ...]], ...]:
-    """L4 first, and in each level the worst first."""
-    grouped = ((level, sorted((b for b in backends if b.level is level), key=_worst)) for level in Level)
-    return tuple((level, tuple(group)) for level, group in reversed([*grouped]) if group)
-
-
-def _worst(backend: BackendSummary) -> tuple[bool, float, RepoName]:
-    rate = backend.figures.tally.pass_rate if backend.figures else None
-    troubled = backend.silent or backend.suspended or backend.alarm is not None
-    return not troubled, 2.0 if rate is None else rate, backend.name
-
-
-def _last_result_at(backends: list[BackendSummary]) -> datetime | None:
-    results = (each.figures.last_result for each in backends if each.figures)
-    return max((each.at for each in results if each), default=None)

@@ -1,36 +1,37 @@
 """A backend's line in the summary: its figures, what was sent to it, and what is wrong with it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from sqlalchemy import text
 
-from crcr.decide.allowlist import Entry
+from crcr.decide.allowlist import Entry, Visibility
 from crcr.decide.model import Level, RepoName
-from crcr.decide.numbers import ANSWER_WITHIN, is_silent
-from crcr.decide.views import BackendSummary, Figures
-from crcr.record.database import Row, Tx
+from crcr.decide.numbers import ANSWER_WITHIN, SILENT_WITHIN, Figures, is_silent
+from crcr.decide.views import BackendSummary
+from crcr.decide.window import Kind, Window
+from crcr.record.database import Tx
 from crcr.record.statement import Statement
 from crcr.record.times import from_us_or_none, to_us
-from crcr.record.views_jobs import figures
+from crcr.record.views_figures import Running, ingested_running, read_figures, read_last, read_running
 from crcr.record.views_listed import Seen
 
-_DISPATCHED = Statement(
+_LAST_SENT = Statement(
     text(
-        "SELECT state, count(*) AS number, max(sent_at) AS sent_at FROM dispatches"
-        " WHERE upstream = :upstream AND downstream = :downstream AND created_at >= :since AND test = 0"
-        " AND state <> 'left_out' GROUP BY state"
+        "SELECT sent_at FROM dispatches WHERE upstream = :upstream AND downstream = :downstream AND event = :event"
+        " AND sent_at IS NOT NULL AND test = 0 ORDER BY created_at DESC LIMIT 1"
     )
 )
 _LAST_REPORT = Statement(
     text("SELECT max(in_progress_at) AS at FROM jobs WHERE upstream = :upstream AND downstream = :downstream")
 )
-# Nobody need answer the end of a pull request or the deletion of a branch.
+# Nobody need answer the end of a pull request or the deletion of a branch; and more than a few are not counted.
 _UNANSWERED = Statement(
     text(
-        "SELECT count(*) AS number FROM dispatches WHERE upstream = :upstream AND downstream = :downstream"
-        " AND created_at > :since AND sent_at <= :before AND test = 0 AND coalesce(action, '') <> 'closed'"
-        " AND coalesce(head_sha, '') <> '0000000000000000000000000000000000000000'"
+        "SELECT count(*) AS number FROM (SELECT 1 FROM dispatches d WHERE d.upstream = :upstream"
+        " AND d.downstream = :downstream AND d.event IN ('pull_request', 'push', 'merge_group')"
+        " AND d.created_at > :since AND d.sent_at <= :before AND d.test = 0 AND coalesce(d.action, '') <> 'closed'"
+        " AND coalesce(d.head_sha, '') <> '0000000000000000000000000000000000000000' LIMIT 10) AS few"
     )
 )
 _REPOSITORIES = Statement(
@@ -42,6 +43,12 @@ _PARKED = Statement(
         " GROUP BY target"
     )
 )
+_UNSENT = Statement(
+    text(
+        "SELECT downstream, count(*) AS number FROM dispatches WHERE upstream = :upstream"
+        " AND state IN ('held', 'waiting', 'parked') AND state <> 'parked' AND test = 0 GROUP BY downstream"
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,33 +58,39 @@ class Standing:
     suspended: frozenset[str]
     alarms: dict[str, str]
     parked: dict[str, int]
+    waiting: dict[str, int]
+    running: Running
 
 
 async def read_standing(tx: Tx, upstream: RepoName) -> Standing:
     rows = await tx.all(_REPOSITORIES, upstream=upstream.key)
     parked = await tx.all(_PARKED, upstream=upstream.key)
+    waiting = await tx.all(_UNSENT, upstream=upstream.key)
     return Standing(
         frozenset(row["downstream"] for row in rows if row["suspended_at"] is not None),
         {row["downstream"]: row["alarm"] for row in rows if row["alarm"]},
         {row["target"]: row["number"] for row in parked},
+        {row["downstream"]: row["number"] for row in waiting},
+        await read_running(tx, upstream.key),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class BackendReader:
-    """Reads the backends of one upstream over one range, inside one transaction."""
+    """Reads the backends of one upstream over one window and one kind of event, inside one transaction."""
 
     tx: Tx
     upstream: RepoName
     seen: Seen
-    since: datetime
+    window: Window
+    kind: Kind
     now: datetime
 
     async def summary(self, entry: Entry, standing: Standing) -> BackendSummary:
         key = entry.name.key
         if key not in self.seen.public:
             return _by_name_only(entry)
-        sent = await self._dispatched(key)
+        figures = await self.figures(key, standing)
         return BackendSummary(
             name=entry.name,
             level=entry.level,
@@ -85,34 +98,39 @@ class BackendReader:
             oncalls=entry.oncalls,
             hardware=entry.hardware,
             name_only=False,
-            figures=await self._figures(entry),
-            dispatched=sum(row["number"] for row in sent),
-            waiting=sum(row["number"] for row in sent if row["state"] in {"waiting", "held"}),
+            figures=figures if entry.level >= Level.L2 else None,
+            sent=figures.sent,
+            waiting=standing.waiting.get(key, 0),
             parked=standing.parked.get(key, 0),
-            last_sent_at=from_us_or_none(max((row["sent_at"] or 0 for row in sent), default=0) or None),
+            last_sent_at=await self._last_sent(key),
             suspended=key in standing.suspended,
-            silent=await self._silent(entry),
+            silent=await self.silent(entry),
             alarm=standing.alarms.get(key),
+            probe=bool(entry.expect),
+            hidden=entry.visibility is not Visibility.PUBLIC,
         )
 
-    async def _figures(self, entry: Entry) -> Figures | None:
-        if entry.level < Level.L2:
-            return None
-        return await figures(self.tx, self.upstream.key, entry.name.key, self.since, self.now)
+    async def figures(self, key: str, standing: Standing) -> Figures:
+        found = await read_figures(self.tx, self.upstream.key, key, self.kind, self.window)
+        running = standing.running.of(key, self.kind)
+        if self.kind is Kind.INGESTED:
+            running = await ingested_running(self.tx, self.upstream.key, key, self.window)
+        last = await read_last(self.tx, self.upstream.key, key, self.kind)
+        return replace(found, running=running, last_result=last)
 
-    async def _dispatched(self, key: str) -> list[Row]:
-        return await self.tx.all(
-            _DISPATCHED, upstream=self.upstream.key, downstream=key, since=to_us(self.since)
-        )
-
-    async def _silent(self, entry: Entry) -> bool:
+    async def silent(self, entry: Entry) -> bool:
         where = {"upstream": self.upstream.key, "downstream": entry.name.key}
         last = await self.tx.one(_LAST_REPORT, **where)
         reported = last["at"] if last else None
-        since = max(reported or 0, to_us(self.since))
+        since = max(reported or 0, to_us(self.now - SILENT_WITHIN))
         row = await self.tx.one(_UNANSWERED, since=since, before=to_us(self.now - ANSWER_WITHIN), **where)
         unanswered = row["number"] if row else 0
         return is_silent(entry.level, ever_reported=reported is not None, unanswered=unanswered)
+
+    async def _last_sent(self, key: str) -> datetime | None:
+        where = {"upstream": self.upstream.key, "downstream": key}
+        rows = [await self.tx.one(_LAST_SENT, event=event, **where) for event in self.kind.events]
+        return from_us_or_none(max((row["sent_at"] for row in rows if row), default=None))
 
 
 def _by_name_only(entry: Entry) -> BackendSummary:

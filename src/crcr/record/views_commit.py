@@ -32,7 +32,7 @@ from crcr.record.statement import Statement
 from crcr.record.times import from_us, from_us_or_none
 from crcr.record.views_deliveries import dispatch_view
 from crcr.record.views_jobs import CURRENT_RUN, LATEST_ATTEMPT, VIEW_COLUMNS, job_view, with_tests
-from crcr.record.views_listed import ListReader, Seen, who_is_seen
+from crcr.record.views_listed import ListReader, Seen
 
 _MOST_JOBS = 200
 _MOST_FAILURES = 20
@@ -142,13 +142,13 @@ class CommitReader:
 
 
 async def commit_reader(
-    tx: Tx, lists: ListReader, upstream: RepoName, timeouts: Policy, now: datetime
+    tx: Tx, lists: ListReader, upstream: RepoName, *, seen: Seen, timeouts: Policy, now: datetime
 ) -> CommitReader:
     try:
         allowlist = await lists.in_force(tx, upstream)
     except NoAllowlist:
         allowlist = Allowlist(())
-    return CommitReader(tx, upstream, allowlist, await who_is_seen(tx, lists, upstream), timeouts, now)
+    return CommitReader(tx, upstream, allowlist, seen, timeouts, now)
 
 
 def _check(row: Row, *, told: bool) -> CheckView:

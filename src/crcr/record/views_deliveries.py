@@ -1,4 +1,8 @@
-"""Deliveries with their dispatches, in pages or one by one; never with the raw body."""
+"""Deliveries with their dispatches, in pages or one by one; never with the raw body.
+
+Lists follow `ix_deliveries_recent`, a pull request's own index or the one of commits, whichever leads there;
+the other filters are applied on the way, so that no wish makes the store walk all of its deliveries.
+"""
 
 from typing import Any
 
@@ -6,30 +10,43 @@ from sqlalchemy import bindparam, select, text
 
 from crcr.decide.model import DeliveryState, DispatchState, Level, RepoName
 from crcr.decide.views import Answer, DeliveryPage, DeliveryView, DispatchView, JobView
-from crcr.errors import BadRequest, NotFound
+from crcr.decide.views_log import DeliveryQuery
+from crcr.errors import NotFound
 from crcr.record.database import Row, Tx
 from crcr.record.schema import jobs
 from crcr.record.statement import Statement
 from crcr.record.times import from_us, from_us_or_none
 from crcr.record.views_jobs import VIEW_COLUMNS, job_view
 from crcr.record.views_listed import Seen
+from crcr.record.views_outbox import outbox_of
+from crcr.record.views_relay import newest_change
+from crcr.record.views_walk import Key, bad_cursor, walk
 
 # Start of every list; a page further on begins behind the last row seen.
-_NEWEST = (2**62, "")
+_NEWEST: Key = (2**62, "")
+_OLDEST: Key = (-1, "")
 
-_PAGE = Statement(
-    text(
-        "SELECT guid, event, action, state, reason, source, number, head_sha, ref, received_at, body_bytes"
-        " FROM deliveries WHERE upstream = :upstream AND received_at <= :at"
-        " AND (received_at < :at OR guid < :guid) ORDER BY received_at DESC, guid DESC LIMIT :limit"
-    )
+_SELECT = "SELECT guid, upstream, event, action, state, reason, source, number, head_sha, ref, received_at, body_bytes FROM"
+_ALL = f"{_SELECT} deliveries WHERE upstream = :upstream"
+# Found first and ordered then: in one go SQLite would walk along the times, through all deliveries there are.
+_OF_PULL = f"{_SELECT} ({_ALL} AND number = :number LIMIT 10000) found WHERE upstream = :upstream"
+_WITH_HEAD = f"{_SELECT} deliveries WHERE head_sha >= :head AND head_sha < :head || 'g' LIMIT 10000"
+_OF_HEAD = f"{_SELECT} ({_WITH_HEAD}) found WHERE upstream = :upstream"
+_DOWN = (
+    " AND received_at <= :at AND (received_at < :at OR guid < :guid)"
+    " ORDER BY received_at DESC, guid DESC LIMIT :limit"
 )
-_ONE = Statement(
-    text(
-        "SELECT guid, event, action, state, reason, source, number, head_sha, ref, received_at, body_bytes"
-        " FROM deliveries WHERE guid = :guid AND upstream = :upstream"
-    )
+_UP = (
+    " AND received_at >= :at AND (received_at > :at OR guid > :guid) ORDER BY received_at, guid LIMIT :limit"
 )
+
+_RECENT_DOWN = Statement(text(_ALL + _DOWN))
+_RECENT_UP = Statement(text(_ALL + _UP))
+_PULL_DOWN = Statement(text(_OF_PULL + _DOWN))
+_PULL_UP = Statement(text(_OF_PULL + _UP))
+_HEAD_DOWN = Statement(text(_OF_HEAD + _DOWN))
+_HEAD_UP = Statement(text(_OF_HEAD + _UP))
+_ONE = Statement(text(f"{_ALL} AND guid = :guid"))
 _DISPATCHES = Statement(
     text(
         "SELECT * FROM dispatches WHERE upstream = :upstream AND delivery = :delivery"
@@ -43,15 +60,25 @@ _JOBS = Statement(
 )
 
 
-async def delivery_page(
-    tx: Tx, upstream: RepoName, seen: Seen, *, after: tuple[str | int, ...] | None, limit: int
-) -> DeliveryPage:
-    at, guid = _start(after)
-    rows = await tx.all(_PAGE, upstream=upstream.key, at=at, guid=guid, limit=limit + 1)
-    page = rows[:limit]
-    views = tuple([_view(row, await _dispatches(tx, upstream, row["guid"], seen, {})) for row in page])
-    last = page[-1] if len(rows) > len(page) else None
-    return DeliveryPage(views, (last["received_at"], last["guid"]) if last else None)
+async def delivery_page(tx: Tx, query: DeliveryQuery, seen: Seen) -> DeliveryPage:
+    statement, params = _list(query)
+
+    async def read(after: Key, limit: int) -> list[Row]:
+        at, guid = after
+        return await tx.all(statement, upstream=query.upstream.key, at=at, guid=guid, limit=limit, **params)
+
+    def keep(row: Row) -> bool:
+        return (
+            (query.event is None or row["event"] == query.event)
+            and (query.state is None or row["state"] == query.state.value)
+            and (query.head_sha is None or (row["head_sha"] or "").startswith(query.head_sha.lower()))
+        )
+
+    page, more = await walk(read, _start(query), query.limit, key_of=_key, keep=keep)
+    views = [_view(row, await _dispatches(tx, query.upstream, row["guid"], seen, {})) for row in page]
+    return DeliveryPage(
+        tuple(views), more, cursor=await newest_change(tx), outbox=await outbox_of(tx, query.upstream)
+    )
 
 
 async def one_delivery(tx: Tx, upstream: RepoName, guid: str, seen: Seen) -> DeliveryView:
@@ -95,11 +122,24 @@ async def _dispatches(
     )
 
 
-def _start(after: tuple[str | int, ...] | None) -> tuple[int, str]:
-    match after or _NEWEST:
+def _list(query: DeliveryQuery) -> tuple[Statement, dict[str, Any]]:
+    """The statement that gets nearest to what was asked for."""
+    if query.number is not None:
+        return _PULL_UP if query.oldest_first else _PULL_DOWN, {"number": query.number}
+    if query.head_sha is not None:
+        return _HEAD_UP if query.oldest_first else _HEAD_DOWN, {"head": query.head_sha.lower()}
+    return _RECENT_UP if query.oldest_first else _RECENT_DOWN, {}
+
+
+def _start(query: DeliveryQuery) -> Key:
+    match query.after or (_OLDEST if query.oldest_first else _NEWEST):
         case (int(at), str(guid)):
             return at, guid
-    raise BadRequest("the cursor is not one of ours", hint="pass on `next` of the page before, unchanged")
+    raise bad_cursor()
+
+
+def _key(row: Row) -> Key:
+    return row["received_at"], row["guid"]
 
 
 def _view(row: Row, dispatches: tuple[DispatchView, ...]) -> DeliveryView:

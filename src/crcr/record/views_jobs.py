@@ -1,28 +1,25 @@
-"""Jobs for pages: the rows that count, a backend's figures, and lists in pages.
+"""Jobs for pages, one by one and in lists.
 
-`COUNTED` is the SQL half of the one definition in `decide.numbers`: the highest attempt of each job, without
-superseded runs, superseded commits and test dispatches. Lists are read backend by backend along
-`ix_jobs_backend` and merged, so that they cost what they show and never touch a backend that is not to be seen.
+Lists are read backend by backend along `ix_jobs_backend` and merged, so that they cost what they show and never touch a backend that is not to be seen.
 """
 
 import json
 from collections.abc import Mapping
-from datetime import datetime
 from functools import cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, bindparam, column, func, select, text, tuple_
+from sqlalchemy import ColumnElement, bindparam, select, text, tuple_
 
 from crcr.decide.commit import Verification
 from crcr.decide.model import Conclusion, JobState, Mark, RepoName
-from crcr.decide.numbers import Durations, Tally, count_as
+from crcr.decide.numbers import Ended
 from crcr.decide.report import FailedTest
-from crcr.decide.views import STRIP, Figures, JobPage, JobQuery, JobView, LastResult
+from crcr.decide.views import JobPage, JobQuery, JobView
 from crcr.errors import BadRequest
 from crcr.record.database import Row, Tx
 from crcr.record.schema import jobs
 from crcr.record.statement import Statement
-from crcr.record.times import from_us, from_us_or_none, to_us
+from crcr.record.times import from_us, from_us_or_none
 from crcr.record.views_listed import Seen
 
 LATEST_ATTEMPT = text(
@@ -31,12 +28,7 @@ LATEST_ATTEMPT = text(
     " AND later.workflow = jobs.workflow AND later.run_id = jobs.run_id"
     " AND later.attempt > jobs.attempt AND later.job_name = jobs.job_name)"
 )
-_OF_A_COUNTED_COMMIT = text(
-    "NOT EXISTS (SELECT 1 FROM dispatches d WHERE d.upstream = jobs.upstream AND d.delivery = jobs.delivery"
-    " AND d.downstream = jobs.downstream AND (d.test = 1 OR d.superseded_at IS NOT NULL))"
-)
 CURRENT_RUN = text("jobs.superseded = 0")
-_COUNTED = (CURRENT_RUN, _OF_A_COUNTED_COMMIT, LATEST_ATTEMPT)
 OF_BACKEND = (jobs.c.upstream == bindparam("upstream"), jobs.c.downstream == bindparam("downstream"))
 
 VIEW_COLUMNS = tuple(
@@ -46,31 +38,11 @@ VIEW_COLUMNS = tuple(
         *("conclusion", "disputed_conclusion", "late", "disputed", "superseded", "unsigned", "event"),
         *("number", "head_sha", "url", "artifact_url", "in_progress_at", "completed_at", "queue_s"),
         *("execution_s", "tests_passed", "tests_failed", "tests_skipped", "tests_total"),
-        *("verification", "github_conclusion"),
+        *("verification", "github_conclusion", "expected", "ended_as"),
     )
 )
 """All a view needs; the bodies and the lists of failed tests, which may be megabytes, are left where they are."""
 
-_FIGURES = Statement(
-    select(
-        ((jobs.c.in_progress_at - bindparam("since")) // bindparam("width")).label("part"),
-        jobs.c.state,
-        jobs.c.conclusion,
-        func.count().label("number"),
-        func.sum(jobs.c.queue_s).label("queue_sum"),
-        func.count(jobs.c.queue_s).label("queue_known"),
-        func.sum(jobs.c.execution_s).label("execution_sum"),
-        func.count(jobs.c.execution_s).label("execution_known"),
-    )
-    .where(*OF_BACKEND, jobs.c.in_progress_at >= bindparam("since"), *_COUNTED)
-    .group_by(column("part"), jobs.c.state, jobs.c.conclusion)
-)
-_LAST_RESULT = Statement(
-    select(jobs.c.state, jobs.c.conclusion, jobs.c.job_name, jobs.c.completed_at, jobs.c.swept_at)
-    .where(*OF_BACKEND, text("jobs.state <> 'in_progress'"), *_COUNTED)
-    .order_by(jobs.c.in_progress_at.desc())
-    .limit(1)
-)
 _KEY = ("upstream", "delivery", "downstream", "workflow", "run_id", "attempt", "job_name")
 _FAILED_TESTS = Statement(
     select(*VIEW_COLUMNS, jobs.c.failed_tests, jobs.c.failed_tests_cut).where(
@@ -78,6 +50,7 @@ _FAILED_TESTS = Statement(
     )
 )
 _MOST_FAILED_TESTS = 5
+_FEWEST = 8
 _PAGE_KEY = ("in_progress_at", "downstream", "delivery", "workflow", "run_id", "attempt", "job_name")
 _IN_PULL = text(
     "jobs.delivery IN (SELECT p.delivery FROM dispatches p WHERE p.upstream = :upstream AND p.number = :number)"
@@ -89,42 +62,38 @@ _FILTERS: Mapping[str, ColumnElement[bool]] = {
 }
 
 
-async def figures(tx: Tx, upstream: str, downstream: str, since: datetime, now: datetime) -> Figures:
-    where = {"upstream": upstream, "downstream": downstream}
-    width = max(1, (to_us(now) - to_us(since)) // STRIP)
-    strip = [Tally()] * STRIP
-    queue, execution = Durations(), Durations()
-    for row in await tx.all(_FIGURES, since=to_us(since), width=width, **where):
-        part = min(row["part"], STRIP - 1)
-        strip[part] += Tally.of(
-            count_as(JobState(row["state"]), _conclusion(row["conclusion"])), row["number"]
-        )
-        queue += Durations(row["queue_sum"] or 0.0, row["queue_known"])
-        execution += Durations(row["execution_sum"] or 0.0, row["execution_known"])
-    last = await tx.one(_LAST_RESULT, **where)
-    return Figures(
-        tally=sum(strip, Tally()),
-        queue=queue,
-        execution=execution,
-        strip=tuple(strip),
-        last_result=_last_result(last) if last else None,
-    )
-
-
 async def job_page(tx: Tx, query: JobQuery, seen: Seen) -> JobPage:
     names = [query.downstream.key] if query.downstream else list(seen.reporting)
-    filters = {"delivery": query.delivery, "number": query.number, "state": query.state}
-    given = {key: value for key, value in filters.items() if value is not None}
-    statement = _page_statement(frozenset(given), paged=query.after is not None)
-    params = {"upstream": query.upstream.key, "limit": query.limit + 1, **given, **_after(query.after)}
-    rows: list[Row] = []
-    for name in names:
-        if name in seen.reporting:
-            rows += await tx.all(statement, downstream=name, **params)
-    rows.sort(key=_page_key, reverse=True)
+    rows = await _newest(tx, query, [name for name in names if name in seen.reporting])
     page = rows[: query.limit]
     more = len(rows) > len(page)
     return JobPage(tuple(job_view(row, seen) for row in page), _page_key(page[-1]) if more else None)
+
+
+async def _newest(tx: Tx, query: JobQuery, names: list[str]) -> list[Row]:
+    """One job more than asked for, over all backends: a few of each, and more of those that may hide newer ones."""
+    filters = {"delivery": query.delivery, "number": query.number, "state": query.state}
+    given = {key: value for key, value in filters.items() if value is not None}
+    wanted = query.limit + 1
+    few = max(_FEWEST, 2 * wanted // len(names)) if names else 0
+    rows: list[Row] = []
+    after = dict.fromkeys(names, query.after)
+    while after:
+        for name, key in list(after.items()):
+            statement = _page_statement(frozenset(given), paged=key is not None)
+            limits = {"limit": min(few, wanted), **given, **_after(key)}
+            found = await tx.all(statement, upstream=query.upstream.key, downstream=name, **limits)
+            rows += found
+            if len(found) < min(few, wanted):
+                del after[name]
+            else:
+                after[name] = _page_key(found[-1])
+        rows.sort(key=_page_key, reverse=True)
+        del rows[wanted:]
+        if len(rows) == wanted:
+            last = _page_key(rows[-1])
+            after = {name: key for name, key in after.items() if key and key > last}
+    return rows
 
 
 @cache
@@ -156,18 +125,22 @@ def _page_key(row: Row) -> tuple[str | int, ...]:
 def job_view(row: Row, seen: Seen, failed: str | None = None, *, most: int = 0, cut: int = 0) -> JobView:
     """A job's row as a view, with at most `most` of its failed tests."""
     tests = json.loads(failed) if failed else []
+    # By place: a row's own look-up of a name goes through its columns one by one. Every row begins with these.
+    known: dict[str, Any] = dict(zip(_VIEW_NAMES, row, strict=False))
     return JobView(
-        downstream=seen.written(row["downstream"]),
-        state=JobState(row["state"]),
-        conclusion=_conclusion(row["conclusion"]),
-        disputed_conclusion=_conclusion(row["disputed_conclusion"]),
-        marks=tuple(mark.value for mark in Mark if row[mark.value]),
-        started_at=from_us(row["in_progress_at"]),
-        completed_at=from_us_or_none(row["completed_at"]),
-        verification=Verification(row["verification"]),
-        failed_tests=tuple(FailedTest(**each) for each in tests[:most]),
+        downstream=seen.written(known["downstream"]),
+        state=_STATES[known["state"]],
+        conclusion=_CONCLUSIONS[known["conclusion"]],
+        disputed_conclusion=_CONCLUSIONS[known["disputed_conclusion"]],
+        marks=tuple([mark for mark in _MARKS if known[mark]]),
+        started_at=from_us(known["in_progress_at"]),
+        completed_at=from_us_or_none(known["completed_at"]),
+        verification=_VERIFICATIONS[known["verification"]],
+        expected=_CONCLUSIONS[known["expected"]],
+        ended=_ENDED[known["ended_as"]],
+        failed_tests=tuple(FailedTest(**each) for each in tests[:most]) if tests else (),
         failed_tests_more=max(0, len(tests) - most) + cut,
-        **{name: row[name] for name in _AS_STORED},
+        **{name: known[name] for name in _AS_STORED},
     )
 
 
@@ -203,14 +176,10 @@ _AS_STORED: tuple[Any, ...] = (
     *("url", "artifact_url", "queue_s", "execution_s", "github_conclusion"),
     *("tests_passed", "tests_failed", "tests_skipped", "tests_total"),
 )
-
-
-def _conclusion(value: str | None) -> Conclusion | None:
-    return Conclusion(value) if value else None
-
-
-def _last_result(row: Row) -> LastResult:
-    at = row["completed_at"] if row["completed_at"] is not None else row["swept_at"]
-    return LastResult(
-        JobState(row["state"]), _conclusion(row["conclusion"]), row["job_name"], from_us(at or 0)
-    )
+# A matrix has thousands of jobs: looking a word up takes a fraction of the time of calling its enum.
+_STATES = {each.value: each for each in JobState}
+_CONCLUSIONS: dict[str | None, Conclusion | None] = {None: None, **{each.value: each for each in Conclusion}}
+_VERIFICATIONS = {each.value: each for each in Verification}
+_ENDED: dict[str | None, Ended | None] = {None: None, **{each.value: each for each in Ended}}
+_MARKS = tuple(each.value for each in Mark)
+_VIEW_NAMES = tuple(column.name for column in VIEW_COLUMNS)

@@ -4,8 +4,7 @@ A backend that left the list is not shown, since nobody can say any more how vis
 """
 
 import json
-import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 from sqlalchemy import text
@@ -46,6 +45,8 @@ class Seen:
     """With their dispatches."""
     reporting: dict[str, Entry]
     """With their results too: public, and at a level whose results are recorded."""
+    everything: bool
+    """Whether an administrator looks, who sees what is hidden and what everybody else does not read."""
 
     def written(self, downstream: str) -> str:
         return self.shown[downstream].name.full_name
@@ -57,16 +58,22 @@ class Seen:
         return entry
 
 
-async def who_is_seen(tx: Tx, lists: ListReader, upstream: RepoName) -> Seen:
-    """Without an allowlist nobody is seen."""
+async def who_is_seen(
+    tx: Tx, lists: ListReader, upstream: RepoName, *, everything: bool = False
+) -> Seen:
+    """Without an allowlist nobody is seen; with `everything` the hidden ones are too."""
     try:
         entries = (await lists.in_force(tx, upstream)).entries
     except NoAllowlist:
         entries = ()
-    shown = {each.name.key: each for each in entries if each.visibility is not Visibility.HIDDEN}
-    public = {key: each for key, each in shown.items() if each.visibility is Visibility.PUBLIC}
+    shown = {
+        each.name.key: each for each in entries if everything or each.visibility is not Visibility.HIDDEN
+    }
+    public = {
+        key: each for key, each in shown.items() if everything or each.visibility is Visibility.PUBLIC
+    }
     reporting = {key: each for key, each in public.items() if each.level >= Level.L2}
-    return Seen(shown, public, reporting)
+    return Seen(shown, public, reporting, everything)
 
 
 async def allowlist_state(tx: Tx, upstream: RepoName, seen: Seen | None = None) -> AllowlistState:
@@ -80,27 +87,32 @@ async def allowlist_state(tx: Tx, upstream: RepoName, seen: Seen | None = None) 
         source=in_force["source"] if in_force else None,
         read_at=from_us(in_force["read_at"]) if in_force else None,
         newest_is_bad=bad,
-        problems=tuple(_for_everybody(Problem(*each), seen) for each in problems if bad),
+        problems=tuple(
+            Problem(*each) if seen is None or seen.everything else _for_everybody(Problem(*each))
+            for each in problems
+            if bad
+        ),
     )
 
 
-_NAME = re.compile(r"[A-Za-z0-9_-]+/[A-Za-z0-9._-]+")
+_KINDS = {
+    "not YAML": "this is not YAML",
+    "hidden character": "a character here cannot be seen",
+    " twice": "something is named twice",
+    "unknown ": "a word here is not known",
+    "on-call": "on-calls are missing or wrong",
+    " is not ": "something here has the wrong form",
+    " must ": "something here has the wrong form",
+}
 
 
-def _for_everybody(problem: Problem, seen: Seen | None) -> Problem:
-    """The problem without the names of repositories that are not public, or not known to be."""
-    if seen is None:
-        return problem
-
-    def mask(found: re.Match[str]) -> str:
-        return found[0] if found[0].lower() in seen.public else "(a repository)"
-
-    hint = problem.hint and _NAME.sub(mask, problem.hint)
-    return replace(problem, message=_NAME.sub(mask, problem.message), hint=hint)
+def _for_everybody(problem: Problem) -> Problem:
+    """Where it is and what kind it is of, in our own words: its text may quote any word of a hidden entry."""
+    kind = next((told for said, told in _KINDS.items() if said in problem.message), "something is wrong here")
+    return Problem(problem.line, problem.severity, kind, None)
 
 
-async def allowlist_view(tx: Tx, lists: ListReader, upstream: RepoName) -> AllowlistView:
-    seen = await who_is_seen(tx, lists, upstream)
+async def allowlist_view(tx: Tx, upstream: RepoName, seen: Seen) -> AllowlistView:
     return AllowlistView(
         await allowlist_state(tx, upstream, seen),
         tuple(_listed(each, public=key in seen.public) for key, each in seen.shown.items()),
@@ -115,4 +127,5 @@ def _listed(entry: Entry, *, public: bool) -> ListedBackend:
         oncalls=entry.oncalls if public else (),
         hardware=entry.hardware if public else None,
         events=tuple(sorted(entry.events)) if public else (),
+        hidden=entry.visibility is Visibility.HIDDEN,
     )

@@ -33,7 +33,7 @@ from crcr.record.views_waivers import waivers_of_pulls
 
 _MOST_ARRIVALS = 50
 _MOST_OF_PULL = 500
-_LOOKED_THROUGH = 2_000
+_MOST_OF_COMMIT = 2_000
 _TESTED = ("opened", "reopened", "synchronize", "checks_requested", None)
 
 _DELIVERY = (
@@ -47,12 +47,7 @@ _HEADS = Statement(
     text("SELECT number FROM pulls WHERE head_sha = :head_sha AND upstream = :upstream AND is_open = 1")
 )
 _ONE = Statement(text(f"{_DELIVERY} AND guid = :guid"))
-_AMONG_NEWEST = Statement(
-    text(
-        "SELECT guid FROM (SELECT guid, head_sha FROM deliveries WHERE upstream = :upstream"
-        " ORDER BY received_at DESC LIMIT :most) newest WHERE newest.head_sha = :head_sha"
-    )
-)
+_OF_COMMIT = Statement(text(f"{_DELIVERY} AND head_sha = :head_sha LIMIT :most"))
 _STATES = Statement(
     text("SELECT downstream, state FROM dispatches WHERE delivery = :delivery AND upstream = :upstream")
 )
@@ -109,7 +104,7 @@ async def commit_view(reader: CommitReader, head_sha: str, delivery: str | None)
     if not arrived:
         raise NotFound(
             f"no delivery of {upstream} about the commit {head_sha[:64]} is known by its SHA",
-            hint=f"give all 40 digits; of what is older than {_LOOKED_THROUGH} deliveries, see its pull request",
+            hint="give all 40 digits; only what was pushed or proposed since the relay runs is known",
         )
     told = _speaks(arrived, *_TESTED)
     gate = await reader.gate(head_sha, told)
@@ -138,11 +133,10 @@ async def _arrived(
 ) -> list[Row]:
     """The deliveries about the commit that can be found, newest first."""
     tx, key = reader.tx, reader.upstream.key
-    newest = await tx.all(_AMONG_NEWEST, upstream=key, head_sha=head_sha, most=_LOOKED_THROUGH)
-    rows: list[Row] = []
+    rows = await tx.all(_OF_COMMIT, upstream=key, head_sha=head_sha, most=_MOST_OF_COMMIT)
     for number in numbers:
         rows += await tx.all(_OF_PULL, upstream=key, number=number, most=_MOST_OF_PULL)
-    for guid in {*filter(None, named), *(row["guid"] for row in newest)}:
+    for guid in filter(None, named):
         rows += await tx.all(_ONE, guid=guid, upstream=key)
     found = {row["guid"]: row for row in rows if row["head_sha"] == head_sha}
     return sorted(found.values(), key=lambda row: (row["received_at"], row["guid"]), reverse=True)

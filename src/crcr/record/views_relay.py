@@ -14,7 +14,7 @@ from crcr.record.times import from_us, from_us_or_none, to_us
 from crcr.record.views_listed import ListReader, Seen, who_is_seen
 
 _MOST_PARKED = 100
-_DONE_SINCE = timedelta(hours=24)
+_DONE_SINCE = timedelta(hours=1)
 
 # States are written out here, not bound: SQLite uses a partial index only when it can see its condition.
 _OUTBOX = Statement(
@@ -62,7 +62,7 @@ _LOG_ENDS = Statement(
 )
 _CHANGES = Statement(
     text(
-        "SELECT change_id, kind, upstream, downstream, delivery, number FROM changes"
+        "SELECT change_id, kind, upstream, downstream, delivery, number, at FROM changes"
         " WHERE change_id > :after ORDER BY change_id LIMIT :limit"
     )
 )
@@ -73,7 +73,7 @@ _OPEN_GATES = Statement(
     text(
         "SELECT g.state, count(DISTINCT g.head_sha) AS number FROM pulls p"
         " JOIN gates g ON g.head_sha = p.head_sha AND g.upstream = p.upstream"
-        " WHERE p.upstream = :upstream AND p.is_open = 1 AND g.state IN ('failed', 'pending', 'passed')"
+        " WHERE p.upstream || '' = :upstream AND p.is_open = 1 AND p.head_sha >= '' AND g.state IN ('failed', 'pending', 'passed')"
         " GROUP BY g.state"
     )
 )
@@ -114,18 +114,29 @@ async def open_gates(tx: Tx, upstream: RepoName) -> tuple[tuple[str, int], ...]:
 
 
 async def effects_view(tx: Tx, upstream: RepoName, seen: Seen, now: datetime) -> EffectsView:
-    """Counts of all; of the parked ones only those that aim at nobody hidden. Done ones of the last day."""
+    """Counts of all; of the parked ones only those that aim at nobody hidden. Done ones of the last hour.
+
+    What went wrong with an effect is for administrators, as is what aims at somebody who is not listed.
+    """
     rows = [
         *await tx.all(_OPEN_BY_KIND, upstream=upstream.key),
         *await tx.all(_PARKED_BY_KIND, upstream=upstream.key),
         *await tx.all(_OVER_BY_KIND, upstream=upstream.key, since=to_us(now - _DONE_SINCE)),
     ]
     counts = tuple(EffectCount(row["kind"], row["state"], row["number"]) for row in rows)
-    parked = [_parked(row) for row in await tx.all(_PARKED, upstream=upstream.key)]
-    known = {*seen.public, upstream.key, *map(target_of, Tier)}
-    visible = [each for each in parked if "/" not in each.target or each.target in known]
+    known = targets_shown(upstream, seen)
+    parked = [
+        _parked(row, everything=seen.everything)
+        for row in await tx.all(_PARKED, upstream=upstream.key)
+        if seen.everything or "/" not in row["target"] or row["target"] in known
+    ]
     outbox = await tx.one(_OUTBOX, upstream=upstream.key)
-    return EffectsView(counts, _lag_s(outbox, now), tuple(visible[:_MOST_PARKED]))
+    return EffectsView(counts, _lag_s(outbox, now), tuple(parked[:_MOST_PARKED]))
+
+
+def targets_shown(upstream: RepoName, seen: Seen) -> set[str]:
+    """What effects aim at that everybody may know of; beside it the relay's own queues, which have no owner."""
+    return {*seen.public, upstream.key, *map(target_of, Tier)}
 
 
 async def newest_change(tx: Tx) -> int:
@@ -134,22 +145,28 @@ async def newest_change(tx: Tx) -> int:
 
 
 async def changes_after(
-    tx: Tx, lists: ListReader, upstreams: tuple[RepoName, ...], after: int | None, limit: int
+    tx: Tx,
+    lists: ListReader,
+    upstreams: tuple[RepoName, ...],
+    after: int | None,
+    limit: int,
+    *,
+    everything: bool = False,
 ) -> Changes:
     ends = await tx.one(_LOG_ENDS)
     oldest, newest = (ends["oldest"] or 0, ends["newest"] or 0) if ends else (0, 0)
     if after is None:
         return Changes((), newest, oldest, newest)
     rows = await tx.all(_CHANGES, after=after, limit=limit)
-    seen = {each.key: await who_is_seen(tx, lists, each) for each in upstreams}
-    shown = tuple(Change(**dict(row)) for row in rows if _may_be_told(row, seen))
+    seen = {each.key: await who_is_seen(tx, lists, each, everything=everything) for each in upstreams}
+    shown = tuple(Change(**{**row, "at": from_us(row["at"])}) for row in rows if _may_be_told(row, seen))
     return Changes(shown, rows[-1]["change_id"] if rows else after, oldest, newest)
 
 
 def _may_be_told(row: Row, seen: dict[str, Seen]) -> bool:
     """Even that something happened at a hidden backend is nobody's business."""
     of = seen.get(row["upstream"])
-    return of is not None and (row["downstream"] is None or row["downstream"] in of.public)
+    return of is not None and (of.everything or row["downstream"] is None or row["downstream"] in of.public)
 
 
 def _lag_s(outbox: Row | None, now: datetime) -> float | None:
@@ -159,7 +176,7 @@ def _lag_s(outbox: Row | None, now: datetime) -> float | None:
     return (now - from_us(oldest)).total_seconds()
 
 
-def _parked(row: Row) -> ParkedEffect:
+def _parked(row: Row, *, everything: bool) -> ParkedEffect:
     return ParkedEffect(
         effect_id=row["effect_id"],
         kind=row["kind"],
@@ -169,5 +186,5 @@ def _parked(row: Row) -> ParkedEffect:
         unsure=bool(row["unsure"]),
         created_at=from_us(row["created_at"]),
         parked_at=from_us_or_none(row["finished_at"]),
-        last_error=row["last_error"],
+        last_error=row["last_error"] if everything else None,
     )

@@ -1,0 +1,99 @@
+"""Another relay's result, and the rules by which several reports of one job become one row.
+
+What that relay proved and measured is its word, not ours, so nothing here decides about checks, the gate or levels.
+The rules know no order of arrival: whatever comes first, the same reports leave the same row.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from crcr.decide.lifecycle import badness
+from crcr.decide.model import Conclusion, Level, RepoName
+from crcr.decide.report import Report, ReportStatus
+
+BELIEVED = timedelta(days=7)
+"""How old a time may be that a report claims; with a freer choice it could put itself out of every window."""
+_SKEW = timedelta(minutes=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class About:
+    """What the echoed payload says of its event: text for display, and nobody's proof."""
+
+    upstream: str | None = None
+    action: str | None = None
+    number: int | None = None
+    head_sha: str | None = None
+    ref: str | None = None
+    title: str | None = None
+    author: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ingested:
+    """One envelope: what the other relay vouches for, and the report that it was sent."""
+
+    repository: RepoName
+    level: Level | None
+    queue_s: float | None
+    execution_s: float | None
+    report: Report
+    about: About
+
+    @property
+    def check_run(self) -> str:
+        return self.report.check_run_text or f"{self.report.run_id}-{self.report.run_attempt}"
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What became of an envelope."""
+
+    repeat: bool
+    hint: str | None
+    """Why no page shows it; None when one does."""
+
+
+def rank(report: Report) -> int:
+    """Of two reports of one job the one of higher rank counts: a result over a start, the worse result over the other."""
+    if report.status is ReportStatus.IN_PROGRESS:
+        return 0
+    return 1 + badness(report.conclusion or Conclusion.NONE)
+
+
+def believed(at: datetime | None, now: datetime) -> datetime | None:
+    """A claimed time, if it can be true."""
+    return at if at is not None and now - BELIEVED <= at <= now + _SKEW else None
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One of the times that a job ran for a delivery."""
+
+    run_id: str
+    attempt: int
+
+
+def is_superseded(turn: Turn, among: Iterable[Turn]) -> bool:
+    """Whether a newer run of the same workflow took its place; only numbers tell which of two runs is newer."""
+    return turn.run_id.isdecimal() and any(
+        each.run_id.isdecimal() and int(each.run_id) > int(turn.run_id) for each in among
+    )
+
+
+def is_earlier(turn: Turn, among: Iterable[Turn]) -> bool:
+    """Whether a later attempt counts instead of it."""
+    return any(
+        each.attempt > turn.attempt
+        for each in among
+        if each.run_id == turn.run_id or not (each.run_id.isdecimal() and turn.run_id.isdecimal())
+    )
+
+
+def upstream_of(about: About, upstreams: tuple[RepoName, ...], listing: list[RepoName]) -> RepoName:
+    """Which of our upstreams a result belongs to: the one it names, else the only one that lists it, else the first."""
+    for each in upstreams:
+        if about.upstream and each.key == about.upstream.lower():
+            return each
+    return listing[0] if len(listing) == 1 else upstreams[0]

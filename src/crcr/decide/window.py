@@ -1,0 +1,91 @@
+"""What a number is about: which kind of event, and which hours.
+
+A window is made of whole hours, or of whole days (UTC) from a week on, the running one included, because the
+store keeps its sums so: every page, API answer, badge and export that names the same range counts the same jobs.
+"""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+
+HOUR = timedelta(hours=1)
+
+
+class Kind(StrEnum):
+    """What the results are of. Numbers of different kinds are never mixed."""
+
+    PULLS = "pull_request"
+    PUSH = "push"
+    """Pushes, and the merge queue's groups, which are pushes to be."""
+    NIGHTLY = "nightly"
+    INGESTED = "ingested"
+    """Told by another relay; shown, and decides nothing."""
+
+    @property
+    def events(self) -> tuple[str, ...]:
+        return _EVENTS[self]
+
+
+_EVENTS = {
+    Kind.PULLS: ("pull_request",),
+    Kind.PUSH: ("push", "merge_group"),
+    Kind.NIGHTLY: ("nightly", "periodic"),
+    Kind.INGESTED: ("ingested",),
+}
+_KINDS = {event: kind for kind, events in _EVENTS.items() for event in events}
+
+
+def kind_of(event: str) -> Kind | None:
+    """The kind of an event's results; None for what is counted nowhere, such as a test."""
+    return _KINDS.get(event)
+
+
+class Span(StrEnum):
+    """How far back a view looks."""
+
+    DAY = "24h"
+    WEEK = "7d"
+    FORTNIGHT = "14d"
+    MONTH = "30d"
+    QUARTER = "90d"
+
+    @property
+    def length(self) -> timedelta:
+        return _LENGTHS[self]
+
+
+_LENGTHS = {
+    Span.DAY: timedelta(hours=24),
+    Span.WEEK: timedelta(days=7),
+    Span.FORTNIGHT: timedelta(days=14),
+    Span.MONTH: timedelta(days=30),
+    Span.QUARTER: timedelta(days=90),
+}
+_PARTS = {Span.DAY: 24, Span.WEEK: 14, Span.FORTNIGHT: 14, Span.MONTH: 30, Span.QUARTER: 90}
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The time from `since` to `until`, in equal parts for strips and charts."""
+
+    since: datetime
+    until: datetime
+    parts: int
+
+    @classmethod
+    def of(cls, span: Span, now: datetime) -> "Window":
+        hour = now.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+        until = hour + HOUR if span is Span.DAY else hour.replace(hour=0) + 24 * HOUR
+        return cls(until - span.length, until, _PARTS[span])
+
+    @property
+    def whole_days(self) -> bool:
+        return self.until - self.since > 24 * HOUR
+
+    @property
+    def width(self) -> timedelta:
+        return (self.until - self.since) / self.parts
+
+    def starts(self) -> tuple[datetime, ...]:
+        """When each part begins, the oldest first."""
+        return tuple(self.since + place * self.width for place in range(self.parts))

@@ -1,0 +1,74 @@
+"""A backend's badge: how it did on the newest event that has results, and its pass rate."""
+
+from sqlalchemy import text
+
+from crcr.decide.model import RepoName
+from crcr.decide.numbers import Counted, Tally
+from crcr.decide.views_backend import BadgeView
+from crcr.decide.window import Kind, Span
+from crcr.errors import NotFound
+from crcr.record.database import Tx
+from crcr.record.statement import Statement
+from crcr.record.views_backends import BackendReader, read_standing
+
+_LOOKED_AT = 50
+
+# Of pushes only the base branch is asked for, once it is known which that is.
+_NEWEST = Statement(
+    text(
+        "SELECT d.delivery FROM dispatches d JOIN deliveries v ON v.guid = d.delivery AND v.upstream = d.upstream"
+        " LEFT JOIN upstreams u ON u.upstream = d.upstream"
+        " WHERE d.upstream = :upstream AND d.downstream = :downstream AND d.event = :event"
+        " AND d.superseded_at IS NULL AND d.test = 0 AND coalesce(d.action, '') <> 'closed'"
+        " AND (d.event <> 'push' OR u.default_branch IS NULL OR v.ref = 'refs/heads/' || u.default_branch)"
+        " ORDER BY d.created_at DESC LIMIT :most"
+    )
+)
+_ENDED = Statement(
+    text(
+        "SELECT ended_as, count(*) AS number FROM jobs WHERE delivery = :delivery AND upstream = :upstream"
+        " AND downstream = :downstream AND ended_as IS NOT NULL GROUP BY ended_as"
+    )
+)
+_LAST_RUN = Statement(
+    text(
+        "SELECT delivery FROM jobs WHERE upstream = :upstream AND downstream = :downstream AND event = :event"
+        " AND ended_as IN ('success', 'failure', 'timed_out', 'other') ORDER BY completed_at DESC LIMIT 1"
+    )
+)
+_FAILED = frozenset({"failure", "timed_out", "silent"})
+_BASE = {Kind.PUSH: ("push",)}
+
+
+async def badge_view(reader: BackendReader, downstream: RepoName, span: Span) -> BadgeView:
+    """Raises `NotFound` for a backend that shows no results, as for one that is not there."""
+    entry = reader.seen.reporting.get(downstream.key)
+    if entry is None:
+        raise NotFound(f"{downstream} is not a backend of this upstream", hint="see /api/v1/allowlist")
+    figures = await reader.figures(entry.name.key, await read_standing(reader.tx, reader.upstream))
+    return BadgeView(
+        name=entry.name,
+        kind=reader.kind,
+        span=span,
+        state=await _state(reader.tx, reader.upstream, entry.name, reader.kind, figures.tally),
+        tally=figures.tally,
+        stale=await reader.silent(entry),
+    )
+
+
+async def _state(
+    tx: Tx, upstream: RepoName, downstream: RepoName, kind: Kind, tally: Tally
+) -> Counted | None:
+    where = {"upstream": upstream.key, "downstream": downstream.key}
+    if kind is Kind.INGESTED:
+        return (Counted.FAILURE if tally.failure else Counted.SUCCESS) if tally.decided else None
+    newest = _LAST_RUN if kind is Kind.NIGHTLY else _NEWEST
+    for event in _BASE.get(kind, kind.events):
+        more = {} if kind is Kind.NIGHTLY else {"most": _LOOKED_AT}
+        for row in await tx.all(newest, event=event, **where, **more):
+            ended = {each["ended_as"] for each in await tx.all(_ENDED, delivery=row["delivery"], **where)}
+            if ended & _FAILED:
+                return Counted.FAILURE
+            if ended & {"success", "other"}:
+                return Counted.SUCCESS if "success" in ended else Counted.OTHER
+    return None

@@ -1,0 +1,145 @@
+"""A backend's figures read from the sums, and the few things that sums do not hold: what runs, what came last."""
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+from sqlalchemy import text
+
+from crcr.decide.model import Conclusion, JobState
+from crcr.decide.numbers import Counted, Durations, Figures, LastResult, LeftOut, Part, Tally, count_as
+from crcr.decide.window import Kind, Window
+from crcr.record.database import Row, Tx
+from crcr.record.schema_history import EXECUTION, QUEUE
+from crcr.record.statement import Statement
+from crcr.record.times import from_us, to_us
+
+_COUNTS = ("success", "failure", "timed_out", "silent", "other", "superseded", "earlier", "sent")
+_SECONDS = ("delay_sum_s", "queue_sum_s", "execution_sum_s")
+_SUMS = ", ".join(f"sum({name}) AS {name}" for name in (*_COUNTS, *_SECONDS, *QUEUE, *EXECUTION))
+_PARTS = Statement(
+    text(
+        f"SELECT (hour_at - :since) / :width AS part, {_SUMS} FROM hours"  # noqa: S608  our own column names
+        " WHERE upstream = :upstream AND downstream = :downstream AND kind = :kind"
+        " AND hour_at >= :since AND hour_at < :until GROUP BY 1"
+    )
+)
+# All that runs anywhere is little, and an index of its own holds it. It is gathered first: told of the upstream,
+# SQLite would rather walk all of its jobs, for the sake of their order.
+_ALL_RUNNING = (
+    "(SELECT delivery, upstream, downstream, workflow, run_id, attempt, job_name, event, superseded FROM jobs"
+    " WHERE state = 'in_progress' AND silent_at > 0 LIMIT 1000000)"
+)
+_RUNNING = Statement(
+    text(
+        f"SELECT j.downstream, j.event, count(*) AS number FROM {_ALL_RUNNING} j"  # noqa: S608  ours
+        " LEFT JOIN dispatches d ON d.delivery = j.delivery AND d.upstream = j.upstream AND d.downstream = j.downstream"
+        " WHERE j.upstream = :upstream AND j.superseded = 0"
+        " AND d.superseded_at IS NULL AND coalesce(d.test, 0) = 0 AND NOT EXISTS (SELECT 1 FROM jobs later"
+        " WHERE later.delivery = j.delivery AND later.upstream = j.upstream AND later.downstream = j.downstream"
+        " AND later.workflow = j.workflow AND later.run_id = j.run_id AND later.attempt > j.attempt"
+        " AND later.job_name = j.job_name) GROUP BY j.downstream, j.event"
+    )
+)
+_LAST = Statement(
+    text(
+        "SELECT state, conclusion, expected, job_name, completed_at FROM jobs WHERE upstream = :upstream"
+        " AND downstream = :downstream AND event = :event"
+        " AND ended_as IN ('success', 'failure', 'timed_out', 'other') ORDER BY completed_at DESC LIMIT 1"
+    )
+)
+_LAST_INGESTED = Statement(
+    text(
+        "SELECT state, conclusion, expected, job_name, completed_at"
+        " FROM ingested WHERE upstream = :upstream AND downstream = :downstream"
+        " AND ended_as IN ('success', 'failure', 'timed_out', 'other') ORDER BY completed_at DESC LIMIT 1"
+    )
+)
+_RUNNING_INGESTED = Statement(
+    text(
+        "SELECT count(*) AS number FROM ingested i WHERE upstream = :upstream AND downstream = :downstream"
+        " AND seen_at >= :since AND state = 'in_progress' AND NOT EXISTS (SELECT 1 FROM ingested later"
+        " WHERE later.delivery = i.delivery AND later.downstream = i.downstream AND later.run_id = i.run_id"
+        " AND later.workflow_name = i.workflow_name AND later.job_name = i.job_name AND later.attempt > i.attempt)"
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """How many jobs that count run now, by backend and kind."""
+
+    by_event: dict[tuple[str, str], int]
+
+    def of(self, downstream: str, kind: Kind) -> int:
+        return sum(self.by_event.get((downstream, event), 0) for event in kind.events)
+
+
+async def read_running(tx: Tx, upstream: str) -> Running:
+    found: defaultdict[tuple[str, str], int] = defaultdict(int)
+    for row in await tx.all(_RUNNING, upstream=upstream):
+        found[row["downstream"], row["event"]] += row["number"]
+    return Running(found)
+
+
+async def read_figures(tx: Tx, upstream: str, downstream: str, kind: Kind, window: Window) -> Figures:
+    """All but what runs and what came last."""
+    where = {"upstream": upstream, "downstream": downstream, "kind": kind.value}
+    times = {"since": to_us(window.since), "until": to_us(window.until)}
+    width = window.width // timedelta(microseconds=1)
+    rows = {row["part"]: row for row in await tx.all(_PARTS, width=width, **where, **times)}
+    parts = tuple(
+        _part(rows[place], Part(at=at)) if place in rows else Part(at=at)
+        for place, at in enumerate(window.starts())
+    )
+    left_out = LeftOut(
+        sum(row["superseded"] for row in rows.values()), sum(row["earlier"] for row in rows.values())
+    )
+    return Figures(parts=parts, left_out=left_out)
+
+
+async def read_last(tx: Tx, upstream: str, downstream: str, *kinds: Kind) -> LastResult | None:
+    """The newest result that counts, of any of these kinds."""
+    where = {"upstream": upstream, "downstream": downstream}
+    found: list[Row | None] = []
+    for kind in kinds:
+        if kind is Kind.INGESTED:
+            found.append(await tx.one(_LAST_INGESTED, **where))
+        else:
+            found += [await tx.one(_LAST, event=event, **where) for event in kind.events]
+    return max((_last(row) for row in found if row), key=lambda each: each.at, default=None)
+
+
+async def ingested_running(tx: Tx, upstream: str, downstream: str, window: Window) -> int:
+    where = {"upstream": upstream, "downstream": downstream, "since": to_us(window.since)}
+    row = await tx.one(_RUNNING_INGESTED, **where)
+    return row["number"] if row else 0
+
+
+def _part(row: Row, empty: Part) -> Part:
+    return replace(
+        empty,
+        tally=Tally(
+            success=row["success"],
+            failure=row["failure"] + row["timed_out"] + row["silent"],
+            other=row["other"],
+            timed_out=row["timed_out"] + row["silent"],
+        ),
+        queue=_durations(row["queue_sum_s"], [row[name] for name in QUEUE]),
+        execution=_durations(row["execution_sum_s"], [row[name] for name in EXECUTION]),
+        sent=row["sent"],
+        delay_s=row["delay_sum_s"],
+    )
+
+
+def _durations(total: float, buckets: list[int]) -> Durations:
+    known = sum(buckets)
+    return Durations(total if known else 0.0, known, tuple(buckets))
+
+
+def _last(row: Row) -> LastResult:
+    state, conclusion = JobState(row["state"]), row["conclusion"]
+    concluded = Conclusion(conclusion) if conclusion else None
+    expected = Conclusion(row["expected"]) if row["expected"] else None
+    counted: Counted = count_as(state, concluded, expected)
+    return LastResult(state, concluded, row["job_name"], from_us(row["completed_at"] or 0), counted)

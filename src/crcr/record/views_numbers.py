@@ -1,0 +1,142 @@
+"""The views that are mostly numbers: all backends of an upstream, one backend's page, and how they did over time."""
+
+from dataclasses import replace
+from datetime import datetime
+
+from crcr.decide.model import Level, RepoName
+from crcr.decide.numbers import Figures, LastResult, Part, is_stale
+from crcr.decide.views import BackendSummary, Probe, RelayHealth, Summary
+from crcr.decide.views_backend import (
+    BackendMetrics,
+    BackendPage,
+    BackendQuery,
+    JobDetail,
+    Matrix,
+    MetricsView,
+)
+from crcr.decide.window import Kind, Span
+from crcr.errors import NotFound
+from crcr.record.levels import level_history
+from crcr.record.views_backends import BackendReader, read_standing
+from crcr.record.views_figures import read_last
+from crcr.record.views_job import job_detail, jobs_by_name
+from crcr.record.views_listed import allowlist_state
+from crcr.record.views_matrix import MatrixReader, read_failures
+from crcr.record.views_relay import newest_change, relay_health
+
+_OWN = (Kind.PULLS, Kind.PUSH, Kind.NIGHTLY)
+"""What reached us through our own callbacks."""
+
+
+async def summary(reader: BackendReader, span: Span, *, ingests: bool) -> Summary:
+    standing = await read_standing(reader.tx, reader.upstream)
+    backends = [await reader.summary(each, standing) for each in reader.seen.shown.values()]
+    return Summary(
+        upstream=reader.upstream,
+        span=span,
+        kind=reader.kind,
+        at=reader.now,
+        cursor=await newest_change(reader.tx),
+        ingests=ingests,
+        health=await _health(reader, backends),
+        allowlist=await allowlist_state(reader.tx, reader.upstream, reader.seen),
+        levels=_by_level(backends),
+    )
+
+
+async def backend_page(reader: BackendReader, query: BackendQuery, *, ingests: bool) -> BackendPage:
+    entry = reader.seen.entry(query.downstream)
+    tx, upstream = reader.tx, reader.upstream
+    public, reporting = entry.name.key in reader.seen.public, entry.name.key in reader.seen.reporting
+    matrix = await MatrixReader(reader, query).read() if public else Matrix()
+    window, kind = reader.window, reader.kind
+    by_name, more = await jobs_by_name(tx, upstream, entry.name, kind, window) if reporting else ((), 0)
+    return BackendPage(
+        query=replace(query, downstream=entry.name),
+        at=reader.now,
+        cursor=await newest_change(tx),
+        ingests=ingests,
+        summary=await reader.summary(entry, await read_standing(tx, upstream)),
+        matrix=matrix,
+        jobs=by_name,
+        jobs_left_out=more,
+        failures=await read_failures(tx, upstream, reader.seen, matrix.rows),
+        levels=await level_history(tx, upstream, entry.name) if public else (),
+        detail=await _detail(reader, query),
+    )
+
+
+async def metrics_view(reader: BackendReader, span: Span, *, ingests: bool) -> MetricsView:
+    standing = await read_standing(reader.tx, reader.upstream)
+    backends = tuple(
+        [
+            BackendMetrics(
+                name=entry.name,
+                level=entry.level,
+                probe=bool(entry.expect),
+                figures=_recorded(entry.level, await reader.figures(key, standing)),
+            )
+            for key, entry in reader.seen.public.items()
+        ]
+    )
+    empty = Figures(parts=tuple(Part(at=at) for at in reader.window.starts()))
+    counted = (each.figures for each in backends if not each.probe and each.level >= Level.L2)
+    return MetricsView(
+        upstream=reader.upstream,
+        span=span,
+        kind=reader.kind,
+        at=reader.now,
+        cursor=await newest_change(reader.tx),
+        ingests=ingests,
+        total=sum(counted, empty),
+        backends=backends,
+    )
+
+
+def _recorded(level: Level, figures: Figures) -> Figures:
+    """Of who is only notified just what was sent: nobody shows results of its better days as its own."""
+    if level >= Level.L2:
+        return figures
+    return Figures(
+        parts=tuple(Part(at=part.at, sent=part.sent, delay_s=part.delay_s) for part in figures.parts)
+    )
+
+
+async def _detail(reader: BackendReader, query: BackendQuery) -> JobDetail | None:
+    if query.detail is None:
+        return None
+    try:
+        return await job_detail(reader.tx, reader.upstream, query.downstream, query.detail, reader.seen)
+    except NotFound:
+        return None
+
+
+async def _health(reader: BackendReader, backends: list[BackendSummary]) -> RelayHealth:
+    """The relay's own state, which is the same whatever kind of event the reader looks at."""
+    health = await relay_health(reader.tx, reader.upstream, reader.window.since, reader.now)
+    last: dict[RepoName, LastResult] = {}
+    for each in backends:
+        found = (
+            await read_last(reader.tx, reader.upstream.key, each.name.key, *_OWN) if each.figures else None
+        )
+        if found is not None:
+            last[each.name] = found
+    probes = tuple(
+        Probe(each.name, last.get(each.name), is_stale(last.get(each.name), reader.now, silent=each.silent))
+        for each in backends
+        if each.probe and not each.name_only
+    )
+    newest: datetime | None = max((each.at for each in last.values()), default=None)
+    return replace(health, last_result_at=newest, probes=probes)
+
+
+def _by_level(backends: list[BackendSummary]) -> tuple[tuple[Level, tuple[BackendSummary, ...]], ...]:
+    """L4 first, and in each level the worst first."""
+    grouped = ((level, sorted((b for b in backends if b.level is level), key=_worst)) for level in Level)
+    return tuple((level, tuple(group)) for level, group in reversed([*grouped]) if group)
+
+
+def _worst(backend: BackendSummary) -> tuple[bool, float, RepoName]:
+    rate = backend.figures.tally.pass_rate if backend.figures else None
+    troubled = backend.silent or backend.suspended or backend.alarm is not None
+    return not troubled, 2.0 if rate is None else rate, backend.name

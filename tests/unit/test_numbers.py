@@ -1,0 +1,336 @@
+"""The one definition of every number: what a job counts as, how figures add up, and which hours a window holds."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta, timezone
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crcr.decide.model import Conclusion, JobState, Level
+from crcr.decide.numbers import (
+    BUCKETS,
+    EDGES_S,
+    TIMED,
+    Counted,
+    Durations,
+    Figures,
+    LastResult,
+    LeftOut,
+    Part,
+    Tally,
+    bucket_of,
+    count_as,
+    ended_as,
+    is_silent,
+    is_stale,
+)
+from crcr.decide.window import HOUR, Kind, Span, Window, kind_of
+
+NOW = datetime(2026, 3, 29, 12, 34, 56, 789, tzinfo=UTC)
+BERLIN_SUMMER = timezone(timedelta(hours=2))
+CONCLUDED = [None, *Conclusion]
+PASSES, SAYS_NOTHING = {"success"}, {"cancelled", "skipped", "neutral"}
+
+
+# What a job counts as
+
+
+@pytest.mark.parametrize("conclusion", CONCLUDED)
+def test_a_job_without_an_expectation_counts_by_its_conclusion(conclusion: Conclusion | None) -> None:
+    wanted = (
+        "success" if conclusion in PASSES else "other" if conclusion in SAYS_NOTHING else "failure"
+    )  # a conclusion that nobody said is no pass
+    assert count_as(JobState.COMPLETED, conclusion) == wanted
+
+
+@pytest.mark.parametrize(("conclusion", "expected"), list(product(CONCLUDED, Conclusion)))
+def test_where_an_outcome_is_expected_just_that_one_is_a_pass(
+    conclusion: Conclusion | None, expected: Conclusion
+) -> None:
+    wanted = "success" if conclusion is expected else "failure"
+    assert count_as(JobState.COMPLETED, conclusion, expected) == wanted
+
+
+@pytest.mark.parametrize(("conclusion", "expected"), list(product(CONCLUDED, CONCLUDED)))
+def test_silence_is_a_failure_and_a_running_job_is_neither(
+    conclusion: Conclusion | None, expected: Conclusion | None
+) -> None:
+    assert count_as(JobState.TIMED_OUT, conclusion, expected) is Counted.FAILURE
+    assert count_as(JobState.IN_PROGRESS, conclusion, expected) is Counted.RUNNING
+    assert count_as(JobState.DISPATCHED, conclusion, expected) is Counted.RUNNING
+
+
+@pytest.mark.parametrize(
+    ("state", "superseded", "earlier"), list(product(JobState, (False, True), (False, True)))
+)
+def test_every_ended_job_has_exactly_one_place_and_no_running_one_has_any(
+    state: JobState, superseded: bool, earlier: bool
+) -> None:
+    for conclusion, expected in product(CONCLUDED, CONCLUDED):
+        ended = ended_as(state, conclusion, expected, superseded=superseded, earlier=earlier)
+        assert ended == _place(state, conclusion, expected, superseded=superseded, earlier=earlier)
+
+
+def _place(
+    state: JobState,
+    conclusion: Conclusion | None,
+    expected: Conclusion | None,
+    *,
+    superseded: bool,
+    earlier: bool,
+) -> str | None:
+    if state in ("dispatched", "in_progress"):
+        return None
+    if superseded or earlier:
+        return "superseded" if superseded else "earlier"
+    if state == "timed_out":
+        return "silent"
+    if conclusion == expected and expected is not None:
+        return "success"
+    if conclusion == "timed_out":
+        return "timed_out"
+    if expected is not None:
+        return "failure"
+    return "success" if conclusion in PASSES else "other" if conclusion in SAYS_NOTHING else "failure"
+
+
+def test_what_is_left_out_and_what_says_nothing_has_no_part_in_the_times() -> None:
+    assert {each.value for each in TIMED} == {"success", "failure", "timed_out", "silent"}
+
+
+@pytest.mark.parametrize(
+    ("event", "kind"),
+    [
+        ("pull_request", Kind.PULLS),
+        ("push", Kind.PUSH),
+        ("merge_group", Kind.PUSH),
+        ("nightly", Kind.NIGHTLY),
+        ("periodic", Kind.NIGHTLY),
+        ("ingested", Kind.INGESTED),
+        ("crcr_test", None),
+        ("", None),
+    ],
+)
+def test_each_event_is_of_one_kind_and_a_test_is_of_none(event: str, kind: Kind | None) -> None:
+    assert kind_of(event) is kind
+
+
+# How figures add up
+
+numbers = st.integers(0, 10_000)
+tallies = st.builds(Tally, numbers, numbers, numbers, numbers, numbers)
+seconds = st.floats(0, 200_000, allow_nan=False).map(lambda each: round(each * 1024) / 1024)  # sums are exact
+durations = st.lists(seconds, max_size=20).map(Durations.of)
+moments = st.integers(0, 100).map(lambda hours: NOW - hours * HOUR)
+results = st.none() | st.builds(
+    LastResult, st.just(JobState.COMPLETED), st.sampled_from(Conclusion), st.just("job"), moments
+)
+STARTS = Window.of(Span.DAY, NOW).starts()[:3]
+parts = st.tuples(
+    *(
+        st.builds(
+            Part,
+            at=st.just(at),
+            tally=tallies,
+            queue=durations,
+            execution=durations,
+            sent=numbers,
+            delay_s=seconds,
+        )
+        for at in STARTS
+    )
+)
+figures = st.builds(
+    Figures,
+    parts=parts,
+    running=numbers,
+    left_out=st.builds(LeftOut, numbers, numbers),
+    last_result=results,
+)
+NOTHING = Figures(parts=tuple(Part(at=at) for at in STARTS))
+
+
+@given(tallies, tallies, tallies)
+def test_tallies_add_up_in_any_order(one: Tally, two: Tally, three: Tally) -> None:
+    assert one + two == two + one
+    assert (one + two) + three == one + (two + three)
+    assert one + Tally() == Tally() + one == one
+    assert (one + two).total == one.total + two.total
+
+
+@given(tallies)
+def test_a_rate_is_of_what_was_decided_and_of_nothing_it_is_none(tally: Tally) -> None:
+    if tally.success + tally.failure == 0:
+        assert tally.pass_rate is None
+    else:
+        assert tally.pass_rate == tally.success / (tally.success + tally.failure)
+        assert 0 <= tally.pass_rate <= 1
+    undecided = replace(tally, running=tally.running + 9, other=tally.other + 9)
+    assert undecided.pass_rate == tally.pass_rate
+
+
+@given(st.lists(seconds), st.lists(seconds))
+def test_durations_of_two_lists_are_the_durations_of_both(one: list[float], two: list[float]) -> None:
+    both = Durations.of(one) + Durations.of(two)
+    assert both == Durations.of(one + two) == Durations.of(two) + Durations.of(one)
+    assert both.known == sum(both.buckets) == len(one) + len(two)
+
+
+@given(figures, figures, figures)
+def test_figures_add_up_in_any_order(one: Figures, two: Figures, three: Figures) -> None:
+    assert (one + two).tally == one.tally + two.tally == (two + one).tally
+    assert (one + two) + three == one + (two + three)
+    assert (one + NOTHING, NOTHING + one) == (one, one)
+    assert (one + two).sent == one.sent + two.sent
+    assert (one + two).queue == one.queue + two.queue
+    assert (one + two).left_out == one.left_out + two.left_out
+
+
+@given(figures)
+def test_the_strip_and_the_tally_are_the_same_numbers(given_: Figures) -> None:
+    whole = sum(given_.strip, Tally())
+    assert replace(whole, running=whole.running + given_.running) == given_.tally
+
+
+@given(figures, figures)
+def test_of_two_last_results_the_newer_is_the_last(one: Figures, two: Figures) -> None:
+    known = [each.last_result.at for each in (one, two) if each.last_result]
+    last = (one + two).last_result
+    assert (last.at if last else None) == max(known, default=None)
+
+
+def test_figures_of_different_windows_are_not_added() -> None:
+    shorter = Figures(parts=NOTHING.parts[:2])
+    with pytest.raises(ValueError, match="zip"):
+        _ = NOTHING + shorter
+
+
+def test_of_nothing_there_is_no_average_and_no_quantile() -> None:
+    nothing = Durations()
+    assert (nothing.average_s, nothing.p50_s, nothing.p95_s, nothing.quantile(1)) == (None,) * 4
+    assert NOTHING.average_delay_s is None
+    assert Part(at=NOW).average_delay_s is None
+
+
+# Quantiles
+
+
+@given(st.lists(seconds, min_size=1), st.floats(0, 1), st.floats(0, 1))
+def test_a_larger_share_never_stays_below_a_shorter_time(given_: list[float], one: float, two: float) -> None:
+    found = Durations.of(given_)
+    low, high = found.quantile(min(one, two)), found.quantile(max(one, two))
+    assert low is not None
+    assert high is not None
+    assert low <= high
+
+
+@given(st.lists(st.floats(0, 100_000, allow_nan=False), min_size=1), st.floats(0.001, 1))
+def test_a_quantile_lies_in_the_bucket_of_the_job_it_is_of(given_: list[float], share: float) -> None:
+    found = Durations.of(given_).quantile(share)
+    rank = next(place for place in range(1, len(given_) + 1) if place >= share * len(given_))
+    bucket = bucket_of(sorted(given_)[rank - 1])
+    low, high = (0, *EDGES_S)[bucket], (*EDGES_S, 115_200)[bucket]
+    assert found is not None
+    assert low <= found <= high
+
+
+@pytest.mark.parametrize("place", range(len(EDGES_S)))
+def test_at_an_edge_a_quantile_is_exact(place: int) -> None:
+    edge = EDGES_S[place]
+    half_below = Durations.of([edge, edge + 0.5])
+    assert half_below.p50_s == edge
+    assert Durations.of([edge]).quantile(1) == edge
+
+
+@pytest.mark.parametrize("edge", EDGES_S)
+def test_a_duration_at_the_upper_end_of_a_bucket_is_in_it_and_a_longer_one_is_not(edge: int) -> None:
+    assert EDGES_S[bucket_of(edge)] == edge
+    assert bucket_of(edge + 1e-6) == bucket_of(edge) + 1
+
+
+def test_the_buckets_reach_from_nothing_to_everything() -> None:
+    assert (bucket_of(0), bucket_of(10**9)) == (0, BUCKETS - 1)
+
+
+# Silence
+
+
+@pytest.mark.parametrize(
+    ("level", "ever_reported", "unanswered", "silent"),
+    [
+        (Level.L1, False, 9, False),
+        (Level.L2, False, 0, False),
+        (Level.L2, False, 1, True),
+        (Level.L2, True, 2, False),
+        (Level.L2, True, 3, True),
+        (Level.L4, True, 3, True),
+    ],
+)
+def test_who_should_report_and_does_not_is_silent(
+    level: Level, ever_reported: bool, unanswered: int, silent: bool
+) -> None:
+    assert is_silent(level, ever_reported=ever_reported, unanswered=unanswered) is silent
+
+
+def test_fault_42_a_probe_without_news_says_nothing_any_more() -> None:
+    last = LastResult(JobState.COMPLETED, Conclusion.SUCCESS, "probe", NOW, Counted.SUCCESS)
+    assert is_stale(None, NOW, silent=False)
+    assert is_stale(last, NOW, silent=True)
+    assert not is_stale(last, NOW + timedelta(hours=24), silent=False)
+    assert is_stale(last, NOW + timedelta(hours=24, seconds=1), silent=False)
+
+
+# Windows
+
+nows = st.integers(0, 10**17).map(
+    lambda us: datetime(2000, 1, 1, tzinfo=UTC) + timedelta(microseconds=us) / 32
+)
+edges = nows.map(lambda at: at.replace(minute=0, second=0, microsecond=0))
+midnights = edges.map(lambda at: at.replace(hour=0))
+
+
+@given(st.sampled_from(Span), nows | edges | midnights)
+def test_the_parts_cover_the_window_without_gap_or_overlap(span: Span, now: datetime) -> None:
+    window = Window.of(span, now)
+    starts = window.starts()
+    ends = (*starts[1:], window.until)
+    assert starts[0] == window.since
+    assert {end - start for start, end in zip(starts, ends, strict=True)} == {window.width}
+    assert window.until - window.since == span.length == window.width * window.parts
+    assert window.width % HOUR == timedelta(0), "the store's sums are of hours"
+
+
+@given(st.sampled_from(Span), nows | edges | midnights)
+def test_a_window_holds_now_and_is_of_whole_hours_or_whole_days(span: Span, now: datetime) -> None:
+    window = Window.of(span, now)
+    assert window.since <= now < window.until
+    for edge in (window.since, window.until):
+        assert (edge.minute, edge.second, edge.microsecond, edge.utcoffset()) == (0, 0, 0, timedelta(0))
+        assert edge.hour == 0 or not window.whole_days
+    assert window.until - now <= (timedelta(days=1) if window.whole_days else HOUR)
+    assert window.whole_days is (span is not Span.DAY)
+
+
+def test_a_moment_on_the_hour_begins_its_own_hour() -> None:
+    on_the_hour = datetime(2026, 1, 2, 3, tzinfo=UTC)
+    assert Window.of(Span.DAY, on_the_hour).until == on_the_hour + HOUR
+    assert Window.of(Span.DAY, on_the_hour - timedelta(microseconds=1)).until == on_the_hour
+
+
+def test_a_moment_at_midnight_begins_its_own_day() -> None:
+    midnight = datetime(2026, 1, 2, tzinfo=UTC)
+    assert Window.of(Span.WEEK, midnight).until == midnight + timedelta(days=1)
+    assert Window.of(Span.WEEK, midnight - timedelta(microseconds=1)).until == midnight
+
+
+@given(st.sampled_from(Span), nows)
+def test_the_readers_zone_and_its_summer_time_change_nothing(span: Span, now: datetime) -> None:
+    assert Window.of(span, now.astimezone(BERLIN_SUMMER)) == Window.of(span, now)
+
+
+def test_a_day_on_which_clocks_change_has_24_hours_all_the_same() -> None:
+    window = Window.of(Span.WEEK, NOW)  # the night before, Europe went over to summer time
+    assert window.since == datetime(2026, 3, 23, tzinfo=UTC)
+    assert {each.hour for each in window.starts()} == {0, 12}

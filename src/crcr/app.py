@@ -7,6 +7,7 @@ the same shape, `{"ok": false, "error": {...}}`, and an unexpected error shows n
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from math import ceil
 from typing import Any, Protocol
 from uuid import uuid4
@@ -23,7 +24,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from crcr import __version__
 from crcr.decide.downstream import Rejected
-from crcr.errors import CrcrError, Unavailable
+from crcr.errors import CrcrError, NotSignedIn, Unavailable
 from crcr.receive.answer import Answer
 
 log = structlog.get_logger(__name__)
@@ -33,12 +34,16 @@ STATUS: Mapping[str, int] = {
     "bad_report": 400,
     "bad_signature": 401,
     "not_authentic": 401,
+    "not_signed_in": 401,
     "not_registered": 403,
     "identity_changed": 403,
     "not_allowlisted": 403,
     "suspended": 403,
     "claim_mismatch": 403,
     "wrong_event": 403,
+    "not_admin": 403,
+    "cross_origin": 403,
+    "stale_form": 403,
     "not_found": 404,
     "unknown_delivery": 404,
     "method_not_allowed": 405,
@@ -60,10 +65,17 @@ STATUS: Mapping[str, int] = {
 """Every code that a caller can see, with its status. docs/protocol.md lists them; a test compares."""
 
 _HTTP_CODES = {400: "bad_request", 404: "not_found", 405: "method_not_allowed", 413: "too_large"}
+_SENTENCES = {
+    404: "There is no page at this address.",
+    405: "This address does not take that kind of request.",
+}
 _ENCODE = msgspec.json.Encoder().encode
 _JSON = (b"content-type", b"application/json")
+_NOSNIFF = (b"x-content-type-options", b"nosniff")
 
 Intake = Callable[[Request], Awaitable[Answer | Rejected]]
+ProblemPage = Callable[[Request, CrcrError, int, Mapping[str, str]], Response | None]
+"""A problem as a page, for who looks at one there; None for everybody else."""
 
 
 class Background(Protocol):
@@ -77,9 +89,14 @@ class Edge:
     """The outermost ASGI app: request ids, the hot routes, and the last word about errors."""
 
     def __init__(
-        self, inner: FastAPI, hot: Mapping[str, Intake], on_crash: Callable[[Exception], None]
+        self,
+        inner: FastAPI,
+        hot: Mapping[str, Intake],
+        on_crash: Callable[[Exception], None],
+        around: Callable[[ASGIApp], ASGIApp] = lambda app: app,
     ) -> None:
         self.inner = inner
+        self._all_else = around(inner)
         self._hot = hot
         self._on_crash = on_crash
 
@@ -91,14 +108,14 @@ class Edge:
         if intake is None:
             request_id = uuid4().hex
             scope.setdefault("state", {})["request_id"] = request_id
-            await self._guarded(self.inner, request_id, scope, receive, send)
+            await self._guarded(self._all_else, request_id, scope, receive, send)
             return
         answer = await self._answer(intake, Request(scope, receive))
         if isinstance(answer, Response):
             await answer(scope, receive, send)
             return
         body = _ENCODE(answer.body)
-        headers = [_JSON, (b"content-length", str(len(body)).encode())]
+        headers = [_JSON, _NOSNIFF, (b"content-length", str(len(body)).encode())]
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
@@ -129,6 +146,8 @@ class Edge:
 
         try:
             await app(scope, receive, watch)
+        except ClientDisconnect:
+            return  # nobody is there to be answered
         except Exception as error:  # noqa: BLE001  the same guard, for all behind FastAPI
             response = self._crashed(error, request_id)
             if not started:
@@ -147,7 +166,11 @@ def create_app(
     routers: list[APIRouter],
     background: Background,
     on_crash: Callable[[Exception], None] = lambda _: None,
+    around: Callable[[ASGIApp], ASGIApp] = lambda app: app,
+    problem_page: ProblemPage = lambda *_: None,
 ) -> Edge:
+    """`around` wraps everything but the hot routes: access, headers, compression."""
+
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await background.start()
@@ -163,14 +186,17 @@ def create_app(
         openapi_url="/api/openapi.json",
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,  # its redirects lead to whatever host the caller names
     )
     inner.router.routes.extend(routes)
     for router in routers:
         inner.include_router(router)
-    inner.add_exception_handler(CrcrError, _on_error)
+    inner.add_exception_handler(CrcrError, partial(_on_error, problem_page))
     inner.add_exception_handler(RequestValidationError, _on_invalid)
-    inner.add_exception_handler(HTTPException, _on_http)
-    return Edge(inner, hot, on_crash)
+    inner.add_exception_handler(ClientDisconnect, _on_gone)
+    inner.add_exception_handler(HTTPException, partial(_on_http, problem_page))
+    inner.add_exception_handler(Exception, partial(_on_error, problem_page))
+    return Edge(inner, hot, on_crash, around)
 
 
 def refusal(
@@ -183,24 +209,47 @@ def refusal(
 ) -> Response:
     error = {"code": code, "detail": detail, "hint": hint, "request_id": request_id}
     body = _ENCODE({"ok": False, "error": {key: value for key, value in error.items() if value is not None}})
-    return Response(body, STATUS[code], headers=dict(headers or {}), media_type="application/json")
+    told = {"x-content-type-options": "nosniff", **(headers or {})}
+    return Response(body, STATUS[code], headers=told, media_type="application/json")
 
 
 def error_response(error: CrcrError, request_id: str) -> Response:
+    code, headers = _told(error, request_id)
+    return refusal(code, error.detail, hint=error.hint, request_id=request_id, headers=headers)
+
+
+def problem_response(request: Request, error: CrcrError, page: ProblemPage) -> Response:
+    """The problem as a page for who looks at one, else in the one JSON shape."""
+    request_id = _request_id(request)
+    code, headers = _told(error, request_id)
+    return page(request, error, STATUS[code], headers) or refusal(
+        code, error.detail, hint=error.hint, request_id=request_id, headers=headers
+    )
+
+
+def _told(error: CrcrError, request_id: str) -> tuple[str, dict[str, str]]:
     code = error.code if error.code in STATUS else "outside_fault"
     wait = getattr(error, "retry_after_s", None)
     headers = {"retry-after": str(max(1, ceil(wait)))} if wait is not None else {}
+    if isinstance(error, NotSignedIn):
+        headers["www-authenticate"] = "Bearer"
     if isinstance(error, Unavailable):
         log.warning("unavailable", code=code, request_id=request_id, detail=error.detail)
-    return refusal(code, error.detail, hint=error.hint, request_id=request_id, headers=headers)
+    return code, headers
 
 
 def _request_id(request: Request) -> str:
     return str(request.scope.get("state", {}).get("request_id", ""))
 
 
-async def _on_error(request: Request, error: Exception) -> Response:
-    return error_response(error if isinstance(error, CrcrError) else CrcrError(), _request_id(request))
+async def _on_error(page: ProblemPage, request: Request, error: Exception) -> Response:
+    if not isinstance(error, CrcrError):  # the guard around all this tells the log
+        error = CrcrError("something went wrong inside the relay")
+    return problem_response(request, error, page)
+
+
+async def _on_gone(_: Request, __: Exception) -> Response:
+    return Response(status_code=400)
 
 
 async def _on_invalid(request: Request, error: Exception) -> Response:
@@ -211,7 +260,10 @@ async def _on_invalid(request: Request, error: Exception) -> Response:
     return refusal("bad_request", where or "the request is not valid", request_id=_request_id(request))
 
 
-async def _on_http(request: Request, error: Exception) -> Response:
+async def _on_http(page: ProblemPage, request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
     detail = str(error.detail) if isinstance(error, HTTPException) else "error"
-    return refusal(_HTTP_CODES.get(status, "internal"), detail, request_id=_request_id(request))
+    allowed = {"allow": (getattr(error, "headers", None) or {}).get("Allow", "")} if status == 405 else {}
+    code = _HTTP_CODES.get(status, "internal")
+    shown = page(request, CrcrError(_SENTENCES.get(status, detail)), STATUS[code], allowed)
+    return shown or refusal(code, detail, request_id=_request_id(request), headers=allowed)

@@ -52,6 +52,30 @@ class NotRegistered(CrcrError):
     code = "not_registered"
 
 
+class NotSignedIn(CrcrError):
+    """A token is needed, and none that counts was shown."""
+
+    code = "not_signed_in"
+
+
+class NotAdmin(CrcrError):
+    """The token may read, not act."""
+
+    code = "not_admin"
+
+
+class CrossOrigin(CrcrError):
+    """The request was sent by a page of another site."""
+
+    code = "cross_origin"
+
+
+class StaleForm(CrcrError):
+    """The form does not belong to this session."""
+
+    code = "stale_form"
+
+
 class RateLimited(CrcrError):
     """Too many requests."""
 

@@ -42,6 +42,7 @@ _FORMS = re.compile(
     r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----(?s:.*?)(?:-----END [A-Z ]{0,40}PRIVATE KEY-----|\Z)"
     r"|gh[opusr]_[A-Za-z0-9._-]+"  # an installation's token now carries a whole JWT
     r"|github_pat_[A-Za-z0-9_]+"
+    r"|crcr_[A-Za-z0-9_-]{43}"  # our own, from `crcr admin token`
     r"|(?P<scheme>\b(?i:bearer)\s{1,8})[A-Za-z0-9._~+/=-]+"
     r"|(?P<basic>\b(?i:basic)\s{1,8})[A-Za-z0-9+/=]{8,}"
     r"|(?P<digest>sha(?:1|256)=)[0-9A-Fa-f]+"

@@ -43,7 +43,7 @@ def test_the_commands_are_these() -> None:
         "reconcile",
         *("allowlist check", "allowlist diff", "allowlist refresh", "allowlist show"),
         *("deliveries list", "deliveries show", "deliveries replay", "effects list", "effects retry"),
-        *("repos list", "repos rebind", "audit list"),
+        *("repos list", "repos rebind", "audit list", "admin token"),
     }
 
 

@@ -22,6 +22,7 @@ from crcr.settings import (
     IssuerSetting,
     Settings,
     Sqlite,
+    TokenSetting,
     UpstreamSetting,
     load_settings,
     rows,
@@ -117,6 +118,13 @@ READ: list[tuple[str, str, str, Any]] = [
     ("WORKER_CONCURRENCY", "8", "worker_concurrency", 8),
     ("KEEP_BODIES_DAYS", "7", "keep_bodies_days", 7),
     ("HUD_ACCESS", "public", "hud_access", "public"),
+    ("HUD_PROXY_HEADER", "X-Remote-User", "hud_proxy_header", "X-Remote-User"),
+    (
+        "ADMIN_TOKENS",
+        f"ann=sha256:{'a' * 64},\n bob@ci=sha256:{'B' * 64}",
+        "admin_tokens",
+        (TokenSetting("ann", "a" * 64), TokenSetting("bob@ci", "b" * 64)),
+    ),
     ("DATABASE_URL", "sqlite:////tmp/x.db", "database", Sqlite(Path("/tmp/x.db"))),  # noqa: S108
     (
         "OIDC_ISSUERS",
@@ -151,7 +159,14 @@ WRONG = [
     ("DATABASE_URL", "sqlite:///no/such/folder/x.db", "folder that exists"),
     ("REDIS_URL", "redis://:hunter2@cache", "not supported by this release yet"),
     ("CLICKHOUSE_URL", "clickhouse://u:hunter2@ch", "not supported by this release yet"),
-    ("ADMIN_TOKENS", "alice=hunter2", "not supported by this release yet"),
+    ("ADMIN_TOKENS", "alice=hunter2", "run `crcr admin token NAME`"),
+    ("ADMIN_TOKENS", "hunter2", "run `crcr admin token NAME`"),
+    ("ADMIN_TOKENS", f"hunter2!=sha256:{'a' * 64}", "names of 1 to 64"),
+    ("ADMIN_TOKENS", f"a=sha256:{'a' * 64}, A=sha256:{'b' * 64}", "a name twice"),
+    ("ADMIN_TOKENS", f"a=sha256:{'a' * 64}, b=sha256:{'a' * 64}", "two names"),
+    ("HUD_TOKENS", "ann=hunter2", "run `crcr admin token NAME --reader`"),
+    ("HUD_PROXY_HEADER", "Authorization", "X-Forwarded-User"),
+    ("HUD_PROXY_HEADER", "X User", "X-Forwarded-User"),
     ("OIDC_AUDIENCE", " , ", "at least one"),
     ("OIDC_ISSUERS", "https://git.example.org", "JSON"),
     ("OIDC_ISSUERS", '{"issuer": 1}', "list"),
@@ -167,7 +182,8 @@ WRONG = [
     ("GATE_TIMEOUT", "1h", "CRCR_JOB_TIMEOUT"),
     ("HUD_FORWARD_URL", "https://hud.example.org/api", "CRCR_HUD_FORWARD_TOKEN"),
     ("HUD_FORWARD_TOKEN", "hunter2", "CRCR_HUD_FORWARD_URL"),
-    ("HUD_ACCESS", "token", "later"),
+    ("HUD_ACCESS", "token", "CRCR_HUD_TOKENS or CRCR_ADMIN_TOKENS"),
+    ("HUD_ACCESS", "proxy", "CRCR_TRUSTED_PROXIES must name the proxies"),
     ("HUD_ACCESS", "everybody", "public"),
     ("TRUSTED_PROXIES", "10.0.0.1/8", "10.0.0.0/8"),
     ("TRUSTED_PROXIES", "proxy.example.org", "network"),
@@ -324,6 +340,27 @@ def test_fault_31_no_secret_shows_in_a_repr_or_a_problem(tmp_path: Path) -> None
     said = problem(tmp_path, HUD_INGEST_TOKEN="forward-token-123456", **forward)
     assert said.startswith("CRCR_HUD_INGEST_TOKEN must differ from CRCR_HUD_FORWARD_TOKEN")
     assert "forward-token-123456" not in said
+
+
+@pytest.mark.parametrize("written", ['[hud.tokens]\nann = "{}"\n', '[hud]\ntokens = ["ann={}"]\n'])
+def test_tokens_in_the_file_are_a_table_or_a_list(tmp_path: Path, written: str) -> None:
+    write_file(tmp_path, written.format(f"sha256:{'c' * 64}"))
+    assert load(tmp_path).hud_tokens == (TokenSetting("ann", "c" * 64),)
+
+
+def test_a_reader_and_an_administrator_share_neither_name_nor_token(tmp_path: Path) -> None:
+    for reader in (f"ann=sha256:{'b' * 64}", f"bob=sha256:{'a' * 64}"):
+        said = problem(tmp_path, ADMIN_TOKENS=f"ann=sha256:{'a' * 64}", HUD_TOKENS=reader)
+        assert said.startswith("CRCR_ADMIN_TOKENS and CRCR_HUD_TOKENS must not share")
+
+
+def test_access_by_proxy_trusts_named_proxies_only(tmp_path: Path) -> None:
+    assert load_with(tmp_path, HUD_ACCESS="proxy", TRUSTED_PROXIES="10.0.0.0/8").hud_access == "proxy"
+    assert "not every address" in problem(tmp_path, HUD_ACCESS="proxy", TRUSTED_PROXIES="0.0.0.0/0")
+
+
+def test_access_by_token_is_enough_with_administrators_alone(tmp_path: Path) -> None:
+    assert load_with(tmp_path, HUD_ACCESS="token", ADMIN_TOKENS=f"ann=sha256:{'a' * 64}").hud_access == "token"
 
 
 def test_what_is_unwise_is_a_warning(tmp_path: Path) -> None:

@@ -95,11 +95,16 @@ def _shown(field: str, value: Any) -> str | None:
         case SecretStr():
             return _HIDDEN
         case tuple():
-            return ", ".join(getattr(each, "issuer", None) or str(each) for each in value)
+            return ", ".join(_named(each) for each in value)
         case int() if field.endswith("_s"):
             return _duration(value)
     path = getattr(value, "path", None)
     return str(value) if path is None else f"sqlite:///{path}"
+
+
+def _named(value: Any) -> str:
+    """Return an issuer's address, a token's name, or any other value as it is written."""
+    return str(getattr(value, "issuer", None) or getattr(value, "name", None) or value)
 
 
 def _duration(seconds: int) -> str:

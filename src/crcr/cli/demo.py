@@ -12,7 +12,7 @@ from crcr.cli.options import RUN_IT, duration, examples
 def register(app: typer.Typer) -> None:
     app.command(
         rich_help_panel=RUN_IT,
-        epilog=examples("crcr demo", "crcr demo --speed 5 --port 9000", "crcr demo --for 30s --seed 7"),
+        epilog=examples("crcr demo", "crcr demo --history 90d", "crcr demo --for 30s --speed 5 --port 9000"),
     )(demo)
 
 
@@ -40,6 +40,17 @@ def demo(
         Path | None,
         typer.Option(metavar="DIR", help="Keep the data in this folder; else a temporary one is used."),
     ] = None,
+    history: Annotated[
+        timedelta | None,
+        typer.Option(
+            parser=duration,
+            metavar="DURATION",
+            help="Begin with a made-up past, such as 90d, so that charts and matrices have something to show.",
+        ),
+    ] = None,
+    jobs_an_hour: Annotated[
+        int, typer.Option(min=1, max=20_000, help="About how many jobs each hour of that past has.")
+    ] = 50,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Log everything, not only warnings.")
     ] = False,
@@ -51,8 +62,15 @@ def demo(
     """
     from crcr.cli import demonstration, serving
 
+    past = demonstration.Past(history, jobs_an_hour) if history else None
     show = demonstration.Show(
-        seed=seed, speed=speed, github_port=github_port, length=length, data=data, verbose=verbose
+        seed=seed,
+        speed=speed,
+        github_port=github_port,
+        length=length,
+        data=data,
+        past=past,
+        verbose=verbose,
     )
     with serving.listen(host, port) as listener:
         serving.run(demonstration.perform(show, listener))

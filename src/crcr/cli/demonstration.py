@@ -42,6 +42,12 @@ _GITHUB_PORT = 8001
 _ALLOWLIST = "blob/main/.github/crcr-allowlist.yml"
 
 
+@dataclass(frozen=True, slots=True)
+class Past:
+    length: timedelta
+    jobs_an_hour: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Show:
     seed: int
@@ -50,6 +56,7 @@ class Show:
     """None takes the usual one, or any other when somebody has it."""
     length: timedelta | None
     data: Path | None
+    past: Past | None
     verbose: bool
 
 
@@ -57,14 +64,33 @@ async def perform(show: Show, listener: socket.socket) -> None:
     stop, url = stop_signal(), address_of(listener)
     with _folder(show.data) as folder:
         async with _github(show, url) as github:
+            first = _begin(show, folder, github)
             services = _relay(show, folder, github, url)
             async with answering(build_app(services), services, listener, grace_s=_GRACE_S):
-                _tell(show, url, github, folder)
+                _tell(show, url, github, folder, first)
                 await _play(show, github, stop)
                 await github.fall_silent()  # nobody reports to a relay that is about to leave
             for surprise in github.unexpected:
                 log.error("simulator_surprised", what=surprise)
     say("the demo has ended" + ("" if show.data else "; its data is deleted"))
+
+
+def _begin(show: Show, folder: Path, github: GitHub) -> int:
+    """Make up the past that was asked for; return the number of the first pull request to come."""
+    upstream = github.repository(UPSTREAM)
+    if show.past is not None:
+        from crcr.cli.history import fill_demo
+
+        past = show.past
+        filled = fill_demo(
+            folder,
+            length=past.length,
+            jobs_an_hour=past.jobs_an_hour,
+            seed=show.seed,
+            links=github.base_url,
+        )
+        upstream.next_number = filled.next_number
+    return upstream.next_number
 
 
 async def _play(show: Show, github: GitHub, stop: asyncio.Event) -> None:
@@ -143,13 +169,13 @@ def demo_settings(folder: Path, github: GitHub, url: str) -> Settings:
     return load_settings(config=None, environ=environ, cwd=folder)
 
 
-def _tell(show: Show, url: str, github: GitHub, folder: Path) -> None:
-    upstream = f"{github.base_url}/{UPSTREAM}"
+def _tell(show: Show, url: str, github: GitHub, folder: Path, first: int) -> None:
+    upstream, blocked, labelled = f"{github.base_url}/{UPSTREAM}", first - 1 + BLOCKED, first - 1 + LABELLED
     lines = {
         "dashboard": f"{url}/crcr",
         "simulated GitHub": f"{github.base_url}/ (open pull requests, and whether they may merge)",
-        "a gate that blocks": f"{upstream}/pull/{BLOCKED} (in 10 s it fails; then it is waived and merged)",
-        "checks by label": f"{upstream}/pull/{LABELLED} (an L3 backend, asked for by its label)",
+        "a gate that blocks": f"{upstream}/pull/{blocked} (in 10 s it fails; then it is waived and merged)",
+        "checks by label": f"{upstream}/pull/{labelled} (an L3 backend, asked for by its label)",
         "merge queue": f"{upstream}/queue",
         "JSON API": f"{url}/api/v1/summary (all of it: {url}/api/docs)",
         "data": str(folder) if show.data else f"{folder} (deleted at the end)",

@@ -5,7 +5,14 @@ Only `wiring`, `cli` and the documentation know these types; everything below th
 
 from crcr.settings.load import load_settings
 from crcr.settings.model import LATER, Settings
-from crcr.settings.sources import AllowlistSource, FileSource, GitHubSource, IssuerSetting, Sqlite
+from crcr.settings.sources import (
+    AllowlistSource,
+    FileSource,
+    GitHubSource,
+    IssuerSetting,
+    Sqlite,
+    TokenSetting,
+)
 from crcr.settings.table import Setting, rows
 from crcr.settings.upstreams import UpstreamSetting
 
@@ -18,6 +25,7 @@ __all__ = [
     "Setting",
     "Settings",
     "Sqlite",
+    "TokenSetting",
     "UpstreamSetting",
     "load_settings",
     "rows",

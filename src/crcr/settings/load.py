@@ -162,7 +162,8 @@ class _Draft:
             read(rows(UpstreamSetting)[field], given, self._problems)
 
     def check_together(self) -> None:
-        self._problems += [problem for check in (_timeouts, _forward, _ingest) if (problem := check(self))]
+        checks = (_timeouts, _forward, _ingest, _readers, _proxy, _token_names)
+        self._problems += [problem for check in checks if (problem := check(self))]
         self._problems += _foreign_allowlists(self)
 
     def written(self, field: str) -> str:
@@ -196,6 +197,34 @@ def _ingest(draft: _Draft) -> str | None:
         return None
     names = draft.written("hud_ingest_token"), draft.written("hud_forward_token")
     return f"{names[0]} must differ from {names[1]}: who may read what we send must not write here."
+
+
+def _readers(draft: _Draft) -> str | None:
+    given = draft.given("hud_tokens") or draft.given("admin_tokens")
+    if draft.values.get("hud_access") != "token" or given:
+        return None
+    name = draft.written("hud_access")
+    return f"{name} is token, and nobody has one; set CRCR_HUD_TOKENS or CRCR_ADMIN_TOKENS."
+
+
+def _proxy(draft: _Draft) -> str | None:
+    trusted = draft.values.get("trusted_proxies", ())
+    if draft.values.get("hud_access") != "proxy" or (
+        draft.given("trusted_proxies") and all(network.prefixlen for network in trusted)
+    ):
+        return None
+    name = draft.written("hud_access")
+    return f"{name} is proxy, so {draft.written('trusted_proxies')} must name the proxies, and not every address."
+
+
+def _token_names(draft: _Draft) -> str | None:
+    admins, readers = draft.values.get("admin_tokens", ()), draft.values.get("hud_tokens", ())
+    names = {each.name.lower() for each in admins} & {each.name.lower() for each in readers}
+    digests = {each.digest for each in admins} & {each.digest for each in readers}
+    if not names and not digests:
+        return None
+    both = draft.written("admin_tokens"), draft.written("hud_tokens")
+    return f"{both[0]} and {both[1]} must not share a name or a token; who may act may read too."
 
 
 def _foreign_allowlists(draft: _Draft) -> Iterator[str]:

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, SecretStr
 
 from crcr.settings import readers, sources
-from crcr.settings.sources import IssuerSetting, Sqlite
+from crcr.settings.sources import IssuerSetting, Sqlite, TokenSetting
 from crcr.settings.table import FROZEN, Setting, rows
 from crcr.settings.upstreams import UpstreamSetting
 
@@ -160,18 +160,52 @@ class Settings(BaseModel):
             "HUD_INGEST_TOKEN",
             "hud.ingest_token",
             readers.secret,
-            "the token for our own ingest, different from the one above; not set: ingest is off (read now, used by a later release)",
+            "the token with which another relay sends us its results (`POST /api/crcr/results`), different from the one "
+            "above; not set: ingest is off",
             secret=True,
         ),
     ] = None
     hud_access: Annotated[
-        Literal["public"],
+        Literal["public", "token", "proxy"],
         Setting(
             "HUD_ACCESS",
             "hud.access",
-            readers.one_of("public", later=("token", "proxy")),
-            "who sees the pages: `public` (`token` and `proxy` come with a later release)",
+            readers.one_of("public", "token", "proxy"),
+            "who sees the pages: `public`; `token`: who signs in; `proxy`: whom a trusted proxy names in a header",
             default="public",
+        ),
+    ]
+    hud_tokens: Annotated[
+        tuple[TokenSetting, ...],
+        Setting(
+            "HUD_TOKENS",
+            "hud.tokens",
+            sources.tokens("crcr admin token NAME --reader"),
+            "who may read the pages where access is `token`: a comma list of `name=sha256:…` as "
+            "`crcr admin token NAME --reader` prints it, or a `[hud.tokens]` table",
+            secret=True,
+        ),
+    ] = ()
+    admin_tokens: Annotated[
+        tuple[TokenSetting, ...],
+        Setting(
+            "ADMIN_TOKENS",
+            "admin_tokens",
+            sources.tokens("crcr admin token NAME"),
+            "who may act on the pages and through `/api/v1/admin`, and read too: a comma list of `name=sha256:…` as "
+            "`crcr admin token NAME` prints it, or an `[admin_tokens]` table; the names stand in the audit log; "
+            "not set: administration is by command line only",
+            secret=True,
+        ),
+    ] = ()
+    hud_proxy_header: Annotated[
+        str,
+        Setting(
+            "HUD_PROXY_HEADER",
+            "hud.proxy_header",
+            readers.header_name,
+            "where access is `proxy`: the header that names the reader; counts only from `CRCR_TRUSTED_PROXIES`",
+            default="X-Forwarded-User",
         ),
     ]
     trusted_proxies: Annotated[
@@ -180,7 +214,8 @@ class Settings(BaseModel):
             "TRUSTED_PROXIES",
             "trusted_proxies",
             readers.networks,
-            "addresses or networks whose `X-Forwarded-For` counts, as a comma list",
+            "addresses or networks whose `X-Forwarded-For` counts, as a comma list; and `CRCR_HUD_PROXY_HEADER`, "
+            "where access is `proxy`",
         ),
     ] = ()
     host: Annotated[str, Setting("HOST", "host", readers.host, "address to listen on", default="127.0.0.1")]
@@ -268,13 +303,6 @@ LATER: tuple[Setting, ...] = (
         "clickhouse_url",
         readers.later,
         "`clickhouse://…` for history; comes with a later release",
-        secret=True,
-    ),
-    Setting(
-        "ADMIN_TOKENS",
-        "admin_tokens",
-        readers.later,
-        "named tokens for administration over HTTP; comes with a later release",
         secret=True,
     ),
 )

@@ -21,6 +21,8 @@ _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _MAX_DURATION_S = 30 * 86400
 _APP_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _HOST = re.compile(r"[A-Za-z0-9.:_-]{1,253}")
+_HEADER = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
+_TAKEN_HEADERS = frozenset({"authorization", "cookie", "host", "origin", "x-forwarded-for"})
 _SHOWN = 80
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
@@ -146,6 +148,13 @@ def host(given: Given) -> str:
     if not isinstance(given.value, str) or not _HOST.fullmatch(given.value.strip()):
         raise Wrong(f"must be an address or a name to listen on, not {shown(given.value)}.")
     return given.value.strip()
+
+
+def header_name(given: Given) -> str:
+    value = text(given)
+    if not _HEADER.fullmatch(value) or value.lower() in _TAKEN_HEADERS:
+        raise Wrong(f"must be a header's name such as X-Forwarded-User, not {shown(given.value)}.")
+    return value
 
 
 def url(given: Given) -> str:

@@ -1,4 +1,5 @@
-"""Readers of places: where an allowlist is kept, where the data is, and which issuers are added.
+"""Readers of places and names: where an allowlist is kept, where the data is, which issuers are added, whose
+tokens count.
 
 A GitHub address names branch and path in one line. The first part after `blob/` is the branch; a branch that
 holds a slash is written with %2F (`blob/release%2F2.0/allowlist.yml`), because nothing else tells them apart.
@@ -6,6 +7,7 @@ holds a slash is written with %2F (`blob/release%2F2.0/allowlist.yml`), because 
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -21,6 +23,8 @@ _BLOB = re.compile(
 )
 _FORM = "https://github.com/owner/repo/blob/branch/path"
 _SQLITE = "sqlite:///"
+_TOKEN_NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}")
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,15 @@ class IssuerSetting:
     issuer: str
     kind: IssuerKind
     jwks_url: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenSetting:
+    """A token by name; what is kept is its SHA-256, never the token."""
+
+    name: str
+    digest: str
+    """64 hexadecimal digits."""
 
 
 def allowlist_source(given: Given) -> AllowlistSource:
@@ -130,3 +143,40 @@ def _issuer(given: Given, number: int, table: object) -> IssuerSetting:
         raise Wrong(f"(number {number}): an address {wrong}") from None
     # A token's `iss` is compared letter by letter, so the issuer is kept as written, its last slash included.
     return IssuerSetting(str(table["issuer"]).strip(), kind, addresses[1] if len(addresses) > 1 else None)
+
+
+def tokens(command: str) -> Callable[[Given], tuple[TokenSetting, ...]]:
+    """Read `name=sha256:…` as a comma list, one per line, a list or a table; `command` makes such a line."""
+
+    def read(given: Given) -> tuple[TokenSetting, ...]:
+        found = tuple(_token(name.strip(), digest.strip().lower(), command) for name, digest in _pairs(given))
+        if len({each.name.lower() for each in found}) < len(found):
+            raise Wrong("gives a name twice; every token has a name of its own.")
+        if len({each.digest for each in found}) < len(found):
+            raise Wrong("gives one token two names; make a token for each.")
+        return found
+
+    return read
+
+
+def _pairs(given: Given) -> list[tuple[str, str]]:
+    value = given.value
+    if isinstance(value, dict) and all(isinstance(each, str) for each in value.values()):
+        return list(value.items())
+    if isinstance(value, str):
+        value = re.split(r"[,\n]", value)
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise Wrong("must be a list of name=sha256:…, or a table of names.")
+    written = [each.strip() for each in value if each.strip()]
+    if not written:
+        raise Wrong("must name at least one.")
+    return [(name, digest) for name, _, digest in (each.partition("=") for each in written)]
+
+
+def _token(name: str, digest: str, command: str) -> TokenSetting:
+    # Neither part is shown: who mixes them up has written the token itself.
+    if not _TOKEN_NAME.fullmatch(name):
+        raise Wrong("needs names of 1 to 64 letters, digits and . _ @ -, written name=sha256:….")
+    if not _DIGEST.fullmatch(digest):
+        raise Wrong(f"takes a token's hash, never the token: run `{command}` and use the line it prints.")
+    return TokenSetting(name, digest.removeprefix("sha256:"))

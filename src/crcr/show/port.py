@@ -10,26 +10,56 @@ from typing import Protocol
 from crcr.decide.model import RepoName
 from crcr.decide.views import (
     AllowlistView,
-    BackendPage,
     Changes,
     DeliveryPage,
     DeliveryView,
     EffectsView,
     JobPage,
     JobQuery,
-    Span,
     Summary,
     Vitals,
 )
+from crcr.decide.views_backend import (
+    BackendPage,
+    BackendQuery,
+    BadgeView,
+    JobDetail,
+    JobKey,
+    MetricsView,
+)
 from crcr.decide.views_commit import CommitView, PullView, WaiverPage
+from crcr.decide.views_log import (
+    AuditPage,
+    AuditQuery,
+    DeliveryQuery,
+    EffectPage,
+    EffectQuery,
+    SearchView,
+    WaiverQuery,
+)
+from crcr.decide.window import Kind, Span
 
 
 class Views(Protocol):
-    async def summary(self, upstream: RepoName, span: Span, now: datetime) -> Summary: ...
+    def for_admins(self) -> "Views":
+        """The same views with hidden backends and what only administrators may read."""
+        ...
 
-    async def backend(
-        self, upstream: RepoName, downstream: RepoName, span: Span, now: datetime
-    ) -> BackendPage: ...
+    async def summary(
+        self, upstream: RepoName, span: Span, now: datetime, *, kind: Kind = Kind.PULLS
+    ) -> Summary: ...
+
+    async def backend(self, query: BackendQuery, now: datetime) -> BackendPage: ...
+
+    async def job(self, upstream: RepoName, downstream: RepoName, key: JobKey) -> JobDetail: ...
+
+    async def metrics(
+        self, upstream: RepoName, span: Span, now: datetime, *, kind: Kind = Kind.PULLS
+    ) -> MetricsView: ...
+
+    async def badge(
+        self, upstream: RepoName, downstream: RepoName, kind: Kind, span: Span, now: datetime
+    ) -> BadgeView: ...
 
     async def pull(self, upstream: RepoName, number: int, now: datetime) -> PullView: ...
 
@@ -43,15 +73,21 @@ class Views(Protocol):
         self, upstream: RepoName, now: datetime, *, after: tuple[str | int, ...] | None, limit: int
     ) -> WaiverPage: ...
 
+    async def waiver_page(self, query: WaiverQuery, now: datetime) -> WaiverPage: ...
+
     async def jobs(self, query: JobQuery) -> JobPage: ...
 
-    async def deliveries(
-        self, upstream: RepoName, *, after: tuple[str | int, ...] | None, limit: int
-    ) -> DeliveryPage: ...
+    async def deliveries(self, query: DeliveryQuery) -> DeliveryPage: ...
 
     async def delivery(self, upstream: RepoName, guid: str) -> DeliveryView: ...
 
     async def effects(self, upstream: RepoName, now: datetime) -> EffectsView: ...
+
+    async def effect_page(self, query: EffectQuery) -> EffectPage: ...
+
+    async def audit(self, query: AuditQuery) -> AuditPage: ...
+
+    async def search(self, upstream: RepoName, text: str, now: datetime) -> SearchView: ...
 
     async def allowlist(self, upstream: RepoName) -> AllowlistView: ...
 
@@ -65,4 +101,32 @@ class ChangeLog(Protocol):
 class Pulse(Protocol):
     async def vitals(self, now: datetime) -> list[Vitals]:
         """The vital signs of every upstream; raises `Unavailable` when the store does not answer."""
+        ...
+
+
+class AdminActs(Protocol):
+    """What administrators do; each act is audited under `who`. Raises `NotFound` and `NotPossible`."""
+
+    async def replay(self, upstream: RepoName, guid: str, *, who: str, everyone: bool) -> int:
+        """Send a delivery to who missed it, or to everyone; return to how many."""
+        ...
+
+    async def retry(
+        self, upstream: RepoName, *, who: str, effect_id: int | None, target: RepoName | None
+    ) -> int:
+        """Try a parked effect again, or all that are parked for a target; return how many there were."""
+        ...
+
+    async def suspend(
+        self, upstream: RepoName, downstream: RepoName, *, who: str, lift: bool, reason: str | None
+    ) -> None: ...
+
+    async def rebind(
+        self, upstream: RepoName, downstream: RepoName, repository_id: int, *, who: str
+    ) -> None: ...
+
+    async def pause(self, upstream: RepoName, *, who: str, lift: bool, reason: str | None) -> None: ...
+
+    async def note_sign_in(self, who: str, act: str) -> None:
+        """Record that somebody signed in, or tried to."""
         ...

@@ -1,0 +1,44 @@
+"""What a page says after an act: a word from a closed set and a number in the address, never free text."""
+
+from collections.abc import Mapping
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+from starlette.requests import Request
+
+_CODE, _NUMBER = "done", "n"
+_MOST_DIGITS = 9
+
+NOTICES: Mapping[str, tuple[str, str, str]] = {
+    "replayed": (
+        "Nothing to send: all who may have it got it, or it is on its way.",
+        "Sent again to one backend.",
+        "Sent again to {} backends.",
+    ),
+    "retried": ("Nothing like that is parked.", "One effect is tried again.", "{} effects are tried again."),
+    "suspended": ("The backend is suspended.",) * 3,
+    "lifted": ("The backend is no longer suspended.",) * 3,
+    "rebound": ("The repository's new id is accepted.",) * 3,
+    "paused": ("Dispatching is paused; events are taken and wait.",) * 3,
+    "unpaused": ("Dispatching goes on.",) * 3,
+    "signed_in": ("You are signed in.",) * 3,
+}
+"""For each word the sentence for none, for one, and for several."""
+
+
+def with_notice(address: str, code: str, number: int = 1) -> str:
+    """Return the local address with the word and its number, in place of an older one."""
+    parts = urlsplit(address)
+    kept = [
+        pair for pair in parse_qsl(parts.query, keep_blank_values=True) if pair[0] not in {_CODE, _NUMBER}
+    ]
+    query = urlencode([*kept, (_CODE, code), (_NUMBER, str(number))], safe="/")
+    return parts._replace(query=query).geturl()
+
+
+def notice_of(request: Request) -> str | None:
+    """Return the sentence that the address asks for, if it is one of ours."""
+    sentences = NOTICES.get(request.query_params.get(_CODE, ""))
+    number = request.query_params.get(_NUMBER, "1")
+    if sentences is None or not (number.isascii() and number.isdigit()) or len(number) > _MOST_DIGITS:
+        return None
+    return sentences[min(int(number), 2)].format(int(number))

@@ -1,0 +1,35 @@
+"""Who asks: the reader that the access check found for a request."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from starlette.requests import Request
+
+
+class Way(StrEnum):
+    """How a reader became known."""
+
+    TOKEN = "token"  # noqa: S105  a word
+    SESSION = "session"
+    PROXY = "proxy"
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A name from a token or a proxy; `csrf` is there only in a session, which alone may send forms."""
+
+    name: str | None = None
+    admin: bool = False
+    csrf: str | None = None
+    way: Way | None = None
+    may_sign_in: bool = False
+    """Whether there are tokens to sign in with."""
+
+
+ANYONE = Reader()
+"""Somebody who showed nothing."""
+
+
+def reader_of(request: Request) -> Reader:
+    found = request.scope.get("state", {}).get("reader")
+    return found if isinstance(found, Reader) else ANYONE

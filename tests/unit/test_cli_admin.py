@@ -1,0 +1,42 @@
+"""`crcr admin token`: a token that is shown once, and a line that the settings take."""
+
+import re
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from crcr.cli.root import app
+from crcr.settings.sources import tokens
+from crcr.settings.table import Given
+
+
+def made(*words: str) -> Result:
+    return CliRunner().invoke(app, ["admin", "token", *words])
+
+
+@pytest.mark.parametrize(
+    ("words", "variable"),
+    [(("ann",), "ADMIN_TOKENS"), (("ci.bot@org", "--reader"), "HUD_TOKENS")],
+)
+def test_the_line_it_prints_is_taken_as_it_stands(
+    tmp_path: Path, words: tuple[str, ...], variable: str
+) -> None:
+    printed = made(*words).stdout
+    token = re.findall(r"^  (crcr_\S+)$", printed, re.MULTILINE)[0]
+    line = re.findall(rf"^  CRCR_{variable}=(\S+)$", printed, re.MULTILINE)[0]
+    (setting,) = tokens("")(Given(line, variable, tmp_path))
+    assert (setting.name, setting.digest) == (words[0], sha256(token.encode()).hexdigest())
+    assert printed.count(token) == 1
+
+
+def test_no_two_tokens_are_alike() -> None:
+    assert made("ann").stdout != made("ann").stdout
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a=b", "a,b", "x" * 65, "é"])
+def test_a_name_that_settings_cannot_hold_is_refused(name: str) -> None:
+    result = made(name)
+    assert result.exit_code == 2
+    assert "crcr_" not in result.output

@@ -29,6 +29,7 @@ from crcr.ports import Clock
 from crcr.receive.body import Bodies
 from crcr.receive.callback import CALLBACK, FAILED_AUTHENTICATION, CallbackIntake
 from crcr.receive.identity import OidcVerifier
+from crcr.receive.ingest import IngestIntake
 from crcr.receive.issuers import GITHUB_ACTIONS, issuer_of, issuer_table
 from crcr.receive.jwks import KeyCache, http_fetcher
 from crcr.receive.webhook import WebhookIntake
@@ -37,6 +38,7 @@ from crcr.record.acts import Acts
 from crcr.record.allowlists import Allowlists
 from crcr.record.forwards import Forwards
 from crcr.record.inbox import Inbox
+from crcr.record.ingested import IngestedResults
 from crcr.record.installations import Installations
 from crcr.record.leases import new_owner
 from crcr.record.memory_limits import MemoryLimits, Rule
@@ -50,6 +52,8 @@ from crcr.record.sqlite import SqliteDatabase
 from crcr.record.sweeps import Sweeps
 from crcr.record.targets import Targets
 from crcr.settings import FileSource, Settings, UpstreamSetting
+from crcr.show.access import FAILED_SIGN_IN
+from crcr.show.login import AUDITED_FAILURE
 from crcr.show.metrics import Metrics
 
 log = structlog.get_logger(__name__)
@@ -59,6 +63,10 @@ _BODIES_AT_ONCE = 128 * 1024 * 1024
 PUBLIC_API = "api.github.com"
 _LEASE = timedelta(seconds=120)
 _FAILED_PER_MINUTE = 30
+_FAILED_SIGN_INS = 10
+"""A minute, for each address."""
+_AUDITED_FAILURES = 60
+"""Failed log-ins that the audit log takes in an hour, from all addresses together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +93,7 @@ class Services:
     metrics: Metrics
     webhook: WebhookIntake
     callback: CallbackIntake
+    ingest: IngestIntake
     http: tuple[httpx.AsyncClient, ...]
     on_crash: Callable[[Exception], None]
     stopping: asyncio.Event
@@ -139,6 +148,7 @@ def build(settings: Settings, seams: Seams | None = None) -> Services:
         metrics=ground.metrics,
         webhook=webhook,
         callback=_callback(ground, keys, limits, reports),
+        ingest=_ingest(ground),
         http=(ground.api_http, ground.keys_http, ground.forward_http),
         stopping=stopping,
         on_crash=ground.seams.on_crash,
@@ -179,7 +189,13 @@ def _reconciler(ground: Ground, intake: WebhookIntake, stopping: asyncio.Event) 
 def _limits(ground: Ground) -> MemoryLimits:
     callbacks = Rule(ground.settings.rate_limit_per_min, 60.0)
     failures = Rule(_FAILED_PER_MINUTE, 60.0)
-    return MemoryLimits({CALLBACK: callbacks, FAILED_AUTHENTICATION: failures}, ground.clock)
+    rules = {
+        CALLBACK: callbacks,
+        FAILED_AUTHENTICATION: failures,
+        FAILED_SIGN_IN: Rule(_FAILED_SIGN_INS, 60.0),
+        AUDITED_FAILURE: Rule(_AUDITED_FAILURES, 3600.0),
+    }
+    return MemoryLimits(rules, ground.clock)
 
 
 def _worker(ground: Ground, refreshers: dict[str, AllowlistRefresher]) -> Worker:
@@ -220,6 +236,18 @@ def _callback(ground: Ground, keys: KeyCache, limits: MemoryLimits, reports: Rep
         limits=limits,
         bodies=Bodies(_BODIES_AT_ONCE),
         reports=reports,
+        trusted_proxies=ground.settings.trusted_proxies,
+        clock=ground.clock,
+        tally=ground.metrics,
+    )
+
+
+def _ingest(ground: Ground) -> IngestIntake:
+    token = ground.settings.hud_ingest_token
+    return IngestIntake(
+        token=token.get_secret_value().encode() if token else None,
+        bodies=Bodies(_BODIES_AT_ONCE),
+        results=IngestedResults(ground.database, ground.allowlists, ground.upstreams),
         trusted_proxies=ground.settings.trusted_proxies,
         clock=ground.clock,
         tally=ground.metrics,

@@ -98,6 +98,7 @@ def test_a_synchronized_pull_request_is_read_in_full() -> None:
         author="Codertocat",
         author_association="OWNER",
         installation_id=1,
+        default_branch="master",
     )
 
 
@@ -106,6 +107,13 @@ def test_every_used_action_of_a_pull_request_is_parsed(action: str) -> None:
     event = _parse("pull_request", _pull() | {"action": action})
     assert isinstance(event, PullRequest)
     assert event.action == action
+
+
+@pytest.mark.parametrize("value", [None, 5, "", ["main"], "two words", "nul\0", "x" * 1025])
+def test_a_default_branch_of_another_form_names_none_and_loses_no_event(value: Any) -> None:
+    body = _pull()
+    body["repository"]["default_branch"] = value
+    assert _parse("pull_request", body).default_branch is None
 
 
 def test_what_github_leaves_out_has_a_meaning() -> None:

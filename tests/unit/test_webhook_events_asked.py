@@ -44,6 +44,7 @@ def test_a_merge_group_that_wants_checks_is_read_in_full() -> None:
         base_sha="380387fbc80638b734a49e1be1c4dfec1c01b33c",
         base_ref="refs/heads/main",
         installation_id=1,
+        default_branch="main",
     )
 
 

@@ -6,13 +6,14 @@ from starlette.requests import ClientDisconnect, Request
 
 from crcr.errors import BadRequest, TooLarge, Unavailable
 
-_DEADLINE_S = 20
+_DEADLINE_S = 20.0
 
 
 class Bodies:
-    """The memory that unfinished bodies may take together."""
+    """The memory that unfinished bodies may take together, and the time that each may take to arrive."""
 
-    def __init__(self, most_bytes: int) -> None:
+    def __init__(self, most_bytes: int, deadline_s: float = _DEADLINE_S) -> None:
+        self.deadline_s = deadline_s
         self._most = most_bytes
         self._held = 0
 
@@ -45,24 +46,24 @@ class Body:
         if announced is not None:
             self._check(announced)
         try:
-            return await self._read()
+            async with asyncio.timeout(self._bodies.deadline_s):
+                return await self._read()
         except TimeoutError:
             self._bodies.give_back(self._held)
-            raise BadRequest(f"the body did not arrive within {_DEADLINE_S} s") from None
+            raise BadRequest(f"the body did not arrive within {self._bodies.deadline_s:g} s") from None
         except BaseException:
             self._bodies.give_back(self._held)
             raise
 
     async def _read(self) -> bytes:
-        """Read it all; what comes in one piece, as nearly everything does, needs no watch."""
+        """Read it all; nearly everything comes in one piece."""
         first, more = await self._part()
         if not more:
             return first
         parts = [first]
-        async with asyncio.timeout(_DEADLINE_S):
-            while more:
-                part, more = await self._part()
-                parts.append(part)
+        while more:
+            part, more = await self._part()
+            parts.append(part)
         return b"".join(parts)
 
     async def _part(self) -> tuple[bytes, bool]:

@@ -45,7 +45,7 @@ def parse_report(body: bytes, *, signed_attempt: int | None = None) -> Report:
         parts, forbidden = decode(_PARTS, body, BadReport), "\0"
     except BadReport:
         # Half a character can be shown as a replacement, but not be part of a name.
-        parts, forbidden = decode(_PARTS, _without_halves(body), BadReport), "\0\ufffd"
+        parts, forbidden = decode(_PARTS, without_halves(body), BadReport), "\0\ufffd"
     parts.pop("payload", None)
     kept = decode(_OBJECT, _ENCODE(parts), BadReport)
     return _report(_Fields(kept, forbidden=forbidden), _ENCODE(kept), signed_attempt)
@@ -167,6 +167,6 @@ def _quoted(value: object) -> str:
     return repr(value)[:60]
 
 
-def _without_halves(body: bytes) -> bytes:
+def without_halves(body: bytes) -> bytes:
     """Replace halves of surrogate pairs, which test output with broken bytes brings."""
     return _SURROGATES.sub(lambda match: match[1] + b"ufffd" if match[2] else match[0], body)

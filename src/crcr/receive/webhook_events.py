@@ -27,7 +27,7 @@ from crcr.errors import BadRequest
 from crcr.receive import webhook_shapes as shapes
 from crcr.receive.json_body import decode
 from crcr.receive.webhook_asked import check_asked, commented, suite_asked
-from crcr.receive.webhook_fields import id_of, installed, login, plain, repo_name, utc
+from crcr.receive.webhook_fields import branch, id_of, installed, login, plain, repo_name, utc
 from crcr.receive.webhook_told import job_told, run_told
 
 T = TypeVar("T")
@@ -88,6 +88,7 @@ def _pull_request(body: shapes.PullRequestBody) -> PullRequest:
         author=login(pull.user),
         author_association=plain(pull.author_association or "NONE"),
         installation_id=id_of(body.installation),
+        default_branch=branch(body.repository.default_branch),
     )
 
 
@@ -106,6 +107,7 @@ def _push(body: shapes.PushBody) -> Push:
             for path in paths or ()
         ),
         installation_id=id_of(body.installation),
+        default_branch=branch(body.repository.default_branch),
     )
 
 
@@ -120,6 +122,7 @@ def _merge_group(body: shapes.MergeGroupBody) -> MergeGroup:
         base_sha=group.base_sha,
         base_ref=group.base_ref,
         installation_id=id_of(body.installation),
+        default_branch=branch(body.repository.default_branch),
     )
 
 

@@ -1,5 +1,6 @@
 """Single fields of webhook bodies read into our values; what has the wrong form is refused by its path."""
 
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
@@ -8,6 +9,7 @@ from crcr.decide.model import RepoName
 from crcr.errors import BadRequest
 from crcr.receive import webhook_shapes as shapes
 
+_BRANCH = re.compile(r"[^\x00-\x20\x7f]{1,1024}")
 UPSTREAM_PATH = "$.repository.full_name"
 
 
@@ -37,6 +39,11 @@ def login(account: shapes.AccountPart | None) -> str:
 def plain(text: str) -> str:
     # PostgreSQL stores no NUL; in text that is only shown it is not worth losing the event.
     return text.replace("\0", "\ufffd")
+
+
+def branch(value: object) -> str | None:
+    """A branch's name as Git allows it; anything else names none."""
+    return value if isinstance(value, str) and _BRANCH.fullmatch(value) else None
 
 
 def utc(value: shapes.Time, path: str) -> datetime:

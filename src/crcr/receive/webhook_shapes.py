@@ -26,6 +26,8 @@ class ActionBody(Struct):
 class RepositoryPart(Struct):
     id: Id
     full_name: str
+    default_branch: object = None
+    """Of any form, because no event is worth losing for it."""
 
 
 class IdPart(Struct):

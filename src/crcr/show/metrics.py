@@ -25,11 +25,18 @@ class Metrics:
         ProcessCollector(registry=self.registry)
         self._deliveries = self._counter("deliveries", "Webhook deliveries", "event", "outcome")
         self._callbacks = self._counter("callbacks", "Callbacks by what was answered", "outcome")
+        self._ingested = self._counter("ingested", "Results of other relays by what was answered", "outcome")
         self._by_outcome: dict[str, Counter] = {}  # the hot path need not look its label up
         self._effects = self._counter("effects", "Attempts at effects", "kind", "outcome")
         self._latency = Histogram(
             "crcr_dispatch_latency_seconds",
             "From a delivery's arrival to its dispatch being sent",
+            buckets=_LATENCIES_S,
+            registry=self.registry,
+        )
+        self._live_delay = Histogram(
+            "crcr_live_delay_seconds",
+            "From a change being recorded to open pages being told",
             buckets=_LATENCIES_S,
             registry=self.registry,
         )
@@ -51,12 +58,19 @@ class Metrics:
             child = self._by_outcome[outcome] = self._callbacks.labels(outcome)
         child.inc()
 
+    def ingest(self, outcome: str) -> None:
+        """`outcome`: in_progress, completed, repeat, or a refusal's code."""
+        self._ingested.labels(outcome).inc()
+
     def effect(self, kind: str, outcome: str) -> None:
         """`outcome`: done, pointless, retried or parked."""
         self._effects.labels(kind, outcome).inc()
 
     def dispatch_latency(self, seconds: float) -> None:
         self._latency.observe(max(0.0, seconds))
+
+    def live_delay(self, seconds: float) -> None:
+        self._live_delay.observe(seconds)
 
     def observe(self, vitals: list[Vitals] | None) -> None:
         """Take the store's own figures at a scrape; None when it did not answer, and old ones are dropped."""

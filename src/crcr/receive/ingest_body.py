@@ -1,0 +1,161 @@
+"""Another relay's envelope becomes an `Ingested`, or is refused with the name of the field that is wrong.
+
+The report in it is read as if it had come to us (`report`). The echoed payload is a stranger's writing: a few texts
+of it are shown, each on its own, and what has the wrong form is left out.
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from crcr.decide.ingested import About, Ingested
+from crcr.decide.model import Level, RepoName
+from crcr.errors import BadReport
+from crcr.receive.json_body import decode
+from crcr.receive.report import parse_report, without_halves
+
+T = TypeVar("T")
+
+CALLBACK = "untrusted.callback_payload"
+_TEXT_CHARS = 256
+_LONGEST_S = 366 * 24 * 3600
+_MOST_NUMBER = 2**31 - 1
+_SHA = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+_LEVELS = {level.name: level for level in Level}
+_PARTS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_NUMBER = msgspec.json.Decoder(float)
+_ANY = msgspec.json.Decoder(dict[str, Any])
+_TEXT = msgspec.json.Decoder(str)
+_ABSENT = frozenset({b"null", b'""'})
+
+
+def parse_envelope(body: bytes) -> Ingested:
+    """Return what was ingested, or raise `BadReport` naming the field."""
+    try:
+        envelope = decode(_PARTS, body, BadReport)
+    except BadReport:
+        body = without_halves(body)  # half a character can be shown as a replacement
+        envelope = decode(_PARTS, body, BadReport)
+    trusted = _object(envelope, "trusted", "trusted")
+    untrusted = _object(envelope, "untrusted", "untrusted")
+    callback = _object(untrusted, "callback_payload", CALLBACK)
+    try:
+        report = parse_report(bytes(untrusted["callback_payload"]))
+    except BadReport as refusal:
+        raise BadReport(f"{CALLBACK}: {refusal.detail}", hint=refusal.hint) from None
+    metrics = _metrics(trusted)
+    return Ingested(
+        repository=_repository(trusted),
+        level=_level(trusted),
+        queue_s=_seconds(metrics.get("queue_time")),
+        execution_s=_seconds(metrics.get("execution_time")),
+        report=report,
+        about=_about(_echoed(callback), report.delivery_id, _workflow(callback)),
+    )
+
+
+def _object(parts: Mapping[str, msgspec.Raw], name: str, path: str) -> dict[str, msgspec.Raw]:
+    raw = parts.get(name)
+    if raw is None or not bytes(raw).lstrip().startswith(b"{"):
+        raise BadReport(f"{path} is missing or not an object")
+    return _PARTS.decode(raw)
+
+
+def _repository(trusted: Mapping[str, msgspec.Raw]) -> RepoName:
+    text = _text_of(trusted.get("verified_repo"))
+    if text is None:
+        raise BadReport("trusted.verified_repo is missing or not text")
+    try:
+        return RepoName(text)
+    except ValueError:
+        raise BadReport(f"trusted.verified_repo is {text[:60]!r}, not owner/name") from None
+
+
+def _level(trusted: Mapping[str, msgspec.Raw]) -> Level | None:
+    return _LEVELS.get(_text_of(trusted.get("downstream_repo_level")) or "")
+
+
+def _metrics(trusted: Mapping[str, msgspec.Raw]) -> Mapping[str, msgspec.Raw]:
+    raw = trusted.get("ci_metrics")
+    return _PARTS.decode(raw) if raw is not None and bytes(raw).lstrip().startswith(b"{") else {}
+
+
+def _seconds(raw: msgspec.Raw | None) -> float | None:
+    """A duration that can be one; a result is not refused for a measurement."""
+    if raw is None or bytes(raw).strip() in _ABSENT:
+        return None
+    try:
+        seconds = _NUMBER.decode(raw)
+    except msgspec.MsgspecError:
+        return None
+    return abs(seconds) if math.isfinite(seconds) and 0 <= seconds <= _LONGEST_S else None
+
+
+def _text_of(raw: msgspec.Raw | None) -> str | None:
+    if raw is None or bytes(raw).strip() in _ABSENT:
+        return None
+    try:
+        return _TEXT.decode(raw)
+    except msgspec.MsgspecError:
+        return None
+
+
+def _echoed(callback: Mapping[str, msgspec.Raw]) -> dict[str, Any]:
+    raw = callback.get("payload")
+    try:
+        return decode(_ANY, bytes(raw), BadReport) if raw is not None else {}
+    except BadReport:
+        return {}  # trimmed away, or something that JSON allows and Python does not
+
+
+def _workflow(callback: Mapping[str, msgspec.Raw]) -> Mapping[str, Any]:
+    return _ANY.decode(callback["workflow"])
+
+
+def _about(payload: Mapping[str, Any], delivery: str, workflow: Mapping[str, Any]) -> About:
+    pull, group = _part(payload, "pull_request"), _part(payload, "merge_group")
+    commits = (
+        delivery,  # a nightly is often named by its commit
+        _part(pull, "head").get("sha"),
+        group.get("head_sha"),
+        payload.get("after"),
+        payload.get("head_sha"),
+        workflow.get("pytorch_head_sha"),
+    )
+    people = (_part(pull, "user"), _part(payload, "sender"))
+    return About(
+        upstream=_short(_part(payload, "repository").get("full_name")),
+        action=_short(payload.get("action")),
+        number=_first(_pull_number, (pull.get("number"), payload.get("number"))),
+        head_sha=_first(_sha, commits),
+        ref=_first(_short, (payload.get("ref"), group.get("head_ref"))),
+        title=_short(pull.get("title")),
+        author=_first(_short, (each.get("login") for each in people)),
+    )
+
+
+def _part(of: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    part = of.get(name)
+    return part if isinstance(part, dict) else {}
+
+
+def _first(read: Callable[[object], T | None], values: Iterable[object]) -> T | None:
+    return next((found for value in values if (found := read(value)) is not None), None)
+
+
+def _short(value: object) -> str | None:
+    """Text to show, cut; PostgreSQL stores no NUL."""
+    if not isinstance(value, str) or not value:
+        return None
+    return value[:_TEXT_CHARS].replace("\0", "\ufffd")
+
+
+def _sha(value: object) -> str | None:
+    return value if isinstance(value, str) and _SHA.fullmatch(value) else None
+
+
+def _pull_number(value: object) -> int | None:
+    return value if type(value) is int and 0 < value <= _MOST_NUMBER else None

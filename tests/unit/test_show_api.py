@@ -1,17 +1,19 @@
 """The JSON API: the pages' facts as data, in pages, in one shape, with a description that needs no network."""
 
+import csv
+import io
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import httpx
+import jsonschema
 import pytest
-from fastapi import FastAPI
 
-from crcr.errors import BadRequest, CrcrError, StoreUnavailable
+from crcr.app import create_app
+from crcr.errors import BadRequest, StoreUnavailable
 from crcr.show import api, cursors, health, pages
 from crcr.show.metrics import Metrics
-from show_reading import as_json
 from show_world import OTHER, UPSTREAM, World, open_world
 
 
@@ -29,33 +31,23 @@ async def client(world: World) -> AsyncIterator[httpx.AsyncClient]:
 
 
 def serve(world: World, views: Any) -> httpx.AsyncClient:
-    app = FastAPI(title="crcr", openapi_url="/api/openapi.json", docs_url=None, redoc_url=None)
-    app.add_exception_handler(CrcrError, as_json)
     upstreams = (UPSTREAM, OTHER)
-    app.include_router(api.router(views, upstreams=upstreams, clock=world.clock))
-    app.router.routes += pages.routes(views, upstreams=upstreams, clock=world.clock)
-    app.router.routes += health.routes(views, metrics=Metrics(), clock=world.clock)
+    app = create_app(
+        hot={},
+        routes=[
+            *pages.routes(views, upstreams=upstreams, clock=world.clock),
+            *api.routes(views, upstreams=upstreams, clock=world.clock),
+            *health.routes(views, metrics=Metrics(), clock=world.clock),
+        ],
+        routers=[],
+        background=Nothing(),
+    )
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://relay")
 
 
-async def test_the_summary_has_the_pages_numbers(world: World, client: httpx.AsyncClient) -> None:
-    delivery = world.delivery()
-    world.dispatch(delivery)
-    world.job(delivery, "failure", execution_s=30.0)
-    summary = (await client.get("/api/v1/summary", params={"range": "7d"})).json()
-    assert (summary["upstream"], summary["span"], summary["allowlist"]["version"]) == ("Torch/torch", "7d", 1)
-    backend = next(each for each in summary["backends"] if each["name"] == "Good/Backend")
-    assert backend["level"] == "L2"
-    assert backend["figures"]["tally"] == {
-        "pass_rate": 0.0,
-        "success": 0,
-        "failure": 1,
-        "running": 0,
-        "other": 0,
-        "total": 1,
-    }
-    assert backend["figures"]["execution_avg_s"] == 30.0
-    assert next(each for each in summary["backends"] if each["level"] == "L1")["figures"] is None
+class Nothing:
+    async def start(self) -> None: ...
+    async def stop(self) -> None: ...
 
 
 async def test_a_backend_has_its_matrix(world: World, client: httpx.AsyncClient) -> None:
@@ -84,6 +76,22 @@ async def test_lists_are_read_to_their_end_by_cursor(world: World, client: httpx
         assert len(found) == 5
 
 
+async def test_jobs_of_all_backends_are_merged_by_time(world: World, client: httpx.AsyncClient) -> None:
+    names = ["good/backend"] * 40 + ["flaky/backend"] * 3 + ["quiet/backend"] * 17
+    for place, name in enumerate(names):
+        hours_ago = 2 + (place * 37 % 101) / 10
+        world.job(world.delivery(), downstream=name, job_name=f"job {place}", hours_ago=hours_ago)
+    found: list[Any] = []
+    params: dict[str, Any] = {"limit": 7}
+    while params.get("cursor", "") is not None:
+        page = (await client.get("/api/v1/jobs", params=params)).json()
+        found += page["jobs"]
+        params["cursor"] = page["next"]
+    assert {each["job_name"] for each in found} == {f"job {place}" for place in range(60)}
+    times = [each["started_at"] for each in found]
+    assert (len(times), times) == (60, sorted(times, reverse=True))
+
+
 async def test_one_delivery_has_dispatches_and_jobs_and_no_body(
     world: World, client: httpx.AsyncClient
 ) -> None:
@@ -100,7 +108,7 @@ async def test_effects_and_allowlist_are_told(world: World, client: httpx.AsyncC
     world.effect("parked", last_error="404")
     effects = (await client.get("/api/v1/effects")).json()
     assert effects["counts"] == [{"kind": "send_dispatch", "state": "parked", "number": 1}]
-    assert effects["parked"][0]["last_error"] == "404"
+    assert effects["parked"][0]["target"] == "good/backend"
     listed = (await client.get("/api/v1/allowlist")).json()
     assert {each["name"]: each["level"] for each in listed["backends"]}["listen/only"] == "L1"
     assert (await client.get("/api/v1/allowlist", params={"upstream": "other/upstream"})).json()[
@@ -112,7 +120,16 @@ async def test_effects_and_allowlist_are_told(world: World, client: httpx.AsyncC
     ("path", "status", "code"),
     [
         ("backends/no/such", 404, "not_found"),
-        ("backends/-/..%20", 404, "not_found"),
+        ("backends/-/..%20", 400, "bad_request"),
+        ("backends/a/%2e%2e", 404, "not_found"),
+        ("backends/good/backend/jobs/WzFd", 404, "not_found"),
+        ("pulls/0", 400, "bad_request"),
+        ("pulls/7x", 400, "bad_request"),
+        ("commits/abc", 400, "bad_request"),
+        ("summary?kind=all", 400, "bad_request"),
+        ("summary.csv?range=1y", 400, "bad_request"),
+        ("summary.csv?upstream=a/b", 404, "not_found"),
+        ("nothing", 404, "not_found"),
         ("deliveries/none", 404, "not_found"),
         ("summary?upstream=a/b", 404, "not_found"),
         ("jobs?downstream=nonsense", 400, "bad_request"),
@@ -128,22 +145,119 @@ async def test_failures_have_a_code(client: httpx.AsyncClient, path: str, status
 
 @pytest.mark.parametrize("query", ["limit=0", "limit=201", "state=odd", "number=0", "number=99999999999"])
 async def test_parameters_have_bounds(client: httpx.AsyncClient, query: str) -> None:
-    assert (await client.get(f"/api/v1/jobs?{query}")).status_code == 422
+    answer = await client.get(f"/api/v1/jobs?{query}")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "bad_request")
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        *("delivery=%00", "delivery=a%0Ab", "delivery=%FF", "delivery=%ED%A0%80", "delivery=%C0%AF"),
+        *(f"delivery={'x' * 201}", f"cursor={'A' * 16_385}", f"upstream={'x' * 60_000}", "cursor=", "x=%80"),
+    ],
+)
+@pytest.mark.parametrize("path", ["jobs", "jobs.csv"])
+async def test_what_is_no_text_or_too_much_of_it_is_the_callers_fault(
+    client: httpx.AsyncClient, path: str, query: str
+) -> None:
+    answer = await client.get(f"/api/v1/{path}?{query}")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "bad_request")
+
+
+@pytest.mark.parametrize("guid", ["%FF", "%00", "x" * 201, "%ED%A0%80"])
+async def test_a_path_that_is_no_text_is_the_callers_fault(client: httpx.AsyncClient, guid: str) -> None:
+    assert (await client.get(f"/api/v1/deliveries/{guid}")).status_code == 400
+    assert (await client.get(f"/api/v1/deliveries/{guid}.csv")).status_code == 400
+
+
+async def test_every_list_and_table_has_its_csv(client: httpx.AsyncClient) -> None:
+    paths = set((await client.get("/api/openapi.json")).json()["paths"])
+    alone = {
+        "/api/v1/badges/{org}/{repo}",
+        "/api/v1/backends/{org}/{repo}/jobs/{token}",
+        "/api/v1/effects/list",
+    }
+    without = {path for path in paths if not path.endswith(".csv") and f"{path}.csv" not in paths}
+    assert without == alone
+
+
+async def test_json_and_csv_take_the_same_parameters(client: httpx.AsyncClient) -> None:
+    paths = (await client.get("/api/openapi.json")).json()["paths"]
+    asked = {
+        path: {each["name"] for each in item["get"].get("parameters", [])} for path, item in paths.items()
+    }
+    asked["/api/v1/effects"] = asked["/api/v1/effects/list"]
+    pairs = [(asked[path.removesuffix(".csv")], asked[path]) for path in asked if path[:-4] in asked]
+    assert len(pairs) == 13
+    assert [one for one, other in pairs if one != other] == []
+
+
+async def test_a_csv_is_a_file_with_the_lists_own_words(world: World, client: httpx.AsyncClient) -> None:
+    delivery = world.delivery()
+    world.dispatch(delivery)
+    world.job(delivery, "failure", job_name='=cmd|"x"', url="javascript:alert(1)", execution_s=1 / 3)
+    answer = await client.get("/api/v1/jobs.csv", params={"state": "completed"})
+    [line] = csv.DictReader(io.StringIO(answer.text, newline=""))
+    assert (line["job_name"], line["url"], line["conclusion"]) == ('\'=cmd|"x"', "", "failure")
+    assert line["execution_s"] == "0.3333333333333333"
+    assert answer.headers["content-type"].startswith("text/csv")
+    assert answer.headers["content-disposition"] == 'attachment; filename="crcr-Torch-torch-jobs.csv"'
+
+
+@pytest.mark.parametrize("path", ["jobs", "deliveries", "waivers"])
+async def test_a_csv_goes_on_where_its_link_leads(world: World, client: httpx.AsyncClient, path: str) -> None:
+    for number in range(5):
+        world.job(world.delivery(), job_name=f"job {number}")
+        world.waiver(downstream="good/backend", job=f"job {number}")
+    found: list[dict[str, str]] = []
+    address: str | None = f"/api/v1/{path}.csv?limit=2"
+    while address:
+        answer = await client.get(address)
+        found += csv.DictReader(io.StringIO(answer.text, newline=""))
+        link = answer.headers.get("link")
+        address = link[1:].partition(">")[0] if link else None
+    assert len(found) == len({tuple(each.values()) for each in found}) == 5
 
 
 async def test_the_description_is_whole_and_its_page_needs_nothing_else(client: httpx.AsyncClient) -> None:
     described = (await client.get("/api/openapi.json")).json()
-    paths = {path.removeprefix("/api/v1/") for path in described["paths"]}
-    assert paths == {
-        *("summary", "backends/{org}/{repo}", "jobs", "deliveries", "deliveries/{guid}", "effects"),
-        *("allowlist", "pulls/{number}", "commits/{sha}", "waivers"),
-    }
-    assert "422" not in described["paths"]["/api/v1/jobs"]["get"]["responses"]
+    jobs = described["paths"]["/api/v1/jobs"]["get"]
+    assert set(jobs["responses"]) == {"200", "304", "4XX", "503"}
+    assert all(each["description"] for each in jobs["parameters"])
+    operations = [item["get"] for item in described["paths"].values()]
+    assert all(each["tags"] and each["summary"] for each in operations)
+    assert all(
+        list(item["get"]["responses"]["200"]["content"])
+        == ["text/csv" if path.endswith(".csv") else "application/json"]
+        for path, item in described["paths"].items()
+    )
+    assert len({each["operationId"] for each in operations}) == len(operations)
     page = await client.get("/api/docs")
     assert "default-src 'none'" in page.headers["content-security-policy"]
     assert all(path in page.text for path in described["paths"])
+    assert "<script" not in page.text
     assert "http://" not in page.text
-    assert "https://" not in page.text
+
+
+async def test_the_description_is_searched_without_a_script(client: httpx.AsyncClient) -> None:
+    page = (await client.get("/api/docs", params={"q": "jobs CSV"})).text
+    assert "/api/v1/jobs.csv" in page
+    assert "/api/v1/allowlist.csv" not in page
+    nothing = (await client.get("/api/docs", params={"q": "<b>zebra</b>"})).text
+    assert "Nothing here is about" in nothing
+    assert "<b>zebra" not in nothing
+
+
+async def test_the_examples_are_answers(client: httpx.AsyncClient) -> None:
+    description = (await client.get("/api/openapi.json")).json()
+    with_examples = [
+        name for name, each in description["components"]["schemas"].items() if each.get("examples")
+    ]
+    assert {"Summary", "BackendPage", "Jobs", "Deliveries", "Badge", "ErrorBody"} <= set(with_examples)
+    for name in with_examples:
+        [example] = description["components"]["schemas"][name]["examples"]
+        schema = {"$ref": f"#/components/schemas/{name}", "components": description["components"]}
+        jsonschema.validate(example, schema, format_checker=jsonschema.FormatChecker())
 
 
 @pytest.mark.parametrize("key", [(1, "a"), ("", 2**62), ("ü😀", -1)])
@@ -196,3 +310,15 @@ async def test_a_store_that_is_down_is_not_ready_and_still_scraped(world: World)
         assert scraped.headers["content-type"].startswith("text/plain")
         assert "crcr_store_up 0.0" in scraped.text
         assert "crcr_effects_waiting{" not in scraped.text
+
+
+@pytest.mark.parametrize("path", ["jobs", "jobs.csv"])
+async def test_a_store_that_is_down_is_said_and_no_empty_list_is_given(world: World, path: str) -> None:
+    class Down:
+        async def jobs(self, _: Any) -> Any:
+            raise StoreUnavailable
+
+    async with serve(world, Down()) as client:
+        answer = await client.get(f"/api/v1/{path}")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "store_unavailable")
+    assert answer.headers["retry-after"] == "5"

@@ -1,22 +1,33 @@
-"""The JSON API's answers as pydantic models, made from the views.
+"""The JSON API's answers as pydantic models, made from the views: what all of them share, and the numbers.
 
-Field names are the words of the glossary. Links that are not http(s) are left out; all other text is as it
-was sent, and is to be treated as text.
+Field names are the words of the glossary. Rates are exact and null where nothing was decided. Links that are not
+http(s) are left out; all other text is as it was sent, and is to be treated as text.
 """
 
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, computed_field
 
-from crcr.decide import views
 from crcr.decide.commit import Verification
-from crcr.decide.model import Conclusion, DeliveryState, DispatchState, JobState
+from crcr.decide.model import Conclusion, DispatchState, JobState, Level
+from crcr.decide.numbers import Counted, Ended
+from crcr.decide.views import Answer
+from crcr.decide.views_backend import JobKey
+from crcr.decide.window import Kind, Span
+from crcr.show import api_examples as examples
+from crcr.show.job_links import token_of
 from crcr.show.text import safe_link
+
+
+def _level_name(level: object) -> object:
+    return level.name if isinstance(level, Level) else level
+
 
 Link = Annotated[str | None, BeforeValidator(safe_link)]
 Name = Annotated[str, BeforeValidator(str)]
-LevelName = Annotated[str, BeforeValidator(lambda level: level if isinstance(level, str) else level.name)]
+LevelName = Annotated[Literal["L1", "L2", "L3", "L4"], BeforeValidator(_level_name)]
+Next = Annotated[str | None, Field(description="The cursor of the following page; null on the last one.")]
 
 
 class Model(BaseModel):
@@ -24,13 +35,15 @@ class Model(BaseModel):
 
 
 class ErrorDetail(Model):
-    code: str
+    code: str = Field(description="Stable; the protocol's table of errors says what each means.")
     detail: str
     hint: str | None = None
     request_id: str | None = None
 
 
 class ErrorBody(Model):
+    model_config = ConfigDict(json_schema_extra={"examples": [examples.ERROR]})
+
     ok: bool = False
     error: ErrorDetail
 
@@ -43,11 +56,29 @@ class Problem(Model):
 
 
 class AllowlistState(Model):
+    """The version in force; `problems` are those of the newest reading if that one was not taken."""
+
     version: int | None
     source: str | None
     read_at: datetime | None
     newest_is_bad: bool
     problems: list[Problem]
+
+
+class LastResult(Model):
+    state: JobState
+    conclusion: Conclusion | None
+    job_name: str
+    at: datetime
+    counted: Counted
+
+
+class Probe(Model):
+    """A repository that is there to try the relay itself; `stale` when it has stopped to."""
+
+    name: Name
+    last_result: LastResult | None
+    stale: bool
 
 
 class Health(Model):
@@ -56,42 +87,71 @@ class Health(Model):
     last_result_at: datetime | None
     waiting: int
     parked: int
-    lag_s: float | None
+    lag_s: float | None = Field(description="Age of the oldest effect that is due and not done.")
     paused_at: datetime | None
-
-
-class LastResult(Model):
-    state: JobState
-    conclusion: Conclusion | None
-    job_name: str
-    at: datetime
+    probes: list[Probe]
 
 
 class Tally(Model):
+    """`pass_rate` is success / decided, and null where nothing was decided; failures include `timed_out`."""
+
     pass_rate: float | None
     success: int
     failure: int
+    timed_out: int
     running: int
     other: int
+    decided: int
     total: int
 
 
-class Figures(Model):
-    tally: Tally
-    queue_avg_s: float | None
-    execution_avg_s: float | None
-    strip: list[Tally]
-    last_result: LastResult | None
+class LeftOut(Model):
+    """Results of the same window that no rate counts: of superseded commits or runs, of earlier attempts."""
 
-    @classmethod
-    def of(cls, figures: views.Figures) -> "Figures":
-        return cls(
-            tally=Tally.model_validate(figures.tally),
-            queue_avg_s=figures.queue.average_s,
-            execution_avg_s=figures.execution.average_s,
-            strip=[Tally.model_validate(each) for each in figures.strip],
-            last_result=LastResult.model_validate(figures.last_result) if figures.last_result else None,
-        )
+    superseded: int
+    earlier: int
+
+
+class Times(Model):
+    """Seconds, over the `known` jobs whose time is known; P50 and P95 are exact to their bucket."""
+
+    known: int
+    average_s: float | None
+    p50_s: float | None
+    p95_s: float | None
+
+
+class StripPart(Model):
+    """One part of the window, from `at` on."""
+
+    at: datetime
+    tally: Tally
+
+
+class Part(StripPart):
+    queue: Times
+    execution: Times
+    sent: int
+    average_delay_s: float | None
+
+
+class Figures(Model):
+    """The numbers of a window; `sent` are dispatches, `average_delay_s` is from arrival to sending."""
+
+    tally: Tally
+    left_out: LeftOut
+    queue: Times
+    execution: Times
+    sent: int
+    average_delay_s: float | None
+    last_result: LastResult | None
+    parts: list[StripPart] = Field(description="Oldest first.")
+
+
+class Trend(Figures):
+    """The numbers of a window, and all of them for each of its parts."""
+
+    parts: list[Part] = Field(description="Oldest first.")  # type: ignore[assignment]  # each tells more
 
 
 class Backend(Model):
@@ -103,10 +163,10 @@ class Backend(Model):
     oncalls: list[str]
     hardware: str | None
     name_only: bool
-    figures: Annotated[
-        Figures | None, BeforeValidator(lambda f: Figures.of(f) if isinstance(f, views.Figures) else f)
-    ]
-    dispatched: int
+    probe: bool = Field(description="Its results say how the relay does, and count in no total.")
+    hidden: bool = Field(description="Shown to administrators only.")
+    figures: Figures | None
+    sent: int
     waiting: int
     parked: int
     last_sent_at: datetime | None
@@ -116,10 +176,16 @@ class Backend(Model):
 
 
 class Summary(Model):
+    """`tally` is of all backends shown but the probes; `cursor` is where live updates go on."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [examples.SUMMARY]})
+
     upstream: Name
-    span: views.Span
+    span: Span
+    kind: Kind
     at: datetime
     cursor: int
+    ingests: bool = Field(description="Whether another relay tells results.")
     health: Health
     allowlist: AllowlistState
     tally: Tally
@@ -133,6 +199,8 @@ class FailedTest(Model):
 
 
 class Job(Model):
+    """`counted` is what it counts as; `ended` where the sums have it, null while it runs and for a test."""
+
     delivery: str
     downstream: str
     workflow: str
@@ -142,6 +210,11 @@ class Job(Model):
     job_name: str
     state: JobState
     conclusion: Conclusion | None
+    expected: Conclusion | None = Field(
+        description="The outcome that counts as a pass, where one is expected."
+    )
+    counted: Counted
+    ended: Ended | None
     disputed_conclusion: Conclusion | None
     marks: list[str]
     event: str
@@ -160,10 +233,23 @@ class Job(Model):
     verification: Verification
     github_conclusion: str | None
 
+    @computed_field(
+        description="For `/backends/{org}/{repo}/jobs/{token}`; null for names too long to ask by."
+    )
+    def token(self) -> str | None:
+        key = JobKey(
+            delivery=self.delivery,
+            workflow=self.workflow,
+            run_id=self.run_id,
+            attempt=self.attempt,
+            job_name=self.job_name,
+        )
+        return token_of(key) or None
+
 
 class FailedJob(Job):
     failed_tests: list[FailedTest]
-    failed_tests_more: int
+    failed_tests_more: int = Field(description="Failed tests beyond the ones listed.")
 
 
 class Dispatch(Model):
@@ -176,144 +262,4 @@ class Dispatch(Model):
     created_at: datetime
     sent_at: datetime | None
     superseded_at: datetime | None
-    answer: views.Answer | None
-
-
-class DispatchWithJobs(Dispatch):
-    jobs: list[Job]
-
-
-class Row(Model):
-    """One dispatch on the backend's page; its cells follow the columns, null where nothing was reported."""
-
-    delivery: str
-    event: str
-    action: str | None
-    number: int | None
-    head_sha: str | None
-    title: str | None
-    author: str | None
-    ref: str | None
-    dispatch: Dispatch
-    cells: list[Job | None]
-
-    @classmethod
-    def of(cls, row: views.MatrixRow) -> "Row":
-        sent = row.dispatch
-        return cls(
-            delivery=sent.delivery,
-            event=sent.event,
-            action=sent.action,
-            number=sent.number,
-            head_sha=sent.head_sha,
-            title=row.title,
-            author=row.author,
-            ref=row.ref,
-            dispatch=Dispatch.model_validate(sent),
-            cells=[Job.model_validate(cell) if cell else None for cell in row.cells],
-        )
-
-
-class Column(Model):
-    workflow: str
-    workflow_name: str
-    job_name: str
-
-
-class BackendPage(Model):
-    upstream: Name
-    span: views.Span
-    at: datetime
-    cursor: int
-    backend: Backend
-    columns: list[Column]
-    columns_left_out: int
-    rows: list[Row]
-    failures: list[FailedJob]
-
-    @classmethod
-    def of(cls, page: views.BackendPage) -> "BackendPage":
-        return cls(
-            upstream=str(page.upstream),
-            span=page.span,
-            at=page.at,
-            cursor=page.cursor,
-            backend=Backend.model_validate(page.summary),
-            columns=[Column.model_validate(each) for each in page.columns],
-            columns_left_out=page.columns_left_out,
-            rows=[Row.of(each) for each in page.rows],
-            failures=[FailedJob.model_validate(each) for each in page.failures],
-        )
-
-
-class Delivery(Model):
-    guid: str
-    event: str
-    action: str | None
-    state: DeliveryState
-    reason: str | None
-    source: str
-    number: int | None
-    head_sha: str | None
-    ref: str | None
-    received_at: datetime
-    body_bytes: int
-    dispatches: list[Dispatch]
-
-
-class DeliveryWithJobs(Delivery):
-    dispatches: list[DispatchWithJobs]  # type: ignore[assignment]  # the same list, each with its jobs
-
-
-class Jobs(Model):
-    """`next` is the cursor of the following page; null on the last one."""
-
-    jobs: list[Job]
-    next: str | None
-
-
-class Deliveries(Model):
-    """`next` is the cursor of the following page; null on the last one."""
-
-    deliveries: list[Delivery]
-    next: str | None
-
-
-class EffectCount(Model):
-    kind: str
-    state: str
-    number: int
-
-
-class ParkedEffect(Model):
-    effect_id: int
-    kind: str
-    target: str
-    delivery: str | None
-    attempts: int
-    unsure: bool
-    created_at: datetime
-    parked_at: datetime | None
-    last_error: str | None
-
-
-class Effects(Model):
-    """Counts of what is open and parked, and of what ended in the last 24 hours; the newest parked ones."""
-
-    counts: list[EffectCount]
-    lag_s: float | None
-    parked: list[ParkedEffect]
-
-
-class ListedBackend(Model):
-    name: Name
-    level: LevelName
-    device: str | None
-    oncalls: list[str]
-    hardware: str | None
-    events: list[str]
-
-
-class Allowlist(Model):
-    state: AllowlistState
-    backends: list[ListedBackend]
+    answer: Answer | None

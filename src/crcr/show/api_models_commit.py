@@ -1,11 +1,23 @@
 """The JSON API's answers about pull requests, commits and waivers, made from the views."""
 
+from dataclasses import fields
 from datetime import datetime
+from typing import Any
+
+from pydantic import Field
 
 from crcr.decide.gate import GateState, Standing
+from crcr.decide.like_failures import Alike, like_failures
 from crcr.decide.model import DeliveryState, DispatchState
-from crcr.decide.views_commit import BackendState, GateShown, PullState, WaiverState
-from crcr.show.api_models import Dispatch, FailedJob, LevelName, Model, Name
+from crcr.decide.views_commit import (
+    BackendState,
+    CommitView,
+    GateShown,
+    PullState,
+    PullView,
+    WaiverState,
+)
+from crcr.show.api_models import Dispatch, FailedJob, LevelName, Model, Name, Next
 
 
 class GatePart(Model):
@@ -66,6 +78,25 @@ class CommitBackend(Model):
     jobs_left_out: int
 
 
+class LikeJob(Model):
+    """One of the jobs that failed alike; it stands with its details under its backend."""
+
+    downstream: str
+    workflow: str
+    run_id: str
+    attempt: int
+    job_name: str
+
+
+class LikeFailures(Model):
+    """Jobs that failed in the same test (`test`) or with the same first line (`message`)."""
+
+    alike: Alike
+    what: str
+    sample: str | None = Field(description="What the first of them said.")
+    jobs: list[LikeJob]
+
+
 class Waiver(Model):
     waiver_id: int
     number: int
@@ -83,10 +114,8 @@ class Waiver(Model):
 
 
 class Waivers(Model):
-    """`next` is the cursor of the following page; null on the last one."""
-
     waivers: list[Waiver]
-    next: str | None
+    next: Next
 
 
 class Check(Model):
@@ -143,6 +172,7 @@ class PullRequest(Model):
     base_ref: str
     head_sha: str
     gate: Gate | None
+    like_failures: list[LikeFailures] = Field(description="The biggest group first.")
     backends: list[CommitBackend]
     after_closing: list[CommitBackend]
     waivers: list[Waiver]
@@ -150,6 +180,10 @@ class PullRequest(Model):
     timeline: list[Arrival]
     timeline_left_out: int
     groups: list[MergeGroup]
+
+    @classmethod
+    def of(cls, view: PullView) -> "PullRequest":
+        return cls.model_validate(_with_alike(view))
 
 
 class Commit(Model):
@@ -162,7 +196,19 @@ class Commit(Model):
     numbers: list[int]
     group: MergeGroup | None
     gate: Gate | None
+    like_failures: list[LikeFailures] = Field(description="The biggest group first.")
     backends: list[CommitBackend]
     waivers: list[Waiver]
     checks: list[Check]
     timeline: list[Arrival]
+
+    @classmethod
+    def of(cls, view: CommitView) -> "Commit":
+        return cls.model_validate(_with_alike(view))
+
+
+def _with_alike(view: PullView | CommitView) -> dict[str, Any]:
+    """The view's fields, and what its failed jobs have in common."""
+    told = {each.name: getattr(view, each.name) for each in fields(view)}
+    jobs = (job for backend in view.backends for job in backend.jobs)
+    return {**told, "like_failures": like_failures(jobs)}

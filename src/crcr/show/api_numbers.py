@@ -1,0 +1,86 @@
+"""The API's answers with numbers in them: all backends, one backend, one job, the metrics, a badge.
+
+The large ones are put together in a thread of their own, so that nobody else waits for them.
+"""
+
+from asyncio import to_thread
+from typing import Annotated
+
+from fastapi import APIRouter, Depends
+
+from crcr.decide.model import RepoName
+from crcr.decide.window import Kind, Span
+from crcr.errors import NotFound
+from crcr.show import api_models_backend as backends
+from crcr.show.api_asked import (
+    Asking,
+    BackendAsked,
+    KindParam,
+    LimitParam,
+    RangeParam,
+    TokenPath,
+    backend_name,
+)
+from crcr.show.api_models import Summary
+from crcr.show.job_links import key_of
+
+TAG = "numbers"
+
+
+def add(api: APIRouter) -> None:
+    @api.get("/summary", tags=[TAG], summary="Health, and all backends with their numbers")
+    async def summary(
+        asked: Asking,
+        kind: KindParam = Kind.PULLS,
+        span: RangeParam = Span.FORTNIGHT,
+    ) -> Summary:
+        view = await asked.views.summary(asked.upstream, span, asked.now, kind=kind)
+        return await to_thread(Summary.model_validate, view)
+
+    @api.get("/metrics", tags=[TAG], summary="The numbers over time: of all backends together, and of each")
+    async def metrics(
+        asked: Asking,
+        kind: KindParam = Kind.PULLS,
+        span: RangeParam = Span.FORTNIGHT,
+    ) -> backends.Metrics:
+        view = await asked.views.metrics(asked.upstream, span, asked.now, kind=kind)
+        return await to_thread(backends.Metrics.model_validate, view)
+
+    @api.get("/badges/{org}/{repo}", tags=[TAG], summary="What a backend's badge says: state and pass rate")
+    async def badge(
+        name: Annotated[RepoName, Depends(backend_name)],
+        asked: Asking,
+        kind: KindParam = Kind.PUSH,
+        span: RangeParam = Span.FORTNIGHT,
+    ) -> backends.Badge:
+        view = await asked.views.badge(asked.upstream, name, kind, span, asked.now)
+        return backends.Badge.model_validate(view)
+
+    @api.get(
+        "/backends/{org}/{repo}/jobs/{token}",
+        tags=[TAG],
+        summary="One job: all attempts, failed tests, times, links",
+    )
+    async def job(
+        token: TokenPath,
+        name: Annotated[RepoName, Depends(backend_name)],
+        asked: Asking,
+    ) -> backends.JobDetail:
+        key = key_of(token)
+        if key is None:
+            raise NotFound("that is not the token of a job", hint="pass on `token` of a job, unchanged")
+        return backends.JobDetail.model_validate(await asked.views.job(asked.upstream, name, key))
+
+    @api.get(
+        "/backends/{org}/{repo}",
+        tags=[TAG],
+        summary="One backend: numbers, matrix of events and jobs, failures, levels",
+    )
+    async def backend(
+        name: Annotated[RepoName, Depends(backend_name)],
+        query: BackendAsked,
+        asked: Asking,
+        limit: LimitParam = 50,
+    ) -> backends.BackendPage:
+        wanted = query(upstream=asked.upstream, downstream=name, limit=limit)
+        return await to_thread(backends.BackendPage.of, await asked.views.backend(wanted, asked.now))

@@ -1,0 +1,181 @@
+"""CSV exports: text that stays text, numbers that stay numbers, lines that are whole, and a way to the rest."""
+
+import csv
+import io
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from crcr.decide.model import Conclusion, Level, RepoName
+from crcr.errors import StoreUnavailable
+from crcr.show import cursors, export_tables
+from crcr.show.exports import Export, Place, Table, cell, file_name, harmless
+
+ITEMS: Table[tuple[str, int]] = Table(("name", "line"), lambda item: [(item[0], n) for n in range(item[1])])
+
+
+def asked(query: str = "") -> Request:
+    scope = {"type": "http", "path": "/api/v1/jobs.csv", "query_string": query.encode(), "headers": []}
+    return Request(scope)
+
+
+class Listed:
+    """A list of named items that make so many lines each."""
+
+    def __init__(self, *lines: int) -> None:
+        self.items = [(f"item {place}", number) for place, number in enumerate(lines)]
+        self.reads = 0
+
+    async def read(self, after: Place, size: int) -> tuple[Sequence[tuple[str, int]], Place]:
+        self.reads += 1
+        start = int(after[0]) if after else 0
+        end = start + size
+        return self.items[start:end], (end,) if end < len(self.items) else None
+
+
+async def body_of(response: Response) -> str:
+    if isinstance(response, StreamingResponse):
+        return b"".join([bytes(each) async for each in response.body_iterator]).decode()  # type: ignore[arg-type]
+    return bytes(response.body).decode()
+
+
+async def lines_of(response: Response) -> list[list[str]]:
+    return list(csv.reader(io.StringIO(await body_of(response), newline="")))[1:]
+
+
+def next_place(response: Response) -> Place:
+    link = response.headers.get("link")
+    return cursors.decode(link.partition("cursor=")[2].partition(">")[0]) if link else None
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (None, ""),
+        (True, "true"),
+        (-3, "-3"),
+        (0.1 + 0.2, "0.30000000000000004"),
+        (2 / 3, "0.6666666666666666"),
+        (Level.L3, "L3"),
+        (Conclusion.TIMED_OUT, "timed_out"),
+        (RepoName("Org/Repo"), "Org/Repo"),
+        (datetime(2026, 1, 2, 3, 4, 5, 600, UTC), "2026-01-02T03:04:05.000600Z"),
+        (datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone(timedelta(hours=2))), "2026-01-02T01:04:05Z"),
+    ],
+)
+def test_our_own_values_keep_every_digit(value: object, shown: str) -> None:
+    assert cell(value) == shown
+
+
+@pytest.mark.parametrize("start", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "＝1", "＠x"])  # noqa: RUF001
+def test_a_text_that_a_spreadsheet_would_run_is_only_text(start: str) -> None:
+    assert cell(start).startswith("'")
+    assert cell(f"a{start}")[0] == "a"
+
+
+def test_characters_that_act_are_made_visible() -> None:
+    assert harmless("nul\x00 esc\x1b[31m rtl\u202e") == "nul␀ esc␛[31m rtl[U+202E]"
+    assert harmless("two\nlines") == "two\nlines"
+
+
+@given(st.lists(st.tuples(st.text(), st.text()), min_size=1, max_size=5))
+def test_any_text_comes_back_as_one_cell(rows: list[tuple[str, str]]) -> None:
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator="\r\n").writerows([cell(each) for each in row] for row in rows)
+    read = list(csv.reader(io.StringIO(text.getvalue(), newline=""), strict=True))
+    assert read == [[cell(each) for each in row] for row in rows]
+    assert not any(each.startswith(tuple("=+-@\t\r")) for row in read for each in row)
+
+
+@pytest.mark.parametrize("table", [name for name in vars(export_tables) if name.isupper() and name[0] != "_"])
+def test_columns_have_names_of_their_own(table: str) -> None:
+    columns = getattr(export_tables, table).columns
+    assert len(set(columns)) == len(columns)
+    assert all(name.isidentifier() for name in columns)
+
+
+async def test_a_list_is_exported_whole_with_its_head() -> None:
+    answer = await Export(asked(), "up/stream-jobs", 100).of(ITEMS, Listed(1, 2).read)
+    assert await body_of(answer) == "name,line\r\nitem 0,0\r\nitem 1,0\r\nitem 1,1\r\n"
+    assert answer.headers["content-type"] == "text/csv; charset=utf-8; header=present"
+    assert answer.headers["content-disposition"] == 'attachment; filename="crcr-up-stream-jobs.csv"'
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert "link" not in answer.headers
+
+
+async def test_what_is_over_the_limit_is_found_through_the_link() -> None:
+    listed = Listed(*[1] * 1000)
+    found: list[list[str]] = []
+    after: Place = None
+    while True:
+        answer = await Export(asked(), "x", 300, after).of(ITEMS, listed.read)
+        found += await lines_of(answer)
+        after = next_place(answer)
+        if after is None:
+            break
+    assert [name for name, _ in found] == [name for name, _ in listed.items]
+
+
+@given(st.lists(st.integers(1, 9), max_size=40), st.integers(1, 25))
+async def test_no_item_is_torn_lost_or_doubled(sizes: list[int], limit: int) -> None:
+    listed = Listed(*sizes)
+    found: list[list[str]] = []
+    after: Place = None
+    for _ in range(len(sizes) + 1):
+        answer = await Export(asked(), "x", limit, after).of(ITEMS, listed.read)
+        part = await lines_of(answer)
+        assert len(part) <= max(limit, *sizes, 1)
+        found += part
+        after = next_place(answer)
+        if after is None:
+            break
+    assert found == [[name, str(line)] for name, number in listed.items for line in range(number)]
+
+
+async def test_the_link_keeps_what_was_asked_and_names_no_host() -> None:
+    answer = await Export(asked("state=completed&cursor=old&limit=1"), "x", 1).of(ITEMS, Listed(1, 1).read)
+    place = cursors.encode((1,))
+    assert answer.headers["link"] == f'</api/v1/jobs.csv?state=completed&limit=1&cursor={place}>; rel="next"'
+
+
+async def test_a_large_export_is_sent_in_pieces() -> None:
+    table: Table[int] = Table(("text",), lambda number: [(f"{number} " + "x" * 10_000,)])
+
+    async def read(_: Place, __: int) -> tuple[Sequence[int], Place]:
+        return range(200), None
+
+    answer = await Export(asked(), "x").of(table, read)
+    assert isinstance(answer, StreamingResponse)
+    text = await body_of(answer)
+    assert len(text.encode()) == int(answer.headers["content-length"])
+    assert text.count("\r\n") == 201
+
+
+async def test_a_fault_in_the_middle_leaves_no_short_file() -> None:
+    async def read(after: Place, _: int) -> tuple[Sequence[Any], Place]:
+        if after:
+            raise StoreUnavailable
+        return [("x" * 1_000_000, 1)], (1,)
+
+    with pytest.raises(StoreUnavailable):
+        await Export(asked(), "x", 100).of(ITEMS, read)
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("Org/Repo-jobs", "crcr-Org-Repo-jobs.csv"),
+        ('a"\r\nX: y', "crcr-a-X-y.csv"),
+        ("../../etc", "crcr-etc.csv"),
+        ("ü😀", "crcr-.csv"),
+        ("x" * 500, f"crcr-{'x' * 100}.csv"),
+    ],
+)
+def test_a_file_has_a_name_that_is_safe_everywhere(name: str, file: str) -> None:
+    assert file_name(name) == file

@@ -1,4 +1,4 @@
-"""GitHub's own published material, from npm packages that are data only; a missing one is a loud failure."""
+"""Published material from npm: GitHub's own examples and descriptions, and axe-core; a missing one is a loud failure."""
 
 import json
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 INSTALL = (
     "npm install --no-package-lock --no-save --prefix .cache/npm "
-    "@octokit/openapi@23.0.2 @octokit/webhooks-examples@7.6.1"
+    "@octokit/openapi@23.0.2 @octokit/webhooks-examples@7.6.1 axe-core@4.14.0"
 )
 EXAMPLES = 329
 
@@ -23,6 +23,13 @@ def npm_dir() -> Path:
     if not (found / "node_modules" / "@octokit").is_dir():
         raise PublishedMaterialMissing(f"no npm packages under {found}; run in {ROOT}: {INSTALL}")
     return found
+
+
+def package_file(package: str, name: str) -> Path:
+    file = npm_dir() / "node_modules" / package / name
+    if not file.is_file():
+        raise PublishedMaterialMissing(f"{file} is missing; run in {ROOT}: {INSTALL}")
+    return file
 
 
 @cache

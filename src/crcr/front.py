@@ -4,26 +4,54 @@ from datetime import timedelta
 from functools import partial
 from urllib.parse import urlsplit
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
-from crcr.app import Edge, create_app
+from crcr.app import Edge, ProblemPage, create_app, problem_response
 from crcr.company import Company
 from crcr.decide.gate import Policy
-from crcr.receive.address import client_address
+from crcr.errors import CrcrError
+from crcr.receive.address import client_address, limit_subject
+from crcr.receive.ingest import IngestIntake
+from crcr.record.admin import AdminDesk
 from crcr.record.signals import CHANGES
 from crcr.record.views import SqlViews
 from crcr.settings import Settings
-from crcr.show import api, events, health, pages
+from crcr.show import admin, api, events, headers, health, login, pages
+from crcr.show.access import Access, Doors
+from crcr.show.admin_acts import performer
 from crcr.show.feed import Wakeups
+from crcr.show.frame import Frame
+from crcr.show.live_delay import LiveDelay
+from crcr.show.problems import ProblemPages
+from crcr.show.rendering import Renderer
+from crcr.show.sessions import Sessions
+from crcr.show.tokens import NamedToken, Tokens
 from crcr.wiring import Services
 
 
 def build_app(services: Services, *, work: bool = True) -> Edge:
     """The relay as an ASGI app; with `work` its worker and loops run beside the requests."""
     upstreams, clock = services.upstreams, services.clock
-    views = SqlViews(services.database, services.allowlists, upstreams, _patience(services.settings))
+    views = SqlViews(
+        services.database,
+        services.allowlists,
+        upstreams,
+        _patience(services.settings),
+        ingests=services.settings.hud_ingest_token is not None,
+    )
     subscribe = partial(services.signals.subscribe, CHANGES)
     unsubscribe = partial(services.signals.unsubscribe, CHANGES)
+    is_public = services.settings.hud_access == "public"
+    frame = Frame(
+        views, Renderer(), upstreams, clock, _web_url(services.settings), services.settings.public_url
+    )
+    problem_page = ProblemPages(frame).page
+    doors = _doors(services, problem_page)
+    desk = AdminDesk(services.database, services.acts, services.targets, upstreams, clock)
+    perform, on = performer(desk, upstreams), doors.tokens.has_admins
+    delay = LiveDelay(services.metrics.live_delay)
     return create_app(
         hot={
             "/github/webhook": services.webhook.handle,
@@ -31,7 +59,18 @@ def build_app(services: Services, *, work: bool = True) -> Edge:
             "/github/callback/": services.callback.handle,
         },
         routes=[
-            *pages.routes(views, upstreams=upstreams, clock=clock, github_url=_web_url(services.settings)),
+            *login.routes(frame, doors, desk.note_sign_in),
+            *admin.form_routes(perform, on=on),
+            *headers.robots_route(is_public=is_public),
+            _ingest_route(services.ingest),
+            *pages.routes(
+                views,
+                upstreams=upstreams,
+                clock=clock,
+                github_url=_web_url(services.settings),
+                public_url=services.settings.public_url,
+                delay=delay,
+            ),
             *events.routes(
                 views,
                 wakeups=Wakeups(subscribe, unsubscribe),
@@ -39,13 +78,60 @@ def build_app(services: Services, *, work: bool = True) -> Edge:
                 clock=clock,
                 stopping=services.stopping,
                 address_of=partial(_address, services.settings),
+                delay=delay,
+                log_for_admins=views.for_admins(),
             ),
+            *api.routes(views, upstreams=upstreams, clock=clock),
             *health.routes(views, metrics=services.metrics, clock=clock),
         ],
-        routers=[api.router(views, upstreams=upstreams, clock=clock)],
+        routers=[admin.router(perform, on=on)],
         background=Company(services, work=work),
         on_crash=services.on_crash,
+        around=lambda app: headers.around(
+            Access(app, doors), public_url=services.settings.public_url, is_public=is_public
+        ),
+        problem_page=problem_page,
     )
+
+
+def _doors(services: Services, problem_page: ProblemPage) -> Doors:
+    settings = services.settings
+    tokens = Tokens(
+        NamedToken(each.name, each.digest, admin)
+        for admin, group in ((True, settings.admin_tokens), (False, settings.hud_tokens))
+        for each in group
+    )
+
+    def refuse(request: Request, problem: CrcrError) -> Response:
+        return problem_response(request, problem, problem_page)
+
+    return Doors(
+        access=settings.hud_access,
+        tokens=tokens,
+        sessions=Sessions(
+            tokens,
+            secret=settings.github_webhook_secret.get_secret_value().encode(),
+            clock=services.clock,
+            secure=urlsplit(settings.public_url).scheme == "https",
+        ),
+        proxy_header=settings.hud_proxy_header,
+        trusted_proxies=settings.trusted_proxies,
+        public_url=settings.public_url,
+        limits=services.limits,
+        subject_of=lambda request: limit_subject(_address(settings, request)),
+        refuse=refuse,
+    )
+
+
+def _ingest_route(intake: IngestIntake) -> Route:
+    async def ingest(request: Request) -> Response:
+        try:
+            answer = await intake.handle(request)
+        except ClientDisconnect:
+            return Response(status_code=400)
+        return JSONResponse(answer.body, answer.status, headers={"Cache-Control": "no-store"})
+
+    return Route("/api/crcr/results", ingest, methods=["POST"], include_in_schema=False)
 
 
 def _patience(settings: Settings) -> Policy:

@@ -72,13 +72,50 @@ async def test_a_job_appears_and_what_was_opened_stays_open(tmp_path: Path, brow
         await expect(page.locator("#live")).to_contain_text("live")
         unit = page.locator(".unit", has_text=REPORTING)
         await expect(unit).to_contain_text("running")
-        await unit.locator("summary").click()
-        await expect(unit.locator("dl")).to_be_visible()
+        await unit.get_by_role("link", name="build").click()
+        panel = page.locator("#panel")
+        await expect(panel).to_contain_text("not yet reported")
+        await expect(panel).to_contain_text(REPORTING)
 
         await it.github.complete_job(run, "build", "failure")
         await expect(unit).to_contain_text("failure")
-        await expect(unit.locator("dl")).to_be_visible()
+        await expect(panel.locator(".states")).to_contain_text("failure")
         await expect(page.locator(".unit", has_text=SILENT)).to_contain_text("notified")
+        await page.keyboard.press("Escape")
+        await expect(panel).to_have_count(0)
+        await expect(unit.get_by_role("link", name="build")).to_be_focused()
+        assert here.troubles == []
+
+
+async def test_like_failures_lead_to_the_jobs(tmp_path: Path, browser: Browser) -> None:
+    async with gated_site(tmp_path, browser) as here:
+        page, it = here.page, here.it
+        pull = await open_pull(it)
+        failures = [
+            {"name": "test_lazy", "file": "test.py", "message": "RuntimeError: no kernel on device 3"}
+        ]
+        for name in (GATING, REPORTING):
+            run = newest_run(it, name)
+            await start(it, run, "test")
+            told = {
+                "name": "CI",
+                "job_name": "test",
+                "run_id": run.id,
+                "run_attempt": 1,
+                "status": "completed",
+            }
+            told |= {"conclusion": "failure", "failed_tests": failures}
+            body = {"event_type": "pull_request", "delivery_id": run.delivery_id, "workflow": told}
+            answer = await it.github.report(run, run.jobs[1], status="completed", body=body)
+            assert answer.status_code == 200
+        await it.act()
+        await page.goto(f"{here.url}/crcr/pr/{pull.number}")
+        group = page.locator("#alike details")
+        await expect(group).to_contain_text("test_lazy")
+        await expect(group).to_contain_text("2 backends")
+        await group.locator("summary").click()
+        await group.get_by_role("link", name="test").first.click()
+        await expect(page.locator("#panel")).to_contain_text("no kernel on device 3")
         assert here.troubles == []
 
 

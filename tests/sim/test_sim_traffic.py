@@ -205,7 +205,7 @@ async def test_the_opening_shows_a_label_a_blocking_gate_a_waiver_and_the_queue(
 
 async def test_a_long_demo_merges_by_the_rules_and_never_stalls() -> None:
     relay = Gatekeeper()
-    async with living(relay, seed=2) as (github, time):
+    async with living(relay, seed=3) as (github, time):
         for minute in range(1, 16):
             await time.run_for(minute * 60)
             waiting = github.merge_queue(UPSTREAM)

@@ -1,5 +1,6 @@
 """Reading bodies: in one piece or many, within a cap of their own and a common one."""
 
+import asyncio
 from collections.abc import Sequence
 
 import pytest
@@ -8,6 +9,7 @@ from starlette.types import Message
 
 from crcr.errors import BadRequest, TooLarge, Unavailable
 from crcr.receive.body import Bodies
+from crcr.show.forms import read_form
 
 
 def request(*parts: bytes, length: str | None = None, ends: bool = True) -> Request:
@@ -62,5 +64,28 @@ async def test_what_a_sender_left_unfinished_is_given_back() -> None:
     with pytest.raises(ClientDisconnect):
         async with bodies.read(request(b"123", ends=False), 5):
             pass
+    async with bodies.read(request(b"12345"), 5) as body:
+        assert body == b"12345"
+
+
+def slow(*parts: bytes) -> Request:
+    """A form whose body begins with these parts, and never ends."""
+    messages: list[Message] = [{"type": "http.request", "body": part, "more_body": True} for part in parts]
+
+    async def receive() -> Message:
+        return messages.pop(0) if messages else await asyncio.get_running_loop().create_future()
+
+    kind = (b"content-type", b"application/x-www-form-urlencoded")
+    return Request({"type": "http", "method": "POST", "headers": [kind]}, receive)
+
+
+@pytest.mark.parametrize("parts", [[], [b""], [b"a=1"], [b"a", b"="]])
+async def test_a_body_or_form_that_does_not_arrive_in_time_is_given_up(parts: Sequence[bytes]) -> None:
+    bodies = Bodies(5, deadline_s=0)
+    with pytest.raises(BadRequest, match="did not arrive"):
+        async with bodies.read(slow(*parts), 5):
+            pass
+    with pytest.raises(BadRequest, match="did not arrive"):
+        await read_form(slow(*parts), deadline_s=0)
     async with bodies.read(request(b"12345"), 5) as body:
         assert body == b"12345"

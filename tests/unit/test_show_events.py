@@ -17,6 +17,8 @@ from crcr.record.signals import CHANGES, Signals
 from crcr.show import events
 from crcr.show.events import HEARTBEAT_S, Caps
 from crcr.show.feed import Feed, Wakeups
+from crcr.show.reader import ANYONE
+from crcr.show.reader import Reader as ShowReader
 from show_world import OTHER, UPSTREAM, World, open_world
 
 PATIENCE_S = 10
@@ -30,6 +32,7 @@ class Reader:
     query: str = ""
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
     address: str = "192.0.2.1"
+    who: ShowReader = ANYONE
     chunks: asyncio.Queue[dict[str, Any]] = field(default_factory=asyncio.Queue)
     gone: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -41,6 +44,7 @@ class Reader:
             "query_string": self.query.encode(),
             "headers": self.headers,
             "client": (self.address, 1),
+            "state": {"reader": self.who},
         }
         self.task = asyncio.create_task(self.app(scope, self._receive, self.chunks.put))
         return self.task
@@ -93,6 +97,7 @@ def live_app(world: World, caps: Caps = Caps()) -> Live:  # noqa: B008
         clock=world.clock,
         stopping=stopping,
         caps=caps,
+        log_for_admins=world.views.for_admins(),
     )
     assert isinstance(routes[0], Route)
     return Live(world, signals, stopping, routes[0].app)
@@ -257,3 +262,18 @@ async def test_the_feed_survives_an_outage_of_the_store(live: Live) -> None:
     await asyncio.wait_for(fresh.wait(), PATIENCE_S)
     assert [each.change_id for each in (await feed.after(0))[0]] == [1]
     await feed.detach(fresh)
+
+
+async def test_admins_alone_are_told_that_something_happened_at_a_hidden_backend(tmp_path: Path) -> None:
+    async with open_world(tmp_path) as world:
+        world.allowlist("L2:\n  - good/backend\n  - secret/one: {visibility: hidden}\n")
+        live = live_app(world)
+        admin = ShowReader("ann", admin=True)
+        async with live.reader() as everybody, live.reader(who=admin) as eyes:
+            live.change(downstream="secret/one")
+            assert '"downstream":"secret/one"' in await eyes.next()
+            live.change(downstream="good/backend")
+            assert "secret" not in await everybody.next()
+        async with live.reader("after=0") as everybody, live.reader("after=0", who=admin) as eyes:
+            assert "secret" not in await everybody.next()
+            assert '"downstream":"secret/one"' in await eyes.next()

@@ -8,13 +8,13 @@ from crcr.errors import BadRequest
 
 _MOST = 16_384
 _BIGGEST = 2**63
+_written = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
 def encode(key: tuple[str | int, ...] | None) -> str | None:
     if key is None:
         return None
-    text = json.dumps(key, separators=(",", ":"), ensure_ascii=False)
-    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+    return base64.urlsafe_b64encode(_written(key).encode()).decode().rstrip("=")
 
 
 def decode(cursor: str | None) -> tuple[str | int, ...] | None:

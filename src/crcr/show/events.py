@@ -21,7 +21,9 @@ from crcr.errors import BadRequest, Unavailable
 from crcr.ports import Clock
 from crcr.show.feed import Feed, Wakeups
 from crcr.show.here import pick_upstream
+from crcr.show.live_delay import LiveDelay
 from crcr.show.port import ChangeLog
+from crcr.show.reader import reader_of
 
 HEARTBEAT_S = 15.0
 _HEADERS = [
@@ -52,11 +54,14 @@ def routes(
     stopping: asyncio.Event,
     address_of: Callable[[Request], str] = peer_address,
     caps: Caps = Caps(),  # noqa: B008  frozen
+    delay: LiveDelay | None = None,
+    log_for_admins: ChangeLog | None = None,
 ) -> list[BaseRoute]:
     """The stream's route. Setting `stopping` ends all streams; browsers then reconnect and resume."""
-    feed = Feed(log, wakeups, clock)
+    feed = Feed(log, wakeups, clock, delay)
+    for_admins = Feed(log_for_admins, wakeups, clock) if log_for_admins else feed
     events = Events(
-        feed, upstreams=upstreams, clock=clock, stopping=stopping, address_of=address_of, caps=caps
+        feed, for_admins, upstreams=upstreams, clock=clock, stopping=stopping, address_of=address_of, caps=caps
     )
     return [Route("/api/v1/events", events, methods=["GET"], name="events")]
 
@@ -65,6 +70,7 @@ class Events:
     def __init__(
         self,
         feed: Feed,
+        for_admins: Feed,
         *,
         upstreams: tuple[RepoName, ...],
         clock: Clock,
@@ -73,6 +79,7 @@ class Events:
         caps: Caps,
     ) -> None:
         self._feed = feed
+        self._for_admins = for_admins
         self._upstreams = upstreams
         self._clock = clock
         self._stopping = stopping
@@ -86,8 +93,9 @@ class Events:
         upstream = pick_upstream(self._upstreams, asked).key if asked else None
         after = _place(request)
         with self._counted(self._address_of(request)):
-            async with self._attached() as fresh:
-                stream = _Stream(send, upstream)
+            feed = self._for_admins if reader_of(request).admin else self._feed
+            async with _attached(feed) as fresh:
+                stream = _Stream(send, feed, upstream)
                 await self._begin(stream, after)
                 if request.method != "HEAD":
                     await self._follow(stream, fresh, receive)
@@ -107,17 +115,9 @@ class Events:
             if not self._open[address]:
                 del self._open[address]
 
-    @asynccontextmanager
-    async def _attached(self) -> AsyncIterator[asyncio.Event]:
-        fresh = self._feed.attach()
-        try:
-            yield fresh
-        finally:
-            await self._feed.detach(fresh)
-
     async def _begin(self, stream: "_Stream", after: int | None) -> None:
         """Answer and take up the reader's place, or tell it that the place is gone."""
-        log = await self._feed.position()
+        log = await stream.feed.position()
         await stream.start()
         known = after is not None and (log.oldest - 1 <= after <= log.newest)
         stream.upto = after if after is not None and known else log.newest
@@ -130,7 +130,7 @@ class Events:
             while not (gone.done() or self._stopping.is_set()):
                 fresh.clear()
                 try:
-                    changes, upto, more = await self._feed.after(stream.upto)
+                    changes, upto, more = await stream.feed.after(stream.upto)
                 except Unavailable:
                     changes, upto, more = [], stream.upto, False  # the feed wakes us when the store is back
                 await stream.tell(changes, upto)
@@ -153,9 +153,19 @@ class Events:
         return beat not in done
 
 
+@asynccontextmanager
+async def _attached(feed: Feed) -> AsyncIterator[asyncio.Event]:
+    fresh = feed.attach()
+    try:
+        yield fresh
+    finally:
+        await feed.detach(fresh)
+
+
 @dataclass(slots=True)
 class _Stream:
     send: Send
+    feed: Feed
     upstream: str | None
     upto: int = 0
 

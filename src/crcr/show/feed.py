@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from crcr.decide.views import Change, Changes
 from crcr.errors import Unavailable
 from crcr.ports import Clock
+from crcr.show.live_delay import LiveDelay
 from crcr.show.port import ChangeLog
 
 BATCH = 500
@@ -28,10 +29,13 @@ class Wakeups:
 
 
 class Feed:
-    def __init__(self, log: ChangeLog, wakeups: Wakeups, clock: Clock) -> None:
+    def __init__(
+        self, log: ChangeLog, wakeups: Wakeups, clock: Clock, delay: LiveDelay | None = None
+    ) -> None:
         self._log = log
         self._wakeups = wakeups
         self._clock = clock
+        self._delay = delay or LiveDelay()
         self._streams: set[asyncio.Event] = set()
         self._pump: asyncio.Task[None] | None = None
         self._recent: deque[Change] = deque(maxlen=_KEPT)
@@ -102,4 +106,5 @@ class Feed:
             if len(self._recent) == _KEPT:
                 self._covers_from = self._recent[0].change_id
             self._recent.append(change)
+            self._delay.note((self._clock.now() - change.at).total_seconds())
         self._upto = batch.upto

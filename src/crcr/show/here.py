@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from urllib.parse import quote, urlencode
 
 from crcr.decide.model import RepoName
-from crcr.decide.views import Span
+from crcr.decide.window import Kind, Span
 from crcr.errors import NotFound
 
 
@@ -26,6 +26,11 @@ def pick_span(asked: str | None) -> Span:
     return next((span for span in Span if span.value == asked), Span.FORTNIGHT)
 
 
+def pick_kind(asked: str | None) -> Kind:
+    """Pull requests, unless one of the other kinds was asked for."""
+    return next((kind for kind in Kind if kind.value == asked), Kind.PULLS)
+
+
 _SHA = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
 
@@ -41,19 +46,30 @@ class Here:
     span: Span
     path: str
     github_url: str
+    kind: Kind = Kind.PULLS
 
     def url(self, path: str | None = None, **more: str) -> str:
-        """A link within the site that keeps upstream and range; defaults are left out."""
-        kept = {**more}
+        """A link within the site that keeps upstream, range and kind; defaults are left out."""
+        kept = {**more, **self.kept()}
+        target = quote(path or self.path, safe="/")
+        return f"{target}?{urlencode(kept, safe='/')}" if kept else target
+
+    def kept(self) -> dict[str, str]:
+        """What every link and form takes along."""
+        kept = {}
         if self.upstream != self.upstreams[0]:
             kept["upstream"] = self.upstream.full_name
         if self.span is not Span.FORTNIGHT:
             kept["range"] = self.span.value
-        target = quote(path or self.path, safe="/")
-        return f"{target}?{urlencode(kept, safe='/')}" if kept else target
+        if self.kind is not Kind.PULLS:
+            kept["kind"] = self.kind.value
+        return kept
 
-    def over(self, span: Span) -> str:
-        return replace(self, span=span).url()
+    def over(self, span: Span, **more: str) -> str:
+        return replace(self, span=span).url(**more)
+
+    def about(self, kind: Kind, **more: str) -> str:
+        return replace(self, kind=kind).url(**more)
 
     def of(self, upstream: RepoName) -> str:
         return replace(self, upstream=upstream).url("/crcr")

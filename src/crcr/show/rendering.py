@@ -5,6 +5,7 @@
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import cache
 from hashlib import sha256
 from typing import Any
 
@@ -15,7 +16,8 @@ from starlette.responses import HTMLResponse
 from crcr import __version__
 from crcr.show import status
 from crcr.show.here import is_sha
-from crcr.show.statics import Statics
+from crcr.show.statics import shared_statics
+from crcr.show.strips import strip
 from crcr.show.text import safe_link, visible
 
 HEADERS = {
@@ -30,45 +32,6 @@ HEADERS = {
 
 
 class Renderer:
-    def __init__(self, statics: Statics) -> None:
-        self._environment = Environment(
-            loader=PackageLoader("crcr.show"),
-            autoescape=True,
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-            finalize=_printed,
-        )
-        self._environment.filters.update(
-            clip=visible,
-            safe_link=safe_link,
-            duration=status.duration,
-            percent=status.percent,
-            job_status=status.job_status,
-            job_details=status.job_details,
-            dispatch_details=status.dispatch_details,
-            short_ref=_short_ref,
-            when=_when,
-            ahead=_ahead,
-            spans=_spans,
-            anchor=_anchor,
-            is_sha=is_sha,
-        )
-        self._environment.globals.update(
-            static=statics.address,
-            version=__version__,
-            level_words=status.LEVELS,
-            dispatch_statuses=status.DISPATCHES,
-            legend=status.LEGEND,
-            answers=status.ANSWERS,
-            gate_statuses=status.GATES,
-            standings=status.STANDINGS,
-            backend_statuses=status.BACKENDS,
-            pull_statuses=status.PULLS,
-            waiver_statuses=status.WAIVERS,
-            doubts=status.DOUBTS,
-        )
-
     def page(
         self,
         template: str,
@@ -77,8 +40,57 @@ class Renderer:
         code: int = 200,
         headers: Mapping[str, str] | None = None,
     ) -> HTMLResponse:
-        text = self._environment.get_template(template).render(context)
+        text = _environment().get_template(template).render(context)
         return HTMLResponse(text, status_code=code, headers={**HEADERS, **(headers or {})})
+
+
+@cache
+def _environment() -> Environment:
+    """One for the process: compiling the templates takes half a second, and no app changes them."""
+    environment = Environment(
+        loader=PackageLoader("crcr.show"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_printed,
+    )
+    environment.filters.update(
+        clip=visible,
+        safe_link=safe_link,
+        duration=status.duration,
+        fine_duration=status.fine_duration,
+        brief=status.brief,
+        count_of=status.count,
+        probe_status=status.probe_status,
+        percent=status.percent,
+        job_status=status.job_status,
+        job_details=status.job_details,
+        dispatch_details=status.dispatch_details,
+        short_ref=_short_ref,
+        when=_when,
+        ahead=_ahead,
+        spans=_spans,
+        anchor=_anchor,
+        is_sha=is_sha,
+    )
+    environment.globals.update(
+        static=shared_statics().address,
+        version=__version__,
+        level_words=status.LEVELS,
+        kind_words=status.KINDS,
+        pass_strip=strip,
+        dispatch_statuses=status.DISPATCHES,
+        legend=status.LEGEND,
+        answers=status.ANSWERS,
+        gate_statuses=status.GATES,
+        standings=status.STANDINGS,
+        backend_statuses=status.BACKENDS,
+        pull_statuses=status.PULLS,
+        waiver_statuses=status.WAIVERS,
+        doubts=status.DOUBTS,
+    )
+    return environment
 
 
 def _printed(value: object) -> object:

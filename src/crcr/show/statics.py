@@ -4,6 +4,7 @@ Their addresses carry a digest of their content, so a browser may keep them for 
 """
 
 import hashlib
+from functools import cache
 from importlib.resources import files
 
 from starlette.requests import Request
@@ -13,6 +14,11 @@ from starlette.routing import Route
 from crcr.errors import NotFound
 
 _TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+
+
+@cache
+def shared_statics() -> "Statics":
+    return Statics()
 
 
 class Statics:

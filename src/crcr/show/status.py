@@ -1,13 +1,16 @@
 """How states look: a letter, a word and a tone for each, so that colour never stands alone."""
 
+import re
 from dataclasses import dataclass
 from datetime import datetime
 
 from crcr.decide.commit import Verification
 from crcr.decide.gate import Standing
-from crcr.decide.model import Conclusion, DispatchState, JobState, Level
-from crcr.decide.views import Answer, DispatchView, JobView, LastResult
+from crcr.decide.model import Conclusion, DeliveryState, DispatchState, EffectState, JobState, Level
+from crcr.decide.numbers import Counted, LastResult
+from crcr.decide.views import Answer, DispatchView, JobView, Probe
 from crcr.decide.views_commit import BackendState, GateShown, PullState, WaiverState
+from crcr.decide.window import Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,20 @@ DISPATCHES = {
     DispatchState.PARKED: Status("!", "parked", "bad"),
     DispatchState.CANCELLED: Status("C", "cancelled", "off"),
     DispatchState.LEFT_OUT: Status("—", "not concerned", "off"),
+}
+
+DELIVERIES = {
+    DeliveryState.ACCEPTED: Status("O", "accepted", "off"),
+    DeliveryState.IN_DOUBT: Status("?", "in doubt", "wait"),
+    DeliveryState.SUPERSEDED: Status("—", "superseded", "off"),
+}
+
+EFFECTS = {
+    EffectState.PARKED: Status("!", "parked", "bad"),
+    EffectState.WAITING: Status("Q", "waiting", "wait"),
+    EffectState.CLAIMED: Status("?", "under way", "run"),
+    EffectState.DONE: Status("O", "done", "ok"),
+    EffectState.CANCELLED: Status("C", "cancelled", "off"),
 }
 
 ANSWERS = {
@@ -102,7 +119,7 @@ PULLS = {
 }
 
 WAIVERS = {
-    WaiverState.IN_FORCE: Status("W", "in force", "run"),
+    WaiverState.IN_FORCE: Status("W", "in force", "warn"),
     WaiverState.TAKEN_BACK: Status("C", "taken back", "off"),
     WaiverState.RUN_OUT: Status("—", "run out", "off"),
     WaiverState.OTHER_COMMIT: Status("—", "of another commit", "off"),
@@ -115,6 +132,17 @@ DOUBTS = {
     Verification.SELF_REPORTED: "nobody but its owner can ask this CI",
 }
 
+PROBE_OK = Status("O", "ok", "ok")
+PROBE_OFF = Status("X", "not as expected", "bad")
+PROBE_STALE = Status("!", "stale", "warn")
+
+KINDS = {
+    Kind.PULLS: "Pull requests",
+    Kind.PUSH: "Push",
+    Kind.NIGHTLY: "Nightly",
+    Kind.INGESTED: "Other relays",
+}
+
 LEVELS = {
     Level.L4: "gate",
     Level.L3: "signal",
@@ -125,8 +153,23 @@ LEVELS = {
 
 def job_status(job: JobView | LastResult) -> Status:
     if job.state is JobState.COMPLETED:
-        return _COMPLETED[job.conclusion or Conclusion.NONE]
+        status = _COMPLETED[job.conclusion or Conclusion.NONE]
+        return _beside_expected(job, status) if isinstance(job, JobView) and job.expected else status
     return SILENT if job.state is JobState.TIMED_OUT else RUNNING
+
+
+def _beside_expected(job: JobView, status: Status) -> Status:
+    """A probe's failure that was expected is a pass, and a success that was not is none."""
+    if job.counted is Counted.SUCCESS:
+        return Status(status.letter, f"{status.word}, as expected", "ok")
+    return Status(status.letter, f"{status.word}, not as expected", "bad")
+
+
+def probe_status(probe: Probe) -> Status:
+    """A probe that stopped says nothing, so it is never shown as well."""
+    if probe.stale or probe.last_result is None:
+        return PROBE_STALE
+    return PROBE_OK if probe.last_result.counted is Counted.SUCCESS else PROBE_OFF
 
 
 def job_details(job: JobView) -> str:
@@ -176,11 +219,29 @@ def duration(seconds: float | None) -> str:
     return f"{whole} s"
 
 
+def fine_duration(seconds: float | None) -> str:
+    """A duration that may be milliseconds."""
+    return f"{seconds * 1000:.0f} ms" if seconds is not None and seconds < 1 else duration(seconds)
+
+
 _UNITS = (
     (86_400, "d", 3_600, "h"),
     (3_600, "h", 60, "min"),
     (60, "min", 1, "s"),
 )
+
+
+def brief(seconds: float | None) -> str:
+    """The same for columns of numbers: as short as it stays clear."""
+    return _SHORT.sub(lambda unit: unit[1][0], duration(seconds))
+
+
+_SHORT = re.compile(r" (min|[dhs])(?= |$)")
+
+
+def count(number: int) -> str:
+    """A number with its thousands apart."""
+    return f"{number:,}".replace(",", "\u202f")
 
 
 def percent(rate: float | None) -> str:

@@ -29,6 +29,8 @@ class JobSpec:
     matrix: Sequence[str] = ()
     duration_s: tuple[float, float] = (3.0, 9.0)
     tests: int = 120
+    fails: bool | None = None
+    """How it always ends, whatever the change; None for a job that tests the change."""
 
     def names(self) -> list[str]:
         return [f"{self.name} ({leg})" for leg in self.matrix] or [self.name]

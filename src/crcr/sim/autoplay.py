@@ -65,12 +65,14 @@ class Player:
         await self._report(run, job, "in_progress", {})
         await self._pause(chance.uniform(*job.spec.duration_s))
         if job.status != "completed":
-            failed = self._fails(run, chance)
+            failed = self._fails(run, job, chance)
             self._sim.ci.complete(run, job, "failure" if failed else "success")
             await self._report(run, job, "completed", self._results(run, job, chance, failed=failed))
             await self._sim.tell_news()
 
-    def _fails(self, run: WorkflowRun, chance: random.Random) -> bool:
+    def _fails(self, run: WorkflowRun, job: Job, chance: random.Random) -> bool:
+        if job.spec.fails is not None:
+            return job.spec.fails
         behaviour = run.workflow.behaviour
         broken = behaviour.broken_after_runs is not None and run.run_number > behaviour.broken_after_runs
         return broken or self._breaks(run) or chance.random() < behaviour.fail_rate

@@ -1,7 +1,7 @@
 """The demo's world: an invented deep-learning framework upstream and its accelerator backends.
 
 Each backend has a character, so the pages show more than green: steady, matrix, flaky, broken, slow,
-silent, cancelling, and one that only listens. Two of them gate merging, and one speaks when it is asked by label.
+silent, cancelling, one that only listens, and one that probes the relay. Two of them gate merging, and one speaks when it is asked by label.
 """
 
 from crcr.sim.actions import Behaviour, JobSpec, Workflow
@@ -22,6 +22,7 @@ L2:  # and are shown on the dashboard
   - lumen-hpc/xpu-ops
   - riscv-ai/tensorium-riscv
   - edge-labs/edge-runtime
+  - relay-watch/probe: {expect: {"xfail*": failure}}  # tries the relay itself
 L3:  # and on pull requests with the label ciflow/crcr/<device>
   npu:
     accel-npu/tensorium-npu: [npu-oncall]
@@ -97,6 +98,14 @@ BACKENDS: dict[str, tuple[str, Workflow]] = {
     "edge-labs/edge-runtime": (
         "Edge runtime whose workflow never reports",
         _workflow(Behaviour(silent=True), JobSpec("build")),
+    ),
+    "relay-watch/probe": (
+        "Probe of the relay: one job that must pass, one that must fail",
+        _workflow(
+            Behaviour(queue_s=(0.2, 0.5), failure="AssertionError: fails on purpose"),
+            JobSpec("xpass", tests=1, duration_s=(0.5, 1.0), fails=False),
+            JobSpec("xfail", tests=1, duration_s=(0.5, 1.0), fails=True),
+        ),
     ),
     "fpga-club/tensorium-fpga": (
         "FPGA experiments; only listens",

@@ -1,0 +1,109 @@
+"""What all pages share: where the reader is, whose eyes they see with, the frame around them, and how they fail.
+
+A page that cannot be shown says so as a page, with the right status; it never shows zeros for what it could
+not read.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from crcr.decide.model import RepoName
+from crcr.decide.window import Span
+from crcr.errors import BadRequest, CrcrError, NotFound, Unavailable
+from crcr.ports import Clock
+from crcr.show.here import Here, pick_kind, pick_span, pick_upstream
+from crcr.show.notices import notice_of
+from crcr.show.port import Views
+from crcr.show.reader import reader_of
+from crcr.show.rendering import Renderer
+
+PROBLEMS: dict[type[CrcrError], tuple[int, str]] = {
+    NotFound: (404, "Not found"),
+    BadRequest: (400, "Not understood"),
+    Unavailable: (503, "The data cannot be read right now"),
+}
+SPANS = (Span.DAY, Span.WEEK, Span.FORTNIGHT, Span.MONTH)
+
+Build = Callable[[Request, Here], Awaitable[Response]]
+
+
+class Frame:
+    def __init__(
+        self,
+        views: Views,
+        renderer: Renderer,
+        upstreams: tuple[RepoName, ...],
+        clock: Clock,
+        github_url: str,
+        public_url: str = "http://127.0.0.1:8000",
+    ) -> None:
+        self.renderer = renderer
+        self.clock = clock
+        self.site = public_url.rstrip("/")
+        """Where readers reach us; a request only says what its sender calls us."""
+        self._views = views
+        self._upstreams = upstreams
+        self._github_url = github_url
+
+    def views(self, request: Request) -> Views:
+        """The views as this reader may see them."""
+        return self._views.for_admins() if reader_of(request).admin else self._views
+
+    def endpoint(self, build: Build) -> Callable[[Request], Awaitable[Response]]:
+        """`build` as a route's end, given where the reader is; what it raises becomes a page."""
+
+        async def answer(request: Request) -> Response:
+            here = self.here(request, self._upstreams[0])
+            try:
+                asked = request.query_params.get("upstream")
+                here = self.here(request, pick_upstream(self._upstreams, asked))
+                return await build(request, here)
+            except (NotFound, BadRequest, Unavailable) as problem:
+                return self.problem(request, here, problem)
+
+        return answer
+
+    def here(self, request: Request, upstream: RepoName | None = None) -> Here:
+        return Here(
+            self._upstreams,
+            upstream or self._upstreams[0],
+            pick_span(request.query_params.get("range")),
+            request.scope["path"],  # `request.url` is built with the caller's `Host`
+            self._github_url,
+            pick_kind(request.query_params.get("kind")),
+        )
+
+    def page(
+        self,
+        request: Request,
+        template: str,
+        here: Here,
+        *,
+        cursor: int | None = None,
+        spans: tuple[Span, ...] = (),
+        **context: Any,
+    ) -> Response:
+        """`cursor` makes the page live; `spans` are the ranges to choose from."""
+        shared = {**_around(request, here), "spans": spans, "cursor": cursor, "number": None}
+        return self.renderer.page(template, {**shared, **context})
+
+    def problem(self, request: Request, here: Here, problem: CrcrError) -> Response:
+        code, title = next(row for kind, row in PROBLEMS.items() if isinstance(problem, kind))
+        shared = {**_around(request, here), "spans": (), "cursor": None, "number": None}
+        headers = {"Retry-After": "5"} if code == 503 else {}
+        context = {**shared, "title": title, "problem": problem}
+        return self.renderer.page("problem.html", context, code=code, headers=headers)
+
+
+def _around(request: Request, here: Here) -> Mapping[str, Any]:
+    part = request.query_params.get("fragment") == "main"
+    return {
+        "frame": "fragment.html" if part else "base.html",
+        "here": here,
+        "reader": reader_of(request),
+        "notice": notice_of(request),
+        "asked": request.query_params,
+    }

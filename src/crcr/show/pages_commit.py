@@ -1,0 +1,78 @@
+"""A pull request's page and a commit's: the gate, like failures, every backend, and a job's details on demand."""
+
+import re
+from collections.abc import Iterable
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from crcr.decide.like_failures import LikeFailures, like_failures
+from crcr.decide.views_commit import CommitBackend
+from crcr.errors import NotFound
+from crcr.show.frame import Frame
+from crcr.show.here import Here, is_sha
+from crcr.show.links import Links
+from crcr.show.panels import asks_for_panel_alone, shared_panel
+
+_NUMBER = re.compile(r"[1-9][0-9]{0,8}")
+
+
+def routes(frame: Frame) -> list[BaseRoute]:
+    pages = CommitPages(frame)
+    return [
+        Route("/crcr/pr/{number}", frame.endpoint(pages.pull)),
+        Route("/crcr/commit/{sha}", frame.endpoint(pages.commit)),
+    ]
+
+
+class CommitPages:
+    def __init__(self, frame: Frame) -> None:
+        self._frame = frame
+
+    async def pull(self, request: Request, here: Here) -> Response:
+        asked = request.path_params["number"]
+        if not _NUMBER.fullmatch(asked):
+            raise NotFound(f"{asked[:50]} is not the number of a pull request")
+        links = Links(here, {"older": "1"} if request.query_params.get("older") == "1" else {}, shared=True)
+        panel = await shared_panel(self._frame, request, links)
+        if panel and asks_for_panel_alone(request):
+            return self._frame.page(request, "job_panel.html", here, panel=panel)
+        pull = await self._frame.views(request).pull(here.upstream, int(asked), self._frame.clock.now())
+        return self._frame.page(
+            request,
+            "pull.html",
+            here,
+            cursor=pull.cursor,
+            number=pull.number,
+            pull=pull,
+            links=links,
+            panel=panel,
+            alike=_alike(pull.backends),
+        )
+
+    async def commit(self, request: Request, here: Here) -> Response:
+        sha = request.path_params["sha"].lower()
+        if not is_sha(sha):
+            raise NotFound(f"{sha[:50]} is not the whole SHA of a commit", hint="give all 40 digits")
+        delivery = request.query_params.get("delivery", "")[:200] or None
+        links = Links(here, {"delivery": delivery} if delivery else {}, shared=True)
+        panel = await shared_panel(self._frame, request, links)
+        if panel and asks_for_panel_alone(request):
+            return self._frame.page(request, "job_panel.html", here, panel=panel)
+        views, now = self._frame.views(request), self._frame.clock.now()
+        commit = await views.commit(here.upstream, sha, now, delivery=delivery)
+        return self._frame.page(
+            request,
+            "commit.html",
+            here,
+            cursor=commit.cursor,
+            commit=commit,
+            links=links,
+            panel=panel,
+            alike=_alike(commit.backends),
+        )
+
+
+def _alike(backends: Iterable[CommitBackend]) -> tuple[LikeFailures, ...]:
+    return like_failures(job for backend in backends for job in backend.jobs)

@@ -1,0 +1,278 @@
+"""The relay's own log: deliveries with their dispatches, the outbox, waivers and the audit log; and the search.
+
+All lists keep their filters, order and place in the address. A filter that cannot be understood is a page that
+says so, so that nobody takes a longer list for what they asked for.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import groupby
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from crcr.decide.model import DeliveryState, DispatchState, RepoName, is_repo_name
+from crcr.decide.views import DeliveryView, DispatchView, Outbox
+from crcr.decide.views_commit import WaiverState
+from crcr.decide.views_log import AuditQuery, AuditView, DeliveryQuery, EffectQuery, Hit, HitKind, WaiverQuery
+from crcr.errors import BadRequest
+from crcr.show import cursors, status, wishes
+from crcr.show.frame import Frame
+from crcr.show.here import Here
+from crcr.show.job_links import token_of_job
+from crcr.show.links import Links
+
+PAGE = 50
+_DELIVERIES = 25
+"""Each of them comes with all of its dispatches."""
+_LONGEST = 200
+_MOST_LISTED = 12
+"""Dispatches that are listed with a delivery; its own page has all of them."""
+_OLDEST, _NEWEST = "at", "-at"
+
+EVENTS = (
+    *("pull_request", "push", "merge_group", "nightly"),
+    *("issue_comment", "check_run", "check_suite", "crcr_test"),
+)
+EFFECT_STATES = ("parked", "waiting", "retried", "claimed", "done", "cancelled")
+ACTS = (
+    *("waive", "unwaive", "waiver_used", "approve", "retry", "rerun", "replay", "pause", "unpause"),
+    *("suspend", "resume", "rebind", "alarm", "dispatch_test", "refresh_allowlist"),
+)
+_WORST = (
+    *(DispatchState.PARKED, DispatchState.HELD, DispatchState.WAITING),
+    *(DispatchState.SENT, DispatchState.CANCELLED, DispatchState.LEFT_OUT),
+)
+
+
+def routes(frame: Frame) -> list[BaseRoute]:
+    pages = LogPages(frame)
+    return [
+        Route("/crcr/deliveries", frame.endpoint(pages.deliveries)),
+        Route("/crcr/deliveries/{guid}", frame.endpoint(pages.delivery)),
+        Route("/crcr/waivers", frame.endpoint(pages.waivers)),
+        Route("/crcr/audit", frame.endpoint(pages.audit)),
+        Route("/crcr/search", frame.endpoint(pages.search)),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A delivery as a line of the log: how its dispatches stand, and the first of them, the worst first."""
+
+    delivery: DeliveryView
+    sums: tuple[tuple[status.Status, int], ...]
+    listed: tuple[DispatchView, ...]
+    more: int
+
+
+class LogPages:
+    def __init__(self, frame: Frame) -> None:
+        self._frame = frame
+
+    async def deliveries(self, request: Request, here: Here) -> Response:
+        if request.query_params.get("show") == "effects":
+            return await self._effects(request, here)
+        asked = wishes.asked(request, "event", "state", "number", "sha", sort=_OLDEST)
+        query = DeliveryQuery(
+            upstream=here.upstream,
+            event=asked.get("event"),
+            state=wishes.one_of(DeliveryState, asked, "state"),
+            number=wishes.number(asked),
+            head_sha=wishes.digits(asked),
+            oldest_first=asked.get("sort") == _OLDEST,
+            after=cursors.decode(asked.get("after")),
+            limit=_DELIVERIES,
+        )
+        page = await self._frame.views(request).deliveries(query)
+        return self._list(
+            request,
+            "deliveries.html",
+            Links(here, asked),
+            page,
+            api="deliveries",
+            limit=_DELIVERIES,
+            rows=[_row(each) for each in page.deliveries],
+            events=EVENTS,
+            statuses=status.DELIVERIES,
+        )
+
+    async def _effects(self, request: Request, here: Here) -> Response:
+        asked = wishes.asked(request, "show", "state", "target")
+        state = asked.get("state")
+        if state is not None and state not in EFFECT_STATES:
+            raise BadRequest(
+                f"{state[:50]!r} is no state of effects", hint=f"one of {', '.join(EFFECT_STATES)}"
+            )
+        query = EffectQuery(
+            upstream=here.upstream,
+            state=state,
+            target=asked.get("target"),
+            after=cursors.decode(asked.get("after")),
+            limit=PAGE,
+        )
+        page = await self._frame.views(request).effect_page(query)
+        known = {name: value for name, value in asked.items() if name != "show"}
+        return self._list(
+            request,
+            "effects.html",
+            Links(here, asked),
+            page,
+            api="effects/list",
+            csv="effects",
+            exported=known,
+            statuses=status.EFFECTS,
+            states=EFFECT_STATES,
+            lag_s=_lag_s(page.outbox, self._frame.clock.now()),
+        )
+
+    async def delivery(self, request: Request, here: Here) -> Response:
+        guid = request.path_params["guid"][:_LONGEST]
+        views = self._frame.views(request)
+        delivery = await views.delivery(here.upstream, guid)
+        owed = await views.effect_page(EffectQuery(upstream=here.upstream, delivery=guid, limit=PAGE))
+        return self._frame.page(
+            request,
+            "delivery.html",
+            here,
+            cursor=owed.cursor,
+            delivery=delivery,
+            row=_row(delivery),
+            owed=owed,
+            statuses=status.DELIVERIES,
+            effect_statuses=status.EFFECTS,
+            job_token=token_of_job,
+        )
+
+    async def waivers(self, request: Request, here: Here) -> Response:
+        asked = wishes.asked(request, "state", "who", "backend", "number", sort=_NEWEST)
+        query = WaiverQuery(
+            upstream=here.upstream,
+            state=wishes.one_of(WaiverState, asked, "state"),
+            who=wishes.person(asked),
+            downstream=wishes.repository(asked),
+            number=wishes.number(asked),
+            newest_first=asked.get("sort") == _NEWEST,
+            after=cursors.decode(asked.get("after")),
+            limit=PAGE,
+        )
+        page = await self._frame.views(request).waiver_page(query, self._frame.clock.now())
+        return self._list(request, "waivers.html", Links(here, asked), page, api="waivers")
+
+    async def audit(self, request: Request, here: Here) -> Response:
+        asked = wishes.asked(request, "who", "act", sort=_OLDEST)
+        query = AuditQuery(
+            upstream=here.upstream,
+            who=wishes.person(asked),
+            act=asked.get("act"),
+            oldest_first=asked.get("sort") == _OLDEST,
+            after=cursors.decode(asked.get("after")),
+            limit=PAGE,
+        )
+        page = await self._frame.views(request).audit(query)
+        return self._list(
+            request,
+            "audit.html",
+            Links(here, asked),
+            page,
+            api="audit",
+            known_acts=ACTS,
+            place=lambda act: _about(here, act),
+        )
+
+    async def search(self, request: Request, here: Here) -> Response:
+        asked = request.query_params.get("q", "")[:_LONGEST]
+        found = await self._frame.views(request).search(here.upstream, asked, self._frame.clock.now())
+        if found.exact is not None:
+            return RedirectResponse(_place(here, found.exact) or here.url("/crcr"), status_code=303)
+        groups = [(HitKind(kind), list(hits)) for kind, hits in groupby(found.hits, lambda hit: hit.kind)]
+        return self._frame.page(
+            request,
+            "search.html",
+            here,
+            found=found,
+            groups=groups,
+            place=lambda hit: _place(here, hit),
+            formats=_formats(here, "search", None, {"q": found.text}) if found.text else {},
+        )
+
+    def _list(
+        self,
+        request: Request,
+        template: str,
+        links: Links,
+        page: Any,
+        *,
+        api: str,
+        csv: str | None = None,
+        exported: Mapping[str, str] | None = None,
+        limit: int = PAGE,
+        **context: Any,
+    ) -> Response:
+        chosen = links.kept
+        filters = {name: value for name, value in chosen.items() if name not in {"after", "sort", "show"}}
+        return self._frame.page(
+            request,
+            template,
+            links.here,
+            cursor=page.cursor,
+            page=page,
+            links=links,
+            chosen=chosen,
+            filtered=bool(filters),
+            limit=limit,
+            next_after=cursors.encode(page.next),
+            formats=_formats(links.here, api, csv or api, chosen if exported is None else exported),
+            **context,
+        )
+
+
+def _formats(here: Here, api: str, csv: str | None, chosen: Mapping[str, str]) -> dict[str, str]:
+    """Where the same view is to be had as data, from its beginning on."""
+    kept = {name: value for name, value in chosen.items() if name != "after"}
+    found = {"JSON": here.url(f"/api/v1/{api}", **kept)}
+    return found | ({"CSV": here.url(f"/api/v1/{csv}.csv", **kept)} if csv else {})
+
+
+def _lag_s(outbox: Outbox, now: datetime) -> float | None:
+    """Age of the oldest effect that is due; None when nothing is."""
+    due_at = outbox.oldest_due_at
+    return (now - due_at).total_seconds() if due_at and due_at <= now else None
+
+
+def _row(delivery: DeliveryView) -> Row:
+    counts = Counter(each.state for each in delivery.dispatches)
+    worst_first = sorted(delivery.dispatches, key=lambda each: _WORST.index(each.state))
+    return Row(
+        delivery,
+        tuple((status.DISPATCHES[state], counts[state]) for state in _WORST if counts[state]),
+        tuple(worst_first[:_MOST_LISTED]),
+        max(0, len(worst_first) - _MOST_LISTED),
+    )
+
+
+def _place(here: Here, hit: Hit) -> str | None:
+    """The page of what was found."""
+    if hit.kind is HitKind.COMMIT and hit.head_sha:
+        return here.commit(hit.head_sha, hit.delivery)
+    if hit.kind is HitKind.JOB and hit.backend and hit.job:
+        return here.url(f"/crcr/{hit.backend}", jobs=hit.job[:_LONGEST])
+    if hit.backend:
+        return here.backend(hit.backend)
+    return here.pull(hit.number) if hit.number else None
+
+
+def _about(here: Here, act: AuditView) -> str | None:
+    """The page of what an act was about, where it has one."""
+    number = act.subject.removeprefix("#")
+    if number != act.subject and number.isascii() and number.isdigit():
+        return here.pull(int(number[:9]))
+    if act.act == "replay":
+        return here.url(f"/crcr/deliveries/{act.subject}")
+    if is_repo_name(act.subject) and RepoName(act.subject) != here.upstream:
+        return here.backend(RepoName(act.subject))
+    return None

@@ -1,0 +1,165 @@
+"""How tables of backends are ordered and narrowed: pure functions of rows and of what the address asks for.
+
+What is not known stands last, whichever way a column is sorted: it is neither best nor worst. Without a wish the
+rows stand by level and the worst first, and that is the only order that keeps the levels apart.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from operator import itemgetter
+from typing import Any, Protocol, TypeVar
+
+from crcr.decide.model import Level, RepoName
+from crcr.decide.numbers import Figures
+from crcr.decide.views import BackendSummary
+
+BY_LEVEL = "level"
+_MOST_TEXT = 100
+
+
+class Row(Protocol):
+    @property
+    def name(self) -> RepoName: ...
+    @property
+    def level(self) -> Level: ...
+    @property
+    def figures(self) -> Figures | None: ...
+
+
+R = TypeVar("R", bound=Row)
+
+NUMBERS: Mapping[str, Callable[[Figures], Any]] = {
+    "rate": lambda figures: figures.tally.pass_rate,
+    "success": lambda figures: figures.tally.success,
+    "failure": lambda figures: figures.tally.failure,
+    "total": lambda figures: figures.tally.total,
+    "timeouts": lambda figures: figures.tally.timed_out,
+    "queue": lambda figures: figures.queue.average_s,
+    "queue-p50": lambda figures: figures.queue.p50_s,
+    "queue-p95": lambda figures: figures.queue.p95_s,
+    "run": lambda figures: figures.execution.average_s,
+    "run-p50": lambda figures: figures.execution.p50_s,
+    "run-p95": lambda figures: figures.execution.p95_s,
+    "last": lambda figures: figures.last_result.at if figures.last_result else None,
+    "sent": lambda figures: figures.sent,
+    "delay": lambda figures: figures.average_delay_s,
+}
+_LOW_FIRST = frozenset({"name", "rate"})
+"""Columns whose first click puts the lowest on top; of all others the highest is what one looks for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    column: str = BY_LEVEL
+    down: bool = True
+
+    @property
+    def text(self) -> str:
+        """As the address says it; nothing for the default."""
+        if self.column == BY_LEVEL:
+            return ""
+        return f"-{self.column}" if self.down else self.column
+
+    def next(self, column: str) -> "Order":
+        """What a click on a column's head asks for."""
+        if column == self.column:
+            return replace(self, down=not self.down)
+        return Order(column, column not in _LOW_FIRST)
+
+
+def pick_order(asked: str | None) -> Order:
+    """The order that was asked for; what is not one is the default."""
+    down, column = (asked or "").startswith("-"), (asked or "").removeprefix("-")
+    return Order(column, down) if column == "name" or column in NUMBERS else Order()
+
+
+def pick_level(asked: str | None) -> Level | None:
+    return next((level for level in Level if asked and asked.upper() in {level.name, str(level.value)}), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What the address says about a table."""
+
+    order: Order = Order()
+    text: str = ""
+    level: Level | None = None
+
+    @classmethod
+    def of(cls, asked: Mapping[str, str]) -> "Choice":
+        return cls(
+            pick_order(asked.get("sort")),
+            asked.get("q", "").strip()[:_MOST_TEXT],
+            pick_level(asked.get("level")),
+        )
+
+    @property
+    def narrows(self) -> bool:
+        return bool(self.text) or self.level is not None
+
+    def query(self, **changes: str) -> dict[str, str]:
+        """The parameters of a link that changes some and keeps the rest; defaults are left out."""
+        kept = {"sort": self.order.text, "q": self.text, "level": self.level.name if self.level else ""}
+        asked = {**kept, **changes}
+        return {name: value for name, value in asked.items() if value}
+
+    def sorted_by(self, column: str) -> dict[str, str]:
+        return self.query(sort=self.order.next(column).text)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows in groups as they are shown; the level of a group is None where the order mixes levels."""
+
+    groups: tuple[tuple[Level | None, tuple[BackendSummary, ...]], ...]
+    shown: int
+    total: int
+
+
+def tabulate(backends: Iterable[BackendSummary], choice: Choice) -> Table:
+    everyone = tuple(backends)
+    rows = [each for each in everyone if is_meant(each, choice)]
+    if choice.order.column != BY_LEVEL:
+        groups: list[tuple[Level | None, tuple[BackendSummary, ...]]] = [(None, arrange(rows, choice.order))]
+    else:
+        levels = sorted({each.level for each in rows}, reverse=True)
+        groups = [
+            (level, tuple(sorted((each for each in rows if each.level is level), key=_worst_first)))
+            for level in levels
+        ]
+    return Table(tuple(groups) if rows else (), len(rows), len(everyone))
+
+
+def is_meant(backend: BackendSummary, choice: Choice) -> bool:
+    """Whether the filters leave it in; its text is its name, its hardware and who is on call."""
+    if choice.level is not None and backend.level is not choice.level:
+        return False
+    told = (str(backend.name), backend.device or "", backend.hardware or "", *backend.oncalls)
+    return choice.text.casefold() in "\n".join(told).casefold()
+
+
+def arrange(rows: Iterable[R], order: Order) -> tuple[R, ...]:
+    by_name = sorted(rows, key=lambda each: each.name.key)
+    if order.column not in NUMBERS:
+        return tuple(reversed(by_name)) if order.down else tuple(by_name)
+    number = NUMBERS[order.column]
+    values: list[tuple[Any, R]] = [(number(each.figures) if each.figures else None, each) for each in by_name]
+    known = sorted((pair for pair in values if pair[0] is not None), key=itemgetter(0), reverse=order.down)
+    unknown = [pair for pair in values if pair[0] is None]
+    return tuple(each for _, each in (*known, *unknown))
+
+
+def _worst_first(backend: BackendSummary) -> tuple[Any, ...]:
+    """Who needs somebody, then the lowest rate, then who has no result, and last who never shows one."""
+    troubled = bool(backend.alarm or backend.suspended or backend.silent or backend.parked)
+    tally = backend.figures.tally if backend.figures else None
+    rate = tally.pass_rate if tally else None
+    failures = tally.failure if tally else 0
+    return (
+        not troubled,
+        tally is None,
+        rate is None,
+        rate if rate is not None else 0.0,
+        -failures,
+        backend.name.key,
+    )

@@ -1,0 +1,42 @@
+// Values of a chart under the pointer: one tip for all charts. Without this script the browser shows each `<title>`.
+"use strict";
+
+(() => {
+  const AWAY = 12;
+  const tip = document.createElement("div");
+  tip.className = "tip";
+  tip.hidden = true;
+  document.body.append(tip);
+  let over = null;
+
+  // The browser would show the title as well, so it is away for as long as the tip is there.
+  function leave() {
+    if (over) over.append(over.named);
+    over = null;
+    tip.hidden = true;
+  }
+
+  function enter(hit) {
+    leave();
+    const title = hit.querySelector("title");
+    if (!title) return;
+    hit.named = title;
+    title.remove();
+    over = hit;
+    tip.textContent = title.textContent;
+    tip.hidden = false;
+  }
+
+  document.addEventListener("pointermove", (event) => {
+    const hit = event.target instanceof Element ? event.target.closest(".hit") : null;
+    if (hit !== over) { if (hit) enter(hit); else leave(); }
+    if (!over) return;
+    const { width, height } = tip.getBoundingClientRect();
+    const left = event.clientX + AWAY + width > innerWidth ? event.clientX - AWAY - width : event.clientX + AWAY;
+    tip.style.left = `${Math.max(0, left)}px`;
+    tip.style.top = `${Math.max(0, Math.min(event.clientY + AWAY, innerHeight - height))}px`;
+  });
+  document.addEventListener("pointerleave", leave);
+  document.addEventListener("scroll", leave, { capture: true, passive: true });
+  document.addEventListener("crcr:changed", leave);
+})();

@@ -1,0 +1,120 @@
+"""Every page in both colour schemes, checked by axe-core: nobody is kept out by how a page is made."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.async_api import Browser
+
+from browser.conftest import Site, site
+from published import package_file
+from stage import UPSTREAM
+
+pytestmark = pytest.mark.slow
+
+ALLOWLIST = """
+L1:
+  - org/notified
+L2:
+  - org/reporter: {oncalls: [alice], hardware: "NPU"}
+  - org/probe: {expect: {"*xfail*": failure}}
+  - org/silent
+L4:
+  - org/gate: [bob]
+"""
+BACKENDS = ("org/notified", "org/reporter", "org/probe", "org/silent", "org/gate")
+PAGES = (
+    "/crcr",
+    "/crcr?kind=push",
+    "/crcr?kind=nightly",
+    "/crcr?q=nobody",
+    "/crcr/metrics",
+    "/crcr/org/reporter",
+    "/crcr/org/reporter?older=1&result=failure",
+    "/crcr/org/notified",
+    "/crcr/org/nobody",
+    "/crcr/deliveries",
+    "/crcr/deliveries?show=effects",
+    "/crcr/waivers",
+    "/crcr/audit",
+    "/crcr/search?q=org",
+    "/crcr/search?q=",
+    "/api/docs",
+)
+SERIOUS = ("serious", "critical")
+
+
+async def violations(page: Any, axe: str) -> list[str]:
+    await page.evaluate(axe)
+    found = await page.evaluate("axe.run(document, {resultTypes: ['violations']}).then(r => r.violations)")
+    return [
+        f"{each['impact']}: {each['id']} at {node['target']}: {node['html'][:200]}"
+        for each in found
+        if each["impact"] in SERIOUS
+        for node in each["nodes"][:5]
+    ]
+
+
+async def tell(here: Site, run: Any, job: str, conclusion: str | None) -> None:
+    told = {"name": "CI", "job_name": job, "run_id": run.id, "run_attempt": 1, "url": "https://ci.example/1"}
+    tests = [{"name": "test_attention", "file": "test_ops.py", "message": "AssertionError: 1.0 != 2.0"}]
+    for status in ("in_progress", "completed") if conclusion else ("in_progress",):
+        workflow = {**told, "status": status, "conclusion": conclusion, "failed_tests": tests}
+        body = {"event_type": "pull_request", "delivery_id": run.delivery_id, "workflow": workflow}
+        answer = await here.it.github.report(run, run.jobs[0], status=status, body=body)
+        assert answer.status_code == 200
+
+
+async def fill(here: Site) -> list[str]:
+    """Results of all kinds; returns the pages that exist only with them."""
+    github = here.it.github
+    pr = await github.open_pr(UPSTREAM, title="Fuse the attention kernels")
+    await here.it.act()
+    run = github.runs("org/reporter")[0]
+    for job, conclusion in (
+        *(("build", "success"), ("test (1, 2)", "failure"), ("test (2, 2)", "cancelled"), ("lint", None)),
+        *(("docs", "skipped"), ("style", "neutral"), ("slow", "timed_out"), ("manual", "action_required")),
+    ):
+        await tell(here, run, job, conclusion)
+    for run in github.runs("org/gate"):
+        await github.start_job(run, "build")
+        await github.complete_job(run, "build", "failure")
+    await here.it.act()
+    guid = github.runs("org/reporter")[0].delivery_id
+    await here.page.goto(f"{here.url}/crcr/org/reporter")
+    cell = await here.page.locator("a[href*='job=']").first.get_attribute("href")
+    commit = await here.page.locator("a[href*='/crcr/commit/']").first.get_attribute("href")
+    return [f"/crcr/pr/{pr.number}", str(commit), f"/crcr/deliveries/{guid}", str(cell)]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_no_page_has_a_serious_violation(tmp_path: Path, browser: Browser, scheme: str) -> None:
+    axe = package_file("axe-core", "axe.min.js").read_text()
+    found: list[str] = []
+    async with site(tmp_path, browser, allowlist=ALLOWLIST, downstreams=BACKENDS) as here:
+        more = await fill(here)
+        context = await browser.new_context(color_scheme=scheme, reduced_motion="reduce")  # type: ignore[arg-type]
+        page = await context.new_page()
+        for path in (*PAGES, *more):
+            for width in (1440, 390):
+                await page.set_viewport_size({"width": width, "height": 900})
+                await page.goto(f"{here.url}{path}")
+                found += [f"{path} at {width}: {each}" for each in await violations(page, axe)]
+        await context.close()
+    assert found == []
+
+
+async def test_no_page_scrolls_sideways(tmp_path: Path, browser: Browser) -> None:
+    wide: list[str] = []
+    async with site(tmp_path, browser, allowlist=ALLOWLIST, downstreams=BACKENDS) as here:
+        more = await fill(here)
+        for width in (1440, 1024, 390):
+            await here.page.set_viewport_size({"width": width, "height": 900})
+            for path in (*PAGES, *more):
+                await here.page.goto(f"{here.url}{path}")
+                over = await here.page.evaluate(
+                    "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+                )
+                if over > 0:
+                    wide.append(f"{path} at {width}: {over} px")
+    assert wide == []

@@ -1,7 +1,7 @@
 """Another relay's result, and the rules by which several reports of one job become one row.
 
 What that relay proved and measured is its word, not ours, so nothing here decides about checks, the gate or levels.
-The rules know no order of arrival: whatever comes first, the same reports leave the same row.
+The rules know no order of arrival: of two reports of a job the same one counts, whichever comes first.
 """
 
 from collections.abc import Iterable
@@ -12,6 +12,8 @@ from crcr.decide.lifecycle import badness
 from crcr.decide.model import Conclusion, Level, RepoName
 from crcr.decide.report import Report, ReportStatus
 
+RUNS_AT_MOST = timedelta(hours=24)
+"""After that a job that never ended counts as running no more; whose result was lost, nobody will tell us."""
 BELIEVED = timedelta(days=7)
 """How old a time may be that a report claims; with a freer choice it could put itself out of every window."""
 _SKEW = timedelta(minutes=1)
@@ -56,7 +58,10 @@ class Kept:
 
 
 def rank(report: Report) -> int:
-    """Of two reports of one job the one of higher rank counts: a result over a start, the worse result over the other."""
+    """Of two reports of one job the one of higher rank counts: a result over a start, the worse result over the other.
+
+    Of the same rank, the one of the later attempt does (`record.ingested`).
+    """
     if report.status is ReportStatus.IN_PROGRESS:
         return 0
     return 1 + badness(report.conclusion or Conclusion.NONE)

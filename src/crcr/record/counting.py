@@ -72,7 +72,7 @@ async def recount(tx: Tx, where: dict[str, Any]) -> None:
         moves += [(share, 1) for share in _share(row, wanted)]
     if moved:
         await tx.many(_STAYS, moved)
-        await sums.move(tx, moves)
+        sums.move(tx, moves)
 
 
 async def heads_before(

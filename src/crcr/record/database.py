@@ -7,7 +7,7 @@ event loop, so a unit may await nothing but its `Tx`. A unit that raises leaves 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Protocol, TypeVar
 
-from crcr.record.statement import Statement
+from crcr.record.statement import Adding, Statement
 
 T = TypeVar("T")
 Row = Mapping[str, Any]
@@ -23,6 +23,10 @@ class Tx(Protocol):
         ...
 
     async def many(self, statement: Statement, rows: Iterable[Mapping[str, Any]]) -> None: ...
+
+    def add_up(self, adding: Adding, key: tuple[Any, ...], amounts: Mapping[str, float]) -> None:
+        """Add to a row of sums, at the latest with the commit; a unit that adds does not read them."""
+        ...
 
     def signal(self, name: str) -> None:
         """Wake those who wait for `name`, once this unit is committed."""

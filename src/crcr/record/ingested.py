@@ -1,14 +1,15 @@
 """Other relays' results kept: one statement merges a report into its job's row, and the sums follow in its commit.
 
-A row's values are those of the report of highest rank (`decide.ingested`), filled up with what only the others said.
-So no report erases what another set, and the order in which they come does not matter. Nothing else in the relay
-reads these rows but the pages.
+A row's values are those of the report that stands highest (`decide.ingested`), filled up with what only the others
+said. So no report erases what another set, and the order in which they come does not matter: but to when a job was
+first seen, to its upstream, and, where the highest report is silent and two others contradict each other, to which
+of these two fills the gap. Nothing else in the relay reads these rows but the pages.
 """
 
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, bindparam, case, func, select, update
+from sqlalchemy import ColumnElement, and_, bindparam, case, func, or_, select, tuple_, update
 
 from crcr.decide.ingested import Ingested, Kept, Turn, believed, is_earlier, is_superseded, rank, upstream_of
 from crcr.decide.model import Conclusion, JobState, RepoName
@@ -30,7 +31,7 @@ _KEY = (*_JOB, "check_run")
 _FIRST = ("upstream", "name", "expected", "seen_at", "delivery_at")
 """What the first report leaves for good."""
 _WHOLE = ("rank", "state", "conclusion", "run_id", "attempt", "origin", "untrusted")
-"""What is taken from the report of highest rank as it is."""
+"""What is taken from the highest report as it is."""
 _FILLED = (
     *("event", "level", "action", "number", "head_sha", "ref", "title", "author", "url", "artifact_url"),
     *(
@@ -49,10 +50,16 @@ _COMPARED = (*_KEY, *_FIRST, *_WHOLE[:-2], *_FILLED, "disputed_conclusion", "end
 """By what a change is told from a repeat: not by who brought it."""
 
 
+def _standing(of: Any) -> ColumnElement[Any]:
+    """Two reports that stand alike are the same report; numbers first, then their very bytes."""
+    seconds = (func.coalesce(each, -1.0) for each in (of.queue_s, of.execution_s))
+    return tuple_(of.rank, of.attempt, of.run_id, *seconds, of.untrusted)
+
+
 def _merging() -> Statement:
     insert = inserting(ingested, *_KEY, *_FIRST, *_WHOLE, *_FILLED, "updated_at")
     old, new = ingested.c, insert.excluded
-    outranked = new.rank > old.rank
+    outranked = _standing(new) > _standing(old)
 
     def filled(name: str) -> ColumnElement[Any]:
         mine, other = (func.nullif(each[name], "") if name == "event" else each[name] for each in (new, old))
@@ -60,10 +67,12 @@ def _merging() -> Statement:
 
     contradicted = and_(old.rank > 0, new.rank > 0, old.rank != new.rank)
     loser = case((outranked, old.conclusion), else_=new.conclusion)
+    # Of several the first by name: so it is the same whichever came last.
+    stays = and_(contradicted, or_(old.disputed_conclusion.is_(None), old.disputed_conclusion > loser))
     merged = {
         **{name: case((outranked, new[name]), else_=old[name]) for name in _WHOLE},
         **{name: filled(name) for name in _FILLED},
-        "disputed_conclusion": case((contradicted, loser), else_=old.disputed_conclusion),
+        "disputed_conclusion": case((stays, loser), else_=old.disputed_conclusion),
         "updated_at": new.updated_at,
     }
     return Statement(insert.on_conflict_do_update(index_elements=list(_KEY), set_=merged))
@@ -141,10 +150,16 @@ async def _merge(tx: Tx, row: dict[str, Any]) -> Row | None:
 
 
 async def _recount(tx: Tx, before: dict[str, Row], after: list[Row]) -> None:
-    """Move what a report has moved: its own share, and those of attempts that it makes earlier ones."""
-    turns = [Turn(row["run_id"], row["attempt"]) for row in after]
+    """Move what a report has moved: its own share, and those of attempts that it makes earlier ones.
+
+    A delivery's name may be known to two upstreams; what one of them ran says nothing about the other's.
+    """
     moves: list[tuple[Share, int]] = []
-    for row, turn in zip(after, turns, strict=True):
+    for row in after:
+        turn = Turn(row["run_id"], row["attempt"])
+        turns = [
+            Turn(each["run_id"], each["attempt"]) for each in after if each["upstream"] == row["upstream"]
+        ]
         was = before.get(row["check_run"])
         ended = _belongs(row, superseded=is_superseded(turn, turns), earlier=is_earlier(turn, turns))
         old = _share(was, Ended(was["ended_as"])) if was is not None and was["ended_as"] else None
@@ -156,7 +171,7 @@ async def _recount(tx: Tx, before: dict[str, Row], after: list[Row]) -> None:
         await tx.run(
             _COUNTED, ended_as=ended.value if ended else None, **{f"the_{name}": row[name] for name in _KEY}
         )
-    await sums.move(tx, moves)
+    sums.move(tx, moves)
 
 
 def _belongs(row: Row, *, superseded: bool, earlier: bool) -> Ended | None:

@@ -280,7 +280,7 @@ class Reports:
         if ended is None:
             await recount(tx, row.key)
         elif (share := context.share(outcome, ended)) is not None:
-            await sums.add(tx, share)
+            sums.add(tx, share)
         return row
 
     async def _bind_run(self, tx: Tx, context: ReportContext, outcome: OpenJob, now: datetime) -> None:

@@ -55,6 +55,6 @@ async def _mark(tx: Tx, where: Mapping[str, Any], known: Row, at_us: int | None,
     backend = {"upstream": where["upstream"], "downstream": where["downstream"], "kind": kind}
     if known["sent_at"] is not None:
         before_s = known["delay_s"] or 0.0
-        await sums.add_sent(tx, **backend, at_us=known["sent_at"], delay_s=before_s, times=-1)
+        sums.add_sent(tx, **backend, at_us=known["sent_at"], delay_s=before_s, times=-1)
     if at_us is not None:
-        await sums.add_sent(tx, **backend, at_us=at_us, delay_s=waited_s)
+        sums.add_sent(tx, **backend, at_us=at_us, delay_s=waited_s)

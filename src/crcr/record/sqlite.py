@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar, cast
 from crcr.errors import StoreUnavailable
 from crcr.record.database import Row, Unit
 from crcr.record.signals import Signals
-from crcr.record.statement import Statement
+from crcr.record.statement import Adding, Statement
 
 T = TypeVar("T")
 
@@ -34,6 +34,7 @@ class SqliteTx:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self.signals: set[str] = set()
+        self._sums: dict[Adding, dict[tuple[Any, ...], dict[str, float]]] = {}
 
     async def one(self, statement: Statement, **params: Any) -> Row | None:
         return cast("Row | None", self._execute(statement, params).fetchone())
@@ -49,6 +50,18 @@ class SqliteTx:
         constants = compiled.constants
         values = [{**constants, **row} for row in rows] if constants else rows
         self._connection.executemany(compiled.sql, values)
+
+    def add_up(self, adding: Adding, key: tuple[Any, ...], amounts: Mapping[str, float]) -> None:
+        row = self._sums.setdefault(adding, {}).setdefault(key, {})
+        for name, amount in amounts.items():
+            row[name] = row.get(name, 0) + amount
+
+    def write_sums(self) -> None:
+        """Write what was added up: one row once for a whole group, however many of its units added to it."""
+        for adding, rows in self._sums.items():
+            sql = adding.statement.for_dialect("sqlite").sql
+            self._connection.executemany(sql, [adding.row(key, row) for key, row in rows.items()])
+        self._sums.clear()
 
     def signal(self, name: str) -> None:
         self.signals.add(name)
@@ -212,6 +225,7 @@ class SqliteDatabase:
         try:
             for waiting in group:
                 waiting.result = _straight_through(waiting.unit(tx))
+            tx.write_sums()
         except Exception:  # noqa: BLE001  whose failure it is, the second run finds out
             self._writing.execute("ROLLBACK")
             self._writing.execute("BEGIN IMMEDIATE")
@@ -225,6 +239,7 @@ class SqliteDatabase:
             self._writing.execute("SAVEPOINT unit")
             try:
                 waiting.result = _straight_through(waiting.unit(tx))
+                tx.write_sums()
             except Exception as failure:  # noqa: BLE001  one caller's failure is not its neighbours'
                 waiting.failure = failure
                 self._writing.execute("ROLLBACK TO unit")

@@ -43,6 +43,29 @@ def _compile(clause: ClauseElement, name: str) -> Compiled:
     return Compiled(str(done), {key: value for key, value in constants.items() if not key.startswith("%(")})
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Adding:
+    """An upsert that adds to a row of sums; such statements commute, so those of one commit can be joined."""
+
+    statement: Statement
+    keys: tuple[str, ...]
+    nothing: Mapping[str, float]
+
+    @classmethod
+    def to(cls, table: Table, sums: tuple[str, ...]) -> "Adding":
+        """Add to the columns `sums` of a table; of others that are no key the first value stays."""
+        insert = inserting(table, *(column.name for column in table.columns))
+        upsert = insert.on_conflict_do_update(
+            index_elements=[column.name for column in table.primary_key],
+            set_={name: table.c[name] + insert.excluded[name] for name in sums},
+        )
+        keys = tuple(column.name for column in table.columns if column.name not in sums)
+        return cls(Statement(upsert), keys, dict.fromkeys(sums, 0))
+
+    def row(self, key: tuple[Any, ...], amounts: Mapping[str, float]) -> dict[str, Any]:
+        return {**self.nothing, **dict(zip(self.keys, key, strict=True)), **amounts}
+
+
 def inserting(table: Table, *columns: str) -> Insert:
     """An INSERT of just these columns; the others take their defaults."""
     return insert(table).values({name: bindparam(name) for name in columns})

@@ -114,7 +114,7 @@ class BackendReader:
         found = await read_figures(self.tx, self.upstream.key, key, self.kind, self.window)
         running = standing.running.of(key, self.kind)
         if self.kind is Kind.INGESTED:
-            running = await ingested_running(self.tx, self.upstream.key, key, self.window)
+            running = await ingested_running(self.tx, self.upstream.key, key, self.window, self.now)
         last = await read_last(self.tx, self.upstream.key, key, self.kind)
         return replace(found, running=running, last_result=last)
 

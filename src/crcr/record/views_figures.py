@@ -2,10 +2,11 @@
 
 from collections import defaultdict
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from sqlalchemy import text
 
+from crcr.decide.ingested import RUNS_AT_MOST, Turn, is_earlier, is_superseded
 from crcr.decide.model import Conclusion, JobState
 from crcr.decide.numbers import Counted, Durations, Figures, LastResult, LeftOut, Part, Tally, count_as
 from crcr.decide.window import Kind, Window
@@ -55,12 +56,14 @@ _LAST_INGESTED = Statement(
         " AND ended_as IN ('success', 'failure', 'timed_out', 'other') ORDER BY completed_at DESC LIMIT 1"
     )
 )
-_RUNNING_INGESTED = Statement(
+# Jobs of which something runs, with all their turns: those that run are few, and an index of their own holds them.
+_BEGUN_INGESTED = Statement(
     text(
-        "SELECT count(*) AS number FROM ingested i WHERE upstream = :upstream AND downstream = :downstream"
-        " AND seen_at >= :since AND state = 'in_progress' AND NOT EXISTS (SELECT 1 FROM ingested later"
-        " WHERE later.delivery = i.delivery AND later.downstream = i.downstream AND later.run_id = i.run_id"
-        " AND later.workflow_name = i.workflow_name AND later.job_name = i.job_name AND later.attempt > i.attempt)"
+        "SELECT DISTINCT o.delivery, o.workflow_name, o.job_name, o.check_run, o.run_id, o.attempt, o.state, o.seen_at"
+        " FROM ingested i CROSS JOIN ingested o WHERE i.upstream = :upstream AND i.downstream = :downstream"
+        " AND i.state = 'in_progress' AND i.seen_at >= :since AND o.delivery = i.delivery"
+        " AND o.downstream = i.downstream AND o.workflow_name = i.workflow_name AND o.job_name = i.job_name"
+        " AND o.upstream = i.upstream"
     )
 )
 
@@ -110,10 +113,28 @@ async def read_last(tx: Tx, upstream: str, downstream: str, *kinds: Kind) -> Las
     return max((_last(row) for row in found if row), key=lambda each: each.at, default=None)
 
 
-async def ingested_running(tx: Tx, upstream: str, downstream: str, window: Window) -> int:
-    where = {"upstream": upstream, "downstream": downstream, "since": to_us(window.since)}
-    row = await tx.one(_RUNNING_INGESTED, **where)
-    return row["number"] if row else 0
+async def ingested_running(tx: Tx, upstream: str, downstream: str, window: Window, now: datetime) -> int:
+    """What another relay began to tell of lately; not what a newer run or attempt took the place of."""
+    since = to_us(max(window.since, now - RUNS_AT_MOST))
+    rows = await tx.all(_BEGUN_INGESTED, upstream=upstream, downstream=downstream, since=since)
+    turns: defaultdict[tuple[str, ...], list[Turn]] = defaultdict(list)
+    for row in rows:
+        turns[_job_of(row)].append(_turn(row))
+    return sum(
+        row["state"] == "in_progress"
+        and row["seen_at"] >= since
+        and not is_superseded(_turn(row), turns[_job_of(row)])
+        and not is_earlier(_turn(row), turns[_job_of(row)])
+        for row in rows
+    )
+
+
+def _job_of(row: Row) -> tuple[str, ...]:
+    return row["delivery"], row["workflow_name"], row["job_name"]
+
+
+def _turn(row: Row) -> Turn:
+    return Turn(row["run_id"], row["attempt"])
 
 
 def _part(row: Row, empty: Part) -> Part:

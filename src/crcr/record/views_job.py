@@ -2,6 +2,7 @@
 
 from sqlalchemy import bindparam, select, text
 
+from crcr.decide.ingested import BELIEVED
 from crcr.decide.model import RepoName
 from crcr.decide.numbers import Tally
 from crcr.decide.views_backend import Column, JobDetail, JobFigures, JobKey
@@ -45,20 +46,31 @@ _BY_NAME = Statement(
     )
 )
 
+_COUNTED = (
+    " sum(CASE WHEN ended_as = 'success' THEN 1 ELSE 0 END) AS success,"
+    " sum(CASE WHEN ended_as = 'failure' THEN 1 ELSE 0 END) AS failure,"
+    " sum(CASE WHEN ended_as IN ('timed_out', 'silent') THEN 1 ELSE 0 END) AS timed_out,"
+    " sum(CASE WHEN ended_as = 'other' THEN 1 ELSE 0 END) AS other,"
+    " coalesce(sum(CASE WHEN ended_as IN ('success', 'failure', 'timed_out') THEN execution_s END), 0)"
+    " AS execution_sum_s,"
+    " count(CASE WHEN ended_as IN ('success', 'failure', 'timed_out') THEN execution_s END) AS execution_known"
+)
 # A window of hours cuts through days; a day's jobs of one backend are few enough to be asked themselves.
 _BY_NAME_NOW = Statement(
     text(
-        "SELECT workflow, max(workflow_name) AS workflow_name, job_name,"
-        " sum(CASE WHEN ended_as = 'success' THEN 1 ELSE 0 END) AS success,"
-        " sum(CASE WHEN ended_as = 'failure' THEN 1 ELSE 0 END) AS failure,"
-        " sum(CASE WHEN ended_as IN ('timed_out', 'silent') THEN 1 ELSE 0 END) AS timed_out,"
-        " sum(CASE WHEN ended_as = 'other' THEN 1 ELSE 0 END) AS other,"
-        " coalesce(sum(CASE WHEN ended_as IN ('success', 'failure', 'timed_out') THEN execution_s END), 0)"
-        " AS execution_sum_s,"
-        " count(CASE WHEN ended_as IN ('success', 'failure', 'timed_out') THEN execution_s END) AS execution_known"
+        f"SELECT workflow, max(workflow_name) AS workflow_name, job_name,{_COUNTED}"  # noqa: S608  our own text
         " FROM jobs WHERE upstream = :upstream AND downstream = :downstream AND in_progress_at >= :since"
         " AND in_progress_at < :until AND ended_as IN ('success', 'failure', 'timed_out', 'silent', 'other')"
         " AND event IN (:event, :other_event) GROUP BY workflow, job_name"
+    )
+)
+# They have an index by when they ended, which may be claimed, and is believed for a week back.
+_BY_NAME_INGESTED = Statement(
+    text(
+        f"SELECT workflow_name AS workflow, workflow_name, job_name,{_COUNTED}"  # noqa: S608  our own text
+        " FROM ingested WHERE upstream = :upstream AND downstream = :downstream AND completed_at >= :ended_since"
+        " AND coalesce(started_at, seen_at) >= :since AND coalesce(started_at, seen_at) < :until"
+        " AND ended_as IN ('success', 'failure', 'timed_out', 'other') GROUP BY workflow_name, job_name"
     )
 )
 
@@ -99,8 +111,11 @@ async def jobs_by_name(
     """The jobs of a backend over the window, worst first, and how many more there are."""
     where = {"upstream": upstream.key, "downstream": downstream.key}
     times = {"since": to_us(window.since), "until": to_us(window.until)}
-    if window.whole_days or kind is Kind.INGESTED:
+    if window.whole_days:
         rows = await tx.all(_BY_NAME, kind=kind.value, **where, **times)
+    elif kind is Kind.INGESTED:
+        ended_since = to_us(window.since - BELIEVED)
+        rows = await tx.all(_BY_NAME_INGESTED, ended_since=ended_since, **where, **times)
     else:
         events = {"event": kind.events[0], "other_event": kind.events[-1]}
         rows = await tx.all(_BY_NAME_NOW, **where, **times, **events)

@@ -58,9 +58,7 @@ class Seen:
         return entry
 
 
-async def who_is_seen(
-    tx: Tx, lists: ListReader, upstream: RepoName, *, everything: bool = False
-) -> Seen:
+async def who_is_seen(tx: Tx, lists: ListReader, upstream: RepoName, *, everything: bool = False) -> Seen:
     """Without an allowlist nobody is seen; with `everything` the hidden ones are too."""
     try:
         entries = (await lists.in_force(tx, upstream)).entries
@@ -69,9 +67,7 @@ async def who_is_seen(
     shown = {
         each.name.key: each for each in entries if everything or each.visibility is not Visibility.HIDDEN
     }
-    public = {
-        key: each for key, each in shown.items() if everything or each.visibility is Visibility.PUBLIC
-    }
+    public = {key: each for key, each in shown.items() if everything or each.visibility is Visibility.PUBLIC}
     reporting = {key: each for key, each in public.items() if each.level >= Level.L2}
     return Seen(shown, public, reporting, everything)
 

@@ -7,7 +7,7 @@ NPM_PACKAGES := @octokit/openapi@23.0.2 @octokit/webhooks-examples@7.6.1 axe-cor
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check format lint types docs-check test test-fast bench docs screenshot pins clean
+.PHONY: help setup demo check format lint types docs-check test test-fast bench docs screenshots pins clean
 
 help: ## show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -65,9 +65,9 @@ bench: .venv/.dev ## measure against the bars of docs/performance.md
 docs: setup ## regenerate the documents that the code knows
 	$(BIN)/python -m crcr.docs
 
-screenshot: .venv/.dev ## take the README's pictures from a running demo
+screenshots: .venv/.dev ## take the pictures of README and docs from a running demo
 	@command -v chromium >/dev/null || ./tools/debian-packages chromium
-	$(BIN)/python tools/screenshot.py docs/images
+	$(BIN)/python tools/screenshots.py docs/images
 
 pins: ## compile requirements/*.in into pinned, hashed requirements/*.txt (needs uv)
 	for name in app dev build; do \

@@ -10,8 +10,10 @@ import platform
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from argparse import ArgumentParser
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from urllib.request import urlopen
@@ -21,45 +23,14 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.client import percentile, request, send_all, send_steadily
-from bench.world import AUDIENCE, World, free_port, process, report, webhook
+from bench.pages import page_run
+from bench.running import running, wait_until_idle
+from bench.world import AUDIENCE, Row, World, free_port, process, report, webhook
 
 CALLBACKS = 4_000
 ROUNDS = 5
 CLIENTS = 32
 RUN = 17_000_000_000
-
-Row = tuple[str, str, str, bool]
-
-
-@contextmanager
-def running(targets: int, folder: Path) -> Iterator[tuple[World, float]]:
-    """A relay with this many targets, each in its own installation, identified and ready."""
-    folder.mkdir()
-    world = World(folder, targets)
-    environment = world.environment()
-    with process("-m", "bench.outside", str(world.outside)):
-        _wait_for_outside(world)
-        world.ask_outside("/issuer/jwks", json.dumps({"keys": [world.public_jwk()]}).encode())
-        with process("-m", "crcr", "serve", "--port", str(world.relay), environment=environment):
-            ready_s = world.wait_for("/healthz")
-            _wait_until_idle(world, 3 * targets)
-            yield world, ready_s
-
-
-def _wait_for_outside(world: World) -> None:
-    while True:
-        try:
-            world.ask_outside("/reset")
-        except OSError:
-            time.sleep(0.02)
-        else:
-            return
-
-
-def _wait_until_idle(world: World, calls: int) -> None:
-    while world.ask_outside("/arrivals")["calls"] < calls:
-        time.sleep(0.05)
-    time.sleep(0.2)
 
 
 def _post(world: World, number: int) -> tuple[float, float]:
@@ -82,7 +53,7 @@ def fan_out(targets: int, bar_s: float, folder: Path) -> list[Row]:
     with running(targets, folder) as (world, ready_s):
         _post(world, 1)  # tokens are minted once an hour; this is the once
         _arrivals(world, targets)
-        _wait_until_idle(world, 5 * targets)
+        wait_until_idle(world, 5 * targets)
         world.ask_outside("/reset")
         began, answered_s = _post(world, 2)
         last = _arrivals(world, targets)[-1] - began
@@ -195,8 +166,36 @@ def _resident_mb(world: World) -> str:
     return "not measured"
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    only: tuple[str, ...]
+    jobs: int
+    cache: Path | None
+
+
+def _parts(asked: Asked, folder: Path, console: Console) -> dict[str, Callable[[], Iterable[Row]]]:
+    return {
+        "fan-out-100": partial(fan_out, 100, 0.5, folder / "hundred"),
+        "fan-out-1000": partial(fan_out, 1000, 3.0, folder / "thousand"),
+        "callbacks": partial(callbacks, folder / "callbacks"),
+        "pages": partial(page_run, folder, asked.cache, asked.jobs, console),
+    }
+
+
+def _asked() -> Asked:
+    parser = ArgumentParser(prog="python -m bench", description=__doc__)
+    names = ("fan-out-100", "fan-out-1000", "callbacks", "pages")
+    parser.add_argument("--only", action="append", choices=names, help="run this part; may be repeated")
+    parser.add_argument("--jobs", type=int, default=5_000_000, help="rows of jobs behind the pages")
+    parser.add_argument(
+        "--cache", type=Path, help="folder that keeps the pages' database (some 9 GB) for the next run"
+    )
+    given = parser.parse_args()
+    return Asked(tuple(given.only or names), given.jobs, given.cache)
+
+
 def main() -> None:
-    console = Console()
+    asked, console = _asked(), Console()
     table = Table(
         "what",
         "measured",
@@ -206,13 +205,9 @@ def main() -> None:
     )
     missed = 0
     with tempfile.TemporaryDirectory(prefix="crcr-bench-") as folder:
-        runs: tuple[Callable[[], list[Row]], ...] = (
-            partial(fan_out, 100, 0.5, Path(folder, "hundred")),
-            partial(fan_out, 1000, 3.0, Path(folder, "thousand")),
-            partial(callbacks, Path(folder, "callbacks")),
-        )
-        for run in runs:
-            for what, measured, bar, reached in run():
+        parts = _parts(asked, Path(folder), console)
+        for name in asked.only:
+            for what, measured, bar, reached in parts[name]():
                 console.print(f"{what}: {measured}")
                 table.add_row(what, measured, bar, "ok" if reached else "missed")
                 missed += not reached

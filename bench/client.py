@@ -47,6 +47,14 @@ def request(path: str, body: bytes, headers: dict[str, str]) -> bytes:
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
+def get(path: str) -> bytes:
+    return f"GET {path} HTTP/1.1\r\nHost: bench\r\nAccept: text/html, */*\r\n\r\n".encode()
+
+
+async def connect(port: int) -> Connection:
+    return (await asyncio.get_running_loop().create_connection(Connection, "127.0.0.1", port))[1]
+
+
 async def send_all(
     port: int, requests: list[bytes], clients: int
 ) -> tuple[float, list[float], dict[int, int]]:

@@ -5,6 +5,7 @@ kept with their times and read back over HTTP.
 """
 
 import asyncio
+import hashlib
 import json
 import sys
 import time
@@ -20,7 +21,6 @@ class Outside:
         self.arrivals: list[tuple[float, str]] = []
         self.calls = 0
         self.jwks = b"{}"
-        self._ids: dict[str, int] = {}
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
@@ -65,12 +65,15 @@ class Outside:
             return 201, json.dumps({"token": f"ghs_{self._id(path)}", "expires_at": expires}).encode()
         if path.endswith("/hook/deliveries"):
             return 200, b"[]"
+        if "/actions/runs" in path:
+            return 200, b'{"total_count":0,"workflow_runs":[],"jobs":[]}'
         name = "/".join(path.split("/")[2:4])
         owner = {"id": self._id(name.split("/")[0]), "login": name.split("/")[0]}
         return 200, json.dumps({"id": self._id(name), "full_name": name, "owner": owner}).encode()
 
     def _id(self, name: str) -> int:
-        return self._ids.setdefault(name, len(self._ids) + 1000)
+        """The same in every run: a database that was kept knows its repositories by it."""
+        return int.from_bytes(hashlib.sha256(name.encode()).digest()[:6]) + 1000
 
 
 if __name__ == "__main__":

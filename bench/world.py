@@ -31,6 +31,9 @@ AUDIENCE = "crcr-bench"
 UPSTREAM = "bench/upstream"
 SECRET = uuid.uuid4().hex
 
+Row = tuple[str, str, str, bool]
+"""What was measured, the figure, its bar, and whether it was reached."""
+
 
 def free_port() -> int:
     with socket.socket() as probe:
@@ -44,6 +47,10 @@ class World:
     targets: int
     outside: int = field(default_factory=free_port)
     relay: int = field(default_factory=free_port)
+    database: Path | None = None
+    """One with a past; else an empty one is made."""
+    allowlist: str | None = None
+    """Else everybody is at L2."""
     known: dict[str, Any] = field(default_factory=dict)
     key: rsa.RSAPrivateKey = field(default_factory=lambda: rsa.generate_private_key(65537, 2048))
 
@@ -60,7 +67,8 @@ class World:
 
     def environment(self) -> dict[str, str]:
         allowlist = self.folder / "allowlist.yml"
-        allowlist.write_text("L2:\n" + "".join(f"  - {name}\n" for name in self.names()))
+        everybody = "".join(f"  - {name}\n" for name in self.names())
+        allowlist.write_text(self.allowlist or f"L2:\n{everybody}")
         pem = self.key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
@@ -74,7 +82,7 @@ class World:
             "CRCR_GITHUB_WEBHOOK_SECRET": SECRET,
             "CRCR_GITHUB_API_URL": f"http://127.0.0.1:{self.outside}",
             "CRCR_PUBLIC_URL": f"http://127.0.0.1:{self.relay}",
-            "CRCR_DATABASE_URL": f"sqlite:///{self.folder / 'crcr.db'}",
+            "CRCR_DATABASE_URL": f"sqlite:///{self.database or self.folder / 'crcr.db'}",
             "CRCR_OIDC_AUDIENCE": AUDIENCE,
             "CRCR_OIDC_ISSUERS": json.dumps(issuer),
             "CRCR_RATE_LIMIT_PER_MIN": "1000000",

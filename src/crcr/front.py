@@ -45,7 +45,12 @@ def build_app(services: Services, *, work: bool = True) -> Edge:
     unsubscribe = partial(services.signals.unsubscribe, CHANGES)
     is_public = services.settings.hud_access == "public"
     frame = Frame(
-        views, Renderer(), upstreams, clock, _web_url(services.settings), services.settings.public_url
+        views,
+        Renderer(),
+        upstreams,
+        clock,
+        _web_url(services.settings),
+        public_url=services.settings.public_url,
     )
     problem_page = ProblemPages(frame).page
     doors = _doors(services, problem_page)
@@ -82,7 +87,7 @@ def build_app(services: Services, *, work: bool = True) -> Edge:
                 log_for_admins=views.for_admins(),
             ),
             *api.routes(views, upstreams=upstreams, clock=clock),
-            *health.routes(views, metrics=services.metrics, clock=clock),
+            *health.routes(views, metrics=services.metrics, clock=clock, is_public=is_public),
         ],
         routers=[admin.router(perform, on=on)],
         background=Company(services, work=work),

@@ -14,10 +14,10 @@ from sqlalchemy import text
 from contract.databases import CORE, OTHER, UPSTREAMS, OpenDatabase, Stores
 from crcr.decide.ingested import Kept
 from crcr.decide.model import Conclusion, JobState, RepoName
-from crcr.decide.numbers import Counted, Ended, LastResult
+from crcr.decide.numbers import Counted, Ended, LastResult, Tally
 from crcr.decide.upstream import Receipt
 from crcr.decide.views import JobView
-from crcr.decide.views_backend import BackendQuery, JobKey
+from crcr.decide.views_backend import BackendQuery, JobFigures, JobKey
 from crcr.decide.window import Kind, Span, Window
 from crcr.errors import BadRequest
 from crcr.receive.ingest_body import parse_envelope
@@ -25,8 +25,9 @@ from crcr.record.database import Tx
 from crcr.record.ingested import IngestedResults
 from crcr.record.statement import Statement
 from crcr.record.times import to_us
-from crcr.record.views_figures import ingested_running, read_last
+from crcr.record.views_figures import ingested_running, read_figures, read_last
 from crcr.record.views_ingested import ingested_job, ingested_matrix
+from crcr.record.views_job import jobs_by_name
 from crcr.record.views_listed import who_is_seen
 from made import a_pull
 
@@ -293,13 +294,96 @@ async def test_what_runs_and_what_ended_last_are_told(hud: Hud) -> None:
 
     async def unit(tx: Tx) -> tuple[int, LastResult | None]:
         window = Window.of(Span.WEEK, NOW)
-        running = await ingested_running(tx, CORE.key, BACKEND.key, window)
+        running = await ingested_running(tx, CORE.key, BACKEND.key, window, NOW)
         return running, await read_last(tx, CORE.key, BACKEND.key, Kind.INGESTED)
 
     running, last = await hud.stores.database.read(unit)
     assert running == 2
     assert last
     assert (last.job_name, last.counted, last.at) == ("test", Counted.FAILURE, NOW - timedelta(minutes=1))
+
+
+SAME: Report = {"check_run_id": "x"}
+CONTRADICTING = {
+    "two attempts": (a_report(queue_time=1.0, **SAME), a_report(queue_time=2.0, run_attempt=2, **SAME)),
+    "three ends": tuple(a_report(conclusion=each, **SAME) for each in ("success", "failure", "timed_out")),
+    "three mild ends": tuple(
+        a_report(conclusion=each, **SAME) for each in ("cancelled", "skipped", "neutral")
+    ),
+    "two queues": tuple(a_report("in_progress", queue_time=each, **SAME) for each in (5.0, 6.0, None)),
+    "two runs": tuple(a_report(run_id=each, **SAME) for each in ("7", "8")),
+    "two addresses": tuple(a_report(url=f"https://ci.test/{each}", **SAME) for each in "ab"),
+    "a start, a time, an end": (
+        a_report("in_progress", queue_time=5.0, **SAME),
+        a_report(execution_time=7.0, **SAME),
+        a_report(conclusion="failure", **SAME),
+    ),
+}
+
+
+@pytest.mark.parametrize("reports", CONTRADICTING.values(), ids=CONTRADICTING)
+async def test_every_order_of_reports_that_contradict_each_other_gives_the_same(
+    hud: Hud, reports: tuple[Report, ...]
+) -> None:
+    ended = [{**each, "completed_at": ENDED} if "conclusion" in each else each for each in reports]
+    expected = await told(hud, ended)
+    for order in permutations(ended):
+        assert await told(hud, order) == expected
+
+
+async def running_at(hud: Hud, now: datetime, upstream: RepoName = CORE) -> int:
+    async def unit(tx: Tx) -> int:
+        return await ingested_running(tx, upstream.key, BACKEND.key, Window.of(Span.WEEK, now), now)
+
+    return await hud.stores.database.read(unit)
+
+
+async def test_a_run_that_a_newer_one_took_the_place_of_does_not_run_any_more(hud: Hud) -> None:
+    await hud.take(a_report("in_progress", run_id="9"))
+    assert await running_at(hud, NOW) == 1
+    await hud.take(a_report(run_id="10"))
+    assert await running_at(hud, NOW) == 0
+    await hud.take(a_report("in_progress", run_id="11"))
+    assert await running_at(hud, NOW) == 1
+
+
+async def test_a_job_of_which_nothing_is_heard_for_a_day_does_not_run_any_more(hud: Hud) -> None:
+    await hud.take(a_report("in_progress"))
+    assert await running_at(hud, NOW + timedelta(hours=23)) == 1
+    assert await running_at(hud, NOW + timedelta(hours=25)) == 0
+
+
+async def test_what_one_upstream_ran_makes_nothing_of_another_earlier(hud: Hud) -> None:
+    other = {"repository": {"full_name": str(OTHER)}}
+    await hud.take(a_report(conclusion="failure", run_attempt=1))
+    await hud.take(a_report(run_attempt=2, payload=other))
+    await hud.take(a_report("in_progress", job_name="test", run_id="7"))
+    await hud.take(a_report("in_progress", job_name="test", run_id="8", payload=other))
+    ended = {(row["upstream"], row["ended_as"]) for row in await hud.rows() if row["ended_as"]}
+    assert ended == {(CORE.key, "failure"), (OTHER.key, "success")}
+    assert [await running_at(hud, NOW, each) for each in (CORE, OTHER)] == [1, 1]
+
+
+async def test_figures_and_jobs_of_the_last_hours_hold_the_same(hud: Hud) -> None:
+    for hours, conclusion in ((1, "failure"), (20, "failure"), (23, "success"), (26, "success")):
+        at = (NOW - timedelta(hours=hours)).isoformat()
+        said: Report = {"started_at": at, "completed_at": at, "execution_time": 60.0}
+        await hud.take(a_report(delivery_id=f"d-{hours}", conclusion=conclusion, **said))
+        await hud.take(a_report(delivery_id=f"d-{hours}", conclusion=conclusion, job_name="test", **said))
+
+    async def unit(tx: Tx) -> tuple[Tally, list[JobFigures]]:
+        window = Window.of(Span.DAY, NOW)
+        found = await read_figures(tx, CORE.key, BACKEND.key, Kind.INGESTED, window)
+        jobs, _ = await jobs_by_name(tx, CORE, BACKEND, Kind.INGESTED, window)
+        return found.tally, list(jobs)
+
+    tally, jobs = await hud.stores.database.read(unit)
+    assert (tally.success, tally.failure) == (2, 4)
+    assert [(each.column.job_name, each.tally.success, each.tally.failure) for each in jobs] == [
+        ("build", 1, 2),
+        ("test", 1, 2),
+    ]
+    assert {each.execution_s for each in jobs} == {60.0}
 
 
 async def test_deliveries_are_found_by_author_text_and_result(hud: Hud) -> None:

@@ -414,3 +414,15 @@ async def test_the_pages_and_the_badge_show_it_with_one_rate(tmp_path: Path) -> 
     assert "no results" in pushes.text
     assert [each.status_code for each in unseen] == [404, 404]
     assert unseen[0].content == unseen[1].content
+
+
+@pytest.mark.parametrize("field", ["run_attempt", "run_id", "check_run_id", "whatever", "test_results"])
+async def test_a_number_beyond_all_bounds_is_refused_by_the_name_of_its_field(
+    tmp_path: Path, field: str
+) -> None:
+    async with hud(tmp_path) as it:
+        value: Any = {"passed": "here"} if field == "test_results" else "here"
+        body = json.dumps(envelope("completed", **{field: value})).replace('"here"', "1e400").encode()
+        answer = await send(it, body)
+        assert answer.status_code == 400
+        assert f"workflow.{field}: Number out of range" in answer.json()["error"]["detail"]

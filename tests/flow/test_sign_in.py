@@ -292,3 +292,17 @@ async def test_the_code_of_a_badge_names_the_address_that_the_operator_set(tmp_p
         page = (await it.http.get("/crcr/org/one")).text
         assert "https://hud.example/badge/org/one.svg" in page
         assert "relay.test/badge" not in page
+
+
+@pytest.mark.parametrize("access", ["public", "token"])
+async def test_probes_need_no_token_and_name_nobody_where_readers_do(tmp_path: Path, access: str) -> None:
+    async with tokened(tmp_path, access) as it:
+        ready = await it.http.get("/readyz")
+        assert ready.status_code == 200
+        assert ("pytorch-like/core" in ready.text) is (access == "public")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    async with stage(empty, "nonsense", CRCR_HUD_ACCESS=access, **TOKENS) as it:
+        refused = await it.http.get("/readyz")
+        assert refused.status_code == 503
+        assert ("pytorch-like/core" in refused.text) is (access == "public")

@@ -258,7 +258,9 @@ async def test_a_dual_stack_socket_knows_the_proxy_too() -> None:
         assert (await it.get("/crcr", **{"x-forwarded-user": "eve"})).status_code == 200
 
 
-@pytest.mark.parametrize("names", [[], [""], [" "], ["x" * 129], ["eve", "ann"], ["e\tve"]])
+@pytest.mark.parametrize(
+    "names", [[], [""], [" "], ["x" * 129], ["eve", "ann"], ["e\tve"], ["eve, ann"], [",eve"]]
+)
 async def test_a_proxy_that_names_nobody_or_two_lets_nobody_in(names: list[str]) -> None:
     async with house("proxy") as it:
         told = [("x-forwarded-user", name) for name in names]
@@ -280,6 +282,20 @@ async def test_a_proxys_own_token_does_not_keep_its_reader_out() -> None:
         for _ in range(5):
             assert (await it.get("/api/v1/summary", **told)).json()["name"] == "eve"
         assert (await it.get("/api/v1/summary", **told, **it.cookie())).json()["way"] == "session"
+        alone = {"authorization": f"Bearer {ADMIN}"}
+        assert (await it.get("/api/v1/summary", **alone)).json()["name"] == "ann"
+
+
+async def test_tokens_cannot_be_guessed_through_the_proxy() -> None:
+    async with house("proxy") as it:
+        told = {"x-forwarded-user": "eve"}
+        for number in range(3):
+            await it.get("/api/v1/summary", **told, authorization=f"Bearer {number}")
+        guessed = await it.get("/api/v1/summary", **told, authorization=f"Bearer {ADMIN}")
+        assert guessed.json()["name"] == "eve"
+        it.clock.advance(61)
+        known = await it.get("/api/v1/summary", **told, authorization=f"Bearer {ADMIN}")
+        assert known.json()["name"] == "ann"
 
 
 @pytest.mark.parametrize("mode", ["public", "token", "proxy"])

@@ -167,6 +167,13 @@ WRONG = [
     ("HUD_TOKENS", "ann=hunter2", "run `crcr admin token NAME --reader`"),
     ("HUD_PROXY_HEADER", "Authorization", "X-Forwarded-User"),
     ("HUD_PROXY_HEADER", "X User", "X-Forwarded-User"),
+    *(
+        ("HUD_PROXY_HEADER", name, "X-Forwarded-User")
+        for name in (
+            *("Connection", "Accept", "User-Agent", "Content-Length", "Sec-Fetch-Site", "X-Hud-Internal-Bot"),
+            *("Cookie", "HOST", "Origin", "Referer", "If-None-Match", "X-Forwarded-Host"),
+        )
+    ),
     ("OIDC_AUDIENCE", " , ", "at least one"),
     ("OIDC_ISSUERS", "https://git.example.org", "JSON"),
     ("OIDC_ISSUERS", '{"issuer": 1}', "list"),
@@ -356,11 +363,19 @@ def test_a_reader_and_an_administrator_share_neither_name_nor_token(tmp_path: Pa
 
 def test_access_by_proxy_trusts_named_proxies_only(tmp_path: Path) -> None:
     assert load_with(tmp_path, HUD_ACCESS="proxy", TRUSTED_PROXIES="10.0.0.0/8").hud_access == "proxy"
-    assert "not every address" in problem(tmp_path, HUD_ACCESS="proxy", TRUSTED_PROXIES="0.0.0.0/0")
+    for everything in ("0.0.0.0/0", "10.0.0.0/8,::/0", "0.0.0.0/1,128.0.0.0/1", "8000::/1,10.0.0.1,::/1"):
+        said = problem(tmp_path, HUD_ACCESS="proxy", TRUSTED_PROXIES=everything)
+        assert "not every address" in said
+        (warned,) = [
+            each for each in load_with(tmp_path, TRUSTED_PROXIES=everything).warnings() if "PROXIES" in each
+        ]
+        assert "every address" in warned
 
 
 def test_access_by_token_is_enough_with_administrators_alone(tmp_path: Path) -> None:
-    assert load_with(tmp_path, HUD_ACCESS="token", ADMIN_TOKENS=f"ann=sha256:{'a' * 64}").hud_access == "token"
+    assert (
+        load_with(tmp_path, HUD_ACCESS="token", ADMIN_TOKENS=f"ann=sha256:{'a' * 64}").hud_access == "token"
+    )
 
 
 def test_what_is_unwise_is_a_warning(tmp_path: Path) -> None:

@@ -102,9 +102,13 @@ class Stage:
 @cache
 def site() -> tuple[Stage, ASGIApp]:
     views = Stage()
-    return views, Starlette(
-        routes=pages.routes(views, upstreams=(UPSTREAM,), clock=ManualClock(NOW), public_url="http://relay/")
-    )  # type: ignore[arg-type]
+    routes = pages.routes(
+        views,  # type: ignore[arg-type]
+        upstreams=(UPSTREAM,),
+        clock=ManualClock(NOW),
+        public_url="http://relay/",
+    )
+    return views, Starlette(routes=routes)
 
 
 @asynccontextmanager

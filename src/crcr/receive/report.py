@@ -33,6 +33,7 @@ _SURROGATES = re.compile(
 )
 _PARTS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _OBJECT = msgspec.json.Decoder(dict[str, Any])
+_ANYTHING = msgspec.json.Decoder(Any)
 _ENCODE = msgspec.json.Encoder().encode
 
 
@@ -47,7 +48,11 @@ def parse_report(body: bytes, *, signed_attempt: int | None = None) -> Report:
         # Half a character can be shown as a replacement, but not be part of a name.
         parts, forbidden = decode(_PARTS, without_halves(body), BadReport), "\0\ufffd"
     parts.pop("payload", None)
-    kept = decode(_OBJECT, _ENCODE(parts), BadReport)
+    try:
+        kept = decode(_OBJECT, _ENCODE(parts), BadReport)
+    except BadReport as refusal:
+        why = refusal.detail.partition(" - at ")[0]
+        raise BadReport(f"{_unreadable(parts)}: {why}", hint=refusal.hint) from None
     return _report(_Fields(kept, forbidden=forbidden), _ENCODE(kept), signed_attempt)
 
 
@@ -161,6 +166,19 @@ def _report(fields: _Fields, untrusted: bytes, signed_attempt: int | None) -> Re
         environment=details.environment(workflow.get("environment")),
         untrusted=untrusted,
     )
+
+
+def _unreadable(parts: Mapping[str, msgspec.Raw], within: str = "") -> str:
+    """The field that the decoder fails on, such as a number beyond all bounds; it says only how deep that is."""
+    for name, raw in parts.items():
+        try:
+            _ANYTHING.decode(raw)
+        except (msgspec.MsgspecError, RecursionError):
+            place = f"{within}{name[:_ID_CHARS]}"
+            if not within and bytes(raw).lstrip().startswith(b"{"):
+                return _unreadable(_PARTS.decode(raw), f"{place}.")
+            return place
+    return within.rstrip(".")
 
 
 def _quoted(value: object) -> str:

@@ -13,6 +13,7 @@ from pydantic import SecretStr
 
 from crcr.errors import BadSettings
 from crcr.settings.model import LATER, Settings
+from crcr.settings.readers import cover_everything
 from crcr.settings.sources import GitHubSource, web_of
 from crcr.settings.table import FILE_SUFFIX, PREFIX, UNREADABLE, Given, Setting, hint, missing, read, rows
 from crcr.settings.upstreams import UpstreamSetting, read_upstreams
@@ -210,7 +211,7 @@ def _readers(draft: _Draft) -> str | None:
 def _proxy(draft: _Draft) -> str | None:
     trusted = draft.values.get("trusted_proxies", ())
     if draft.values.get("hud_access") != "proxy" or (
-        draft.given("trusted_proxies") and all(network.prefixlen for network in trusted)
+        draft.given("trusted_proxies") and not cover_everything(trusted)
     ):
         return None
     name = draft.written("hud_access")

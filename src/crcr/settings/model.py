@@ -283,7 +283,7 @@ class Settings(BaseModel):
             found.append(
                 "CRCR_PUBLIC_URL is http://, so callers send their tokens unencrypted; use https://."
             )
-        if any(network.prefixlen == 0 for network in self.trusted_proxies):
+        if readers.cover_everything(self.trusted_proxies):
             found.append(
                 "CRCR_TRUSTED_PROXIES trusts every address, so callers can make up theirs; name the proxies."
             )

@@ -5,8 +5,8 @@ readers of secrets (`secret`, `private_key`, `database`) never put what they wer
 """
 
 import re
-from collections.abc import Callable
-from ipaddress import IPv4Network, IPv6Network, ip_network
+from collections.abc import Callable, Collection
+from ipaddress import IPv4Network, IPv6Network, collapse_addresses, ip_network
 from urllib.parse import SplitResult, urlsplit
 
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -22,7 +22,17 @@ _MAX_DURATION_S = 30 * 86400
 _APP_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _HOST = re.compile(r"[A-Za-z0-9.:_-]{1,253}")
 _HEADER = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
-_TAKEN_HEADERS = frozenset({"authorization", "cookie", "host", "origin", "x-forwarded-for"})
+_TAKEN_HEADERS = frozenset(
+    (
+        *("accept", "accept-charset", "accept-encoding", "accept-language", "authorization", "cache-control"),
+        *("connection", "content-length", "content-type", "cookie", "date", "dnt", "expect", "forwarded"),
+        *("host", "keep-alive", "origin", "pragma", "priority", "proxy-authorization", "range", "referer"),
+        *("te", "trailer", "transfer-encoding", "upgrade", "upgrade-insecure-requests", "user-agent", "via"),
+        *("x-forwarded-for", "x-forwarded-host", "x-forwarded-port", "x-forwarded-proto", "x-real-ip"),
+        *("x-hud-internal-bot", "x-requested-with"),
+    )
+)
+"""What browsers and proxies send without anybody having signed in; `Sec-…` and `If-…` besides."""
 _SHOWN = 80
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
@@ -132,6 +142,15 @@ def networks(given: Given) -> tuple[IPv4Network | IPv6Network, ...]:
     return tuple(_network(item) for item in texts(given))
 
 
+def cover_everything(networks: Collection[IPv4Network | IPv6Network]) -> bool:
+    """Whether they hold every address of a kind, be it in parts."""
+    fours = [each for each in networks if isinstance(each, IPv4Network)]
+    sixes = [each for each in networks if isinstance(each, IPv6Network)]
+    merged = [*(each.prefixlen for each in collapse_addresses(fours))]
+    merged += [each.prefixlen for each in collapse_addresses(sixes)]
+    return 0 in merged
+
+
 def _network(item: str) -> IPv4Network | IPv6Network:
     try:
         return ip_network(item)
@@ -152,7 +171,8 @@ def host(given: Given) -> str:
 
 def header_name(given: Given) -> str:
     value = text(given)
-    if not _HEADER.fullmatch(value) or value.lower() in _TAKEN_HEADERS:
+    name = value.lower()
+    if not _HEADER.fullmatch(value) or name in _TAKEN_HEADERS or name.startswith(("sec-", "if-")):
         raise Wrong(f"must be a header's name such as X-Forwarded-User, not {shown(given.value)}.")
     return value
 

@@ -98,13 +98,19 @@ class Access:
     async def _by_token(self, request: Request, unverified_token: str, known: Reader | None) -> Reader | None:
         """Only failures count against an address; over the limit not even a good token is looked at."""
         subject = self._doors.subject_of(request)
-        await self._doors.limits.check(FAILED_SIGN_IN, subject)
-        holder = self._doors.tokens.holder(unverified_token)
-        if holder is not None:
-            return Reader(holder.name, holder.admin, None, Way.TOKEN, may_sign_in=True)
+        # Counted apart: where the proxy's own token is in every request, people must still be able to sign in.
+        counted = subject if known is None else f"{subject} by proxy"
+        try:
+            await self._doors.limits.check(FAILED_SIGN_IN, counted)
+            holder = self._doors.tokens.holder(unverified_token)
+            if holder is not None:
+                return Reader(holder.name, holder.admin, None, Way.TOKEN, may_sign_in=True)
+            await self._doors.limits.take(FAILED_SIGN_IN, counted)
+        except RateLimited:
+            if known is None:
+                raise
         if known is not None:
             return known
-        await self._doors.limits.take(FAILED_SIGN_IN, subject)
         log.info("token_refused", address=subject)
         raise NotSignedIn("the bearer token is not known here", hint=self._how())
 
@@ -122,7 +128,8 @@ class Access:
             return None
         names = request.headers.getlist(self._doors.proxy_header)
         name = names[0].strip() if len(names) == 1 else ""
-        if not name.isprintable() or not 0 < len(name) <= _LONGEST_NAME:
+        # A comma joins the headers of several proxies: nobody can tell whose the first one is.
+        if not name.isprintable() or "," in name or not 0 < len(name) <= _LONGEST_NAME:
             return None
         return Reader(name, way=Way.PROXY, may_sign_in=bool(self._doors.tokens))
 

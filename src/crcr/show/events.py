@@ -61,7 +61,13 @@ def routes(
     feed = Feed(log, wakeups, clock, delay)
     for_admins = Feed(log_for_admins, wakeups, clock) if log_for_admins else feed
     events = Events(
-        feed, for_admins, upstreams=upstreams, clock=clock, stopping=stopping, address_of=address_of, caps=caps
+        feed,
+        for_admins,
+        upstreams=upstreams,
+        clock=clock,
+        stopping=stopping,
+        address_of=address_of,
+        caps=caps,
     )
     return [Route("/api/v1/events", events, methods=["GET"], name="events")]
 

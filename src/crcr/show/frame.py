@@ -38,6 +38,7 @@ class Frame:
         upstreams: tuple[RepoName, ...],
         clock: Clock,
         github_url: str,
+        *,
         public_url: str = "http://127.0.0.1:8000",
     ) -> None:
         self.renderer = renderer

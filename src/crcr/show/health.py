@@ -14,8 +14,9 @@ from crcr.show.port import Pulse
 _NO_CACHE = {"Cache-Control": "no-store"}
 
 
-def routes(pulse: Pulse, *, metrics: Metrics, clock: Clock) -> list[BaseRoute]:
-    probes = Probes(pulse, metrics, clock)
+def routes(pulse: Pulse, *, metrics: Metrics, clock: Clock, is_public: bool = True) -> list[BaseRoute]:
+    """Probes ask without a token; where readers need one, `/readyz` names no upstream."""
+    probes = Probes(pulse, metrics, clock, names=is_public)
     return [
         Route("/healthz", probes.healthz),
         Route("/readyz", probes.readyz),
@@ -24,10 +25,11 @@ def routes(pulse: Pulse, *, metrics: Metrics, clock: Clock) -> list[BaseRoute]:
 
 
 class Probes:
-    def __init__(self, pulse: Pulse, metrics: Metrics, clock: Clock) -> None:
+    def __init__(self, pulse: Pulse, metrics: Metrics, clock: Clock, *, names: bool) -> None:
         self._pulse = pulse
         self._metrics = metrics
         self._clock = clock
+        self._names = names
 
     async def healthz(self, _: Request) -> Response:
         return JSONResponse({"ok": True, "version": __version__}, headers=_NO_CACHE)
@@ -37,13 +39,14 @@ class Probes:
         vitals = await self._pulse.vitals(self._clock.now())
         without = [str(each.upstream) for each in vitals if not each.has_allowlist]
         if without:
+            whose = ", ".join(without) if self._names else f"{len(without)} of {len(vitals)} upstreams"
             raise NoAllowlist(
-                f"no valid allowlist was ever read for {', '.join(without)}",
+                f"no valid allowlist was ever read for {whose}",
                 hint="see CRCR_ALLOWLIST, then run `crcr allowlist refresh`",
             )
         told = [
             {
-                "upstream": str(each.upstream),
+                **({"upstream": str(each.upstream)} if self._names else {}),
                 "waiting": each.waiting,
                 "parked": each.parked,
                 "lag_s": each.lag_s or 0.0,

@@ -27,7 +27,7 @@ def routes(
     delay: LiveDelay | None = None,
 ) -> list[BaseRoute]:
     """All HTML routes, static files and `/api/docs` included. Literal addresses stand before `{org}/{repo}`."""
-    frame = Frame(views, Renderer(), upstreams, clock, github_url.rstrip("/"), public_url)
+    frame = Frame(views, Renderer(), upstreams, clock, github_url.rstrip("/"), public_url=public_url)
     return [
         Route("/", _home),
         Route("/crcr/", _without_slash),

@@ -8,6 +8,7 @@
 
 (() => {
   const { morph } = globalThis.crcr;
+  const SOON_MS = 25;
   const QUIET_MS = 250;
   const LONGEST_MS = 1500;
   const TYPING_MS = 200;
@@ -60,6 +61,7 @@
 
   let over = false;
   let refreshing = false;
+  let began = 0;
   let wanted = false;
   let asked = false;
   let shown = pageOf(location.href);
@@ -80,6 +82,7 @@
     if (over) return;
     if (refreshing || (document.hidden && !asked)) { wanted = true; return; }
     refreshing = true;
+    began = Date.now();
     wanted = false;
     const [at, quiet] = [location.href, asked];
     asked = false;
@@ -114,12 +117,14 @@
   let timer = 0;
   let since = 0;
 
-  // Wait for a quiet moment, but not for ever: a busy relay never is quiet.
+  // The first change after a while shows at once. What follows waits for a quiet moment, but not for ever: a busy
+  // relay never is quiet.
   function changed() {
     const now = Date.now();
     if (!timer) since = now;
     clearTimeout(timer);
-    const wait = Math.max(0, Math.min(QUIET_MS, since + LONGEST_MS - now));
+    const quiet = now - began > LONGEST_MS ? SOON_MS : QUIET_MS;
+    const wait = Math.max(0, Math.min(quiet, since + LONGEST_MS - now));
     timer = setTimeout(() => { timer = 0; refresh(); }, wait);
   }
 

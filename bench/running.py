@@ -1,0 +1,46 @@
+"""Real processes for a run: the stand-in for everything outside, and the relay itself."""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bench.world import World, process
+
+
+@contextmanager
+def running(targets: int, folder: Path) -> Iterator[tuple[World, float]]:
+    """A relay with this many targets, each in its own installation, identified and ready."""
+    folder.mkdir()
+    world = World(folder, targets)
+    with serving(world) as ready_s:
+        wait_until_idle(world, 3 * targets)
+        yield world, ready_s
+
+
+@contextmanager
+def serving(world: World) -> Iterator[float]:
+    """The relay of a world and what is outside of it; yields how long it took to be ready."""
+    environment = world.environment()
+    with process("-m", "bench.outside", str(world.outside)):
+        _wait_for_outside(world)
+        world.ask_outside("/issuer/jwks", json.dumps({"keys": [world.public_jwk()]}).encode())
+        with process("-m", "crcr", "serve", "--port", str(world.relay), environment=environment):
+            yield world.wait_for("/healthz")
+
+
+def _wait_for_outside(world: World) -> None:
+    while True:
+        try:
+            world.ask_outside("/reset")
+        except OSError:
+            time.sleep(0.02)
+        else:
+            return
+
+
+def wait_until_idle(world: World, calls: int) -> None:
+    while world.ask_outside("/arrivals")["calls"] < calls:
+        time.sleep(0.05)
+    time.sleep(0.2)

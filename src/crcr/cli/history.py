@@ -1,0 +1,76 @@
+"""Made-up history in a database: the facts from the simulator's generator, then the sums by the store's own rules."""
+
+import sqlite3
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from sqlalchemy import create_engine
+from sqlalchemy.pool import NullPool
+
+from crcr.cli.printing import console, say
+from crcr.receive.allowlist_yaml import read_allowlist
+from crcr.record.migrate import migrate
+from crcr.record.sums_anew import sum_anew
+from crcr.record.times import to_us
+from crcr.sim.demo_world import ALLOWLIST, BACKENDS, UPSTREAM
+from crcr.sim.history import Filled, Plan, fill
+from crcr.sim.history_backends import Listed
+
+_OF_SUMS = 0.25
+"""Which share of the time goes to the sums."""
+_ENDS_BEFORE = timedelta(minutes=1)
+
+
+def fill_database(path: Path, plan: Plan, progress: Callable[[float], None] = lambda _: None) -> Filled:
+    """Fill a database, made or brought to this release's schema first. It must not be in use, nor hold sums."""
+    migrate(path)
+    connection = sqlite3.connect(path)
+    try:
+        filled = fill(connection, plan, lambda share: progress(share * (1 - _OF_SUMS)))
+    finally:
+        connection.close()
+    engine = create_engine(f"sqlite:///{path}", poolclass=NullPool)
+    with engine.begin() as sums:
+        for pragma in ("cache_size=-500000", "mmap_size=34359738368", "temp_store=MEMORY"):
+            sums.exec_driver_sql(f"PRAGMA {pragma}")
+        for table in ("hours", "job_days"):
+            sums.exec_driver_sql(f"DELETE FROM {table}")  # noqa: S608  our own two
+        sum_anew(sums)
+    engine.dispose()
+    progress(1.0)
+    return filled
+
+
+def fill_demo(
+    folder: Path, *, length: timedelta, jobs_an_hour: int, seed: int, links: str, now: datetime | None = None
+) -> Filled:
+    """Give the demo a past, and say so. All of it is over: the simulated GitHub begins today."""
+    hours = length / timedelta(hours=1)
+    plan = Plan(
+        upstream=UPSTREAM,
+        backends=_demo_backends(),
+        until=to_us((now or datetime.now(UTC)) - _ENDS_BEFORE),
+        days=hours / 24,
+        jobs=int(hours * jobs_an_hour),
+        seed=seed,
+        links=links,
+    )
+    columns = (TextColumn("making history"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console(), transient=True) as bar:
+        task = bar.add_task("", total=1.0)
+        filled = fill_database(folder / "crcr.db", plan, lambda share: bar.update(task, completed=share))
+    say(f"made up {filled.jobs:,} jobs of {filled.pulls:,} pull requests over {hours / 24:g} days")
+    return filled
+
+
+def _demo_backends() -> list[Listed]:
+    allowlist = read_allowlist(ALLOWLIST).allowlist
+    entries = allowlist.entries if allowlist else ()
+    found = []
+    for entry in entries:
+        _, workflow = BACKENDS[entry.name.full_name]
+        names = [name for spec in workflow.jobs for name in spec.names()]
+        found.append(Listed(entry.name.full_name, int(entry.level), names, silent=workflow.behaviour.silent))
+    return found

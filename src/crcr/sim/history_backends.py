@@ -1,0 +1,144 @@
+"""Characters for made-up history: how long each job of a backend takes, how often it fails, when it was broken.
+
+A backend has jobs, a line of runners with its own waiting times, days on which it was not there at all, and
+habits such as cancelling what a newer push made stale. All of it comes from one seeded generator.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+HOUR_US = 3_600_000_000
+DAY_US = 24 * HOUR_US
+Spell = tuple[int, int]
+"""From when to when, in microseconds since 1970."""
+
+_FAILURES = (
+    ("test/test_ops.py", "AssertionError: Tensor-likes are not close! Mismatched elements: 3 / 64 (4.7%)"),
+    ("test/test_nn.py", "RuntimeError: expected scalar type Half but found Float"),
+    ("test/distributed/test_c10d.py", "ConnectionResetError: peer closed during all_reduce"),
+    ("test/test_autograd.py", "RuntimeError: a view was created in no_grad mode and is being modified inplace"),
+    ("test/inductor/test_fusion.py", "LoweringException: AttributeError: 'View' object has no attribute 'layout'"),
+    ("test/test_sparse.py", "OutOfMemoryError: tried to allocate 2.50 GiB; 1.12 GiB is free"),
+    ("test/test_jit.py", "TimeoutError: no output for 1800 s"),
+)  # fmt: skip
+_SUITES = ("ops", "nn", "autograd", "distributed", "inductor", "sparse", "jit", "dynamo")
+_TOOLKITS = ("py3.10", "py3.11", "py3.12", "py3.13")
+_SHARDS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class JobCharacter:
+    name: str
+    typical_s: float
+    spread: float
+    flaky: float
+    """How often it fails for no reason in the change."""
+    broken: tuple[Spell, ...]
+    tests: int
+    file: str
+    message: str
+    builds: bool
+    """Others wait for it, and are skipped when it fails."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackendCharacter:
+    name: str
+    level: int
+    jobs: tuple[JobCharacter, ...]
+    queue_s: float
+    queue_spread: float
+    away: tuple[Spell, ...]
+    """When it answered nothing."""
+    cancels: bool
+    """Stops its run when a newer push makes it stale."""
+    events: frozenset[str]
+    expects: bool
+    """A probe repository: its last job is meant to fail."""
+    device: str
+    workflow: str = ".github/workflows/upstream-ci.yml"
+    workflow_name: str = "Upstream CI"
+
+    @property
+    def key(self) -> str:
+        return self.name.lower()
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """What is known of a backend beforehand: its name, its level, and its jobs or how many there are."""
+
+    name: str
+    level: int
+    jobs: Sequence[str] | int
+    probe: bool = False
+    silent: bool = False
+
+
+def characters(listed: Sequence[Listed], seed: int, spell: Spell) -> tuple[BackendCharacter, ...]:
+    return tuple(_backend(each, random.Random(f"{seed} {each.name}"), spell) for each in listed)
+
+
+def job_names(number: int) -> tuple[str, ...]:
+    """Builds for some toolkits, and numbered shards of their tests, as a matrix makes them."""
+    if number <= 1:
+        return ("build-and-test",)
+    names = ["lint"] if number > 2 else []
+    for place in range(number):
+        toolkit = _TOOLKITS[place % len(_TOOLKITS)] + ("" if place < len(_TOOLKITS) else "-debug")
+        names.append(f"build ({toolkit})")
+        for suite in _SUITES[place % 3 :]:
+            shards = min(_SHARDS, 1 + (number - 1) // 8)
+            names += [f"test-{suite} ({toolkit}, {shard}, {shards})" for shard in range(1, shards + 1)]
+        if len(names) >= number:
+            break
+    return tuple(names[:number])
+
+
+def _backend(listed: Listed, chance: random.Random, spell: Spell) -> BackendCharacter:
+    names = job_names(listed.jobs) if isinstance(listed.jobs, int) else tuple(listed.jobs)
+    temper = chance.choice((0.004, 0.01, 0.02, 0.05))
+    jobs = tuple(_job(name, temper, chance, spell) for name in names)
+    return BackendCharacter(
+        name=listed.name,
+        level=listed.level,
+        jobs=() if listed.level < 2 else jobs,
+        queue_s=chance.choice((8.0, 25.0, 90.0, 400.0)),
+        queue_spread=chance.uniform(0.4, 1.1),
+        away=(spell,) if listed.silent else _spells(chance, spell, every_days=25, hours=(2.0, 30.0)),
+        cancels=chance.random() < 0.4,
+        events=frozenset({"pull_request", "push", "merge_group"} if chance.random() < 0.8 else {"pull_request"}),
+        expects=listed.probe,
+        device=listed.name.rpartition("-")[2],
+    )  # fmt: skip
+
+
+def _job(name: str, temper: float, chance: random.Random, spell: Spell) -> JobCharacter:
+    file, message = chance.choice(_FAILURES)
+    builds = name.startswith("build")
+    return JobCharacter(
+        name=name,
+        typical_s=chance.uniform(300, 2400) if builds else chance.uniform(40, 5400),
+        spread=chance.uniform(0.1, 0.5),
+        flaky=temper * chance.expovariate(1.0) * (0.2 if builds else 1.0),
+        broken=_spells(chance, spell, every_days=60 if builds else 40, hours=(4.0, 120.0)),
+        tests=0 if name == "lint" else chance.randrange(20, 4000),
+        file=file,
+        message=message,
+        builds=builds,
+    )
+
+
+def _spells(
+    chance: random.Random, spell: Spell, *, every_days: int, hours: tuple[float, float]
+) -> tuple[Spell, ...]:
+    found: list[Spell] = []
+    at = spell[0]
+    while True:
+        at += int(chance.expovariate(1 / every_days) * DAY_US)
+        if at >= spell[1]:
+            return tuple(found)
+        end = at + int(chance.uniform(*hours) * HOUR_US)
+        found.append((at, end))
+        at = end

@@ -1,0 +1,171 @@
+"""Made-up history: the same for the same seed, whole in itself, and summed up by the rules of the numbers."""
+# ruff: noqa: S608 - the statements are our own
+
+import hashlib
+import sqlite3
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crcr.cli.history import fill_database
+from crcr.decide.model import Conclusion, JobState
+from crcr.decide.numbers import TIMED, Ended, bucket_of, ended_as
+from crcr.decide.window import kind_of
+from crcr.record.schema_history import EXECUTION, QUEUE
+from crcr.sim.history import Plan, fill
+from crcr.sim.history_backends import Listed
+
+BACKENDS = (
+    Listed("Big/Backend", 4, 12),
+    Listed("org/backend", 3, 5),
+    Listed("org/probe", 2, 3, probe=True),
+    Listed("org/silent", 2, 3, silent=True),
+    Listed("org/told", 1, 3),
+)
+HOUR_US, DAY_US = 3_600_000_000, 86_400_000_000
+UNTIL = 1_785_898_800_000_000
+"""Three in the morning, while the night is being tested."""
+TABLES = ("pulls", "deliveries", "dispatches", "runs", "jobs", "merge_groups", "gates", "hours", "job_days")
+
+
+def make(path: Path, **more: Any) -> sqlite3.Connection:
+    plan = {
+        "upstream": "Torch/torch",
+        "backends": BACKENDS,
+        "until": UNTIL,
+        "days": 12,
+        "jobs": 4_000,
+        **more,
+    }
+    fill_database(path, Plan(**plan))
+    connection = sqlite3.connect(path)
+    connection.row_factory = sqlite3.Row
+    return connection
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> sqlite3.Connection:
+    return make(tmp_path_factory.mktemp("history") / "crcr.db", all_end=False)
+
+
+def digest(connection: sqlite3.Connection) -> str:
+    rows = [tuple(row) for table in TABLES for row in connection.execute(f"SELECT * FROM {table}")]
+    return hashlib.sha256(repr(rows).encode()).hexdigest()
+
+
+def number(connection: sqlite3.Connection, sql: str) -> int:
+    found: int = connection.execute(f"SELECT count(*) FROM {sql}").fetchone()[0]
+    return found
+
+
+def test_the_same_seed_makes_the_same_history_and_another_one_another(tmp_path: Path) -> None:
+    one, same, other = (
+        digest(make(tmp_path / name, seed=seed, jobs=1_500)) for name, seed in (("a", 1), ("b", 1), ("c", 2))
+    )
+    assert one == same
+    assert one != other
+
+
+def test_there_are_about_as_many_jobs_as_were_asked_for(made: sqlite3.Connection) -> None:
+    assert 2_800 < number(made, "jobs") < 5_600
+
+
+def test_every_row_has_the_rows_that_it_speaks_of(made: sqlite3.Connection) -> None:
+    run = "SELECT 1 FROM runs r WHERE r.run_id = j.run_id AND r.downstream = j.downstream AND r.delivery = j.delivery"
+    sent = (
+        "SELECT 1 FROM dispatches d WHERE d.delivery = j.delivery AND d.downstream = j.downstream AND d.state = 'sent'"
+        " AND d.level = j.level AND d.head_sha = j.head_sha AND d.sent_at < j.in_progress_at"
+    )
+    told = "SELECT 1 FROM deliveries v WHERE v.guid = d.delivery AND v.event = d.event AND v.received_at = d.created_at"
+    assert number(made, f"jobs j WHERE NOT EXISTS ({run})") == 0
+    assert number(made, f"jobs j WHERE j.event <> 'nightly' AND NOT EXISTS ({sent})") == 0
+    assert number(made, f"dispatches d WHERE NOT EXISTS ({told})") == 0
+    assert number(made, "jobs WHERE event = 'nightly' AND head_sha <> delivery") == 0
+    assert (
+        number(made, "pulls p WHERE NOT EXISTS (SELECT 1 FROM deliveries v WHERE v.head_sha = p.head_sha)")
+        == 0
+    )
+    assert number(made, "jobs WHERE completed_at < in_progress_at") == 0
+
+
+def test_it_has_of_everything(made: sqlite3.Connection) -> None:
+    events = {row[0] for row in made.execute("SELECT DISTINCT event FROM jobs")}
+    ended = {row[0] for row in made.execute("SELECT DISTINCT ended_as FROM jobs")}
+    assert events == {"pull_request", "push", "merge_group", "nightly"}
+    assert {"success", "failure", "other", "superseded", "earlier"} <= ended
+    assert number(made, "jobs WHERE superseded = 1") > 0
+    assert number(made, "jobs WHERE failed_tests IS NOT NULL") > 0
+    assert number(made, "jobs WHERE state = 'in_progress'") > 0
+    assert number(made, "pulls WHERE is_open = 1") > 0
+    assert number(made, "jobs WHERE downstream IN ('org/silent', 'org/told')") == 0
+
+
+def test_a_past_that_is_over_leaves_nothing_open(tmp_path: Path) -> None:
+    past = make(tmp_path / "over.db", jobs=1_500)
+    assert number(past, "jobs WHERE state = 'in_progress'") == 0
+    assert number(past, f"jobs WHERE completed_at >= {UNTIL}") == 0
+    assert number(past, "pulls WHERE is_open = 1") == 0
+
+
+def test_every_job_stands_where_the_rules_put_it(made: sqlite3.Connection) -> None:
+    later: Counter[tuple[Any, ...]] = Counter()
+    rows = made.execute(
+        "SELECT j.*, d.superseded_at FROM jobs j LEFT JOIN dispatches d USING (delivery, upstream, downstream)"
+    ).fetchall()
+    for row in rows:
+        later[_job(row)] = max(later[_job(row)], row["attempt"])
+    for row in rows:
+        wanted = ended_as(
+            JobState(row["state"]),
+            Conclusion(row["conclusion"]) if row["conclusion"] else None,
+            Conclusion(row["expected"]) if row["expected"] else None,
+            superseded=bool(row["superseded"]) or row["superseded_at"] is not None,
+            earlier=row["attempt"] < later[_job(row)],
+        )
+        assert (row["ended_as"] and Ended(row["ended_as"])) == wanted
+
+
+def test_the_generator_itself_knows_where_a_job_stands(tmp_path: Path, made: sqlite3.Connection) -> None:
+    """So that the sums need not write millions of rows anew."""
+    summed = {row[0]: row[1] for row in made.execute("SELECT ended_as, count(*) FROM jobs GROUP BY 1")}
+    path = tmp_path / "raw.db"
+    make(path, jobs=0, days=0.01).close()
+    raw = sqlite3.connect(path)
+    raw.execute("DELETE FROM jobs")
+    raw.commit()
+    fill(
+        raw, Plan(upstream="Torch/torch", backends=BACKENDS, until=UNTIL, days=12, jobs=4_000, all_end=False)
+    )
+    assert {row[0]: row[1] for row in raw.execute("SELECT ended_as, count(*) FROM jobs GROUP BY 1")} == summed
+
+
+def test_the_sums_hold_every_job_once(made: sqlite3.Connection) -> None:
+    hours: dict[tuple[Any, ...], Counter[str]] = {}
+    days: dict[tuple[Any, ...], Counter[str]] = {}
+    for row in made.execute("SELECT * FROM jobs WHERE ended_as IS NOT NULL"):
+        place = (row["upstream"], row["downstream"], kind_of(row["event"]))
+        hour = hours.setdefault((*place, row["in_progress_at"] // HOUR_US * HOUR_US), Counter())
+        day = (*place, row["in_progress_at"] // DAY_US * DAY_US, row["workflow"], row["job_name"])
+        for each in (hour, days.setdefault(day, Counter())):
+            each[row["ended_as"]] += 1
+        if Ended(row["ended_as"]) in TIMED:
+            hour[QUEUE[bucket_of(row["queue_s"])]] += 1
+            if row["execution_s"] is not None:
+                hour[EXECUTION[bucket_of(row["execution_s"])]] += 1
+    names = (*(each.value for each in Ended), *QUEUE, *EXECUTION)
+    sums = {
+        tuple(row[:4]): Counter({name: row[name] for name in names if row[name]})
+        for row in made.execute("SELECT * FROM hours")
+    }
+    assert {place: each for place, each in sums.items() if each} == hours
+    of_days = {
+        tuple(row[:6]): Counter({each.value: row[each.value] for each in Ended if row[each.value]})
+        for row in made.execute("SELECT * FROM job_days")
+    }
+    assert of_days == days
+
+
+def _job(row: sqlite3.Row) -> tuple[Any, ...]:
+    return tuple(row[name] for name in ("delivery", "downstream", "workflow", "run_id", "job_name"))

@@ -18,7 +18,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._buffer += data
         head, separator, rest = self._buffer.partition(b"\r\n\r\n")
-        if not separator or self._answer is None:
+        if not separator or self._answer is None or self._answer.done():
             return
         length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
         if len(rest) >= length:

@@ -14,6 +14,7 @@ from typing import Any
 import uvicorn
 
 LATENCY_S = 0.1
+_NOTHING: dict[str, Any] = {"total_count": 0, "workflow_runs": [], "jobs": [], "check_runs": []}
 
 
 class Outside:
@@ -65,8 +66,8 @@ class Outside:
             return 201, json.dumps({"token": f"ghs_{self._id(path)}", "expires_at": expires}).encode()
         if path.endswith("/hook/deliveries"):
             return 200, b"[]"
-        if "/actions/runs" in path:
-            return 200, b'{"total_count":0,"workflow_runs":[],"jobs":[]}'
+        if "/actions/runs" in path or path.endswith("/check-runs"):
+            return 200, json.dumps({"id": self._id(path), **_NOTHING}).encode()
         name = "/".join(path.split("/")[2:4])
         owner = {"id": self._id(name.split("/")[0]), "login": name.split("/")[0]}
         return 200, json.dumps({"id": self._id(name), "full_name": name, "owner": owner}).encode()

@@ -8,6 +8,8 @@ from typing import Any
 from bench.client import connect, request, send_all
 from bench.world import World, report, webhook
 
+FIRST_NUMBER = 900_000
+"""Pull requests from here on are those of a run, not of its past."""
 _SETTLED_S = 20
 
 
@@ -17,7 +19,7 @@ class Reporter:
         self._name = name
         self._run = int(time.time() * 1000)
         self._job = 0
-        self.number = 900_000 + self._run % 90_000
+        self.number = FIRST_NUMBER + self._run % 90_000
         self._body, self._headers, self._guid = webhook(self.number)
         self._payload: Any = json.loads(self._body)
 

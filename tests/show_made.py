@@ -86,7 +86,9 @@ def summary(*backends: BackendSummary, **more: Any) -> Summary:
 def metrics(*backends: BackendSummary, **more: Any) -> MetricsView:
     shown = [each for each in backends if each.figures is not None]
     rows = tuple(
-        BackendMetrics(name=each.name, level=each.level, probe=each.probe, figures=each.figures)
+        BackendMetrics(
+            name=each.name, level=each.level, probe=each.probe, figures=each.figures, silent=each.silent
+        )
         for each in shown
         if each.figures is not None
     )

@@ -56,7 +56,7 @@ class World:
     def sum_up(self) -> None:
         """Work out the sums of the jobs and dispatches that are there: rows that go in by hand are in none."""
         with self.engine.begin() as connection:
-            for table in (schema_history.hours, schema_history.job_days):
+            for table in (schema_history.hours, schema_history.days, schema_history.job_days):
                 connection.execute(delete(table).where(table.c.kind != Kind.INGESTED.value))
             sum_anew(connection)
 

@@ -46,15 +46,15 @@ def places(jobs: Iterable[Row], dispatches: Iterable[Row]) -> dict[tuple[Any, ..
     return {job_key(row): _place(row, sent_for[_dispatch_key(row)], newest[_name_key(row)]) for row in rows}
 
 
-def hour_sums(jobs: Iterable[Row], dispatches: Iterable[Row]) -> Sums:
-    """By upstream, backend, kind and hour; only what is not zero."""
+def backend_sums(jobs: Iterable[Row], dispatches: Iterable[Row], width_us: int) -> Sums:
+    """By upstream, backend, kind and hour or day; only what is not zero."""
     rows, sends = list(jobs), list(dispatches)
     where, found = places(rows, sends), _empty()
     for row in rows:
         place, kind = where[job_key(row)], KINDS.get(row["event"])
         if place is None or kind is None:
             continue
-        sums = found[row["upstream"], row["downstream"], kind, _floor(row["in_progress_at"], HOUR_US)]
+        sums = found[row["upstream"], row["downstream"], kind, _floor(row["in_progress_at"], width_us)]
         sums[place] += 1
         if place in DECIDED and row["queue_s"] is not None:
             sums["queue_sum_s"] += row["queue_s"]
@@ -66,7 +66,7 @@ def hour_sums(jobs: Iterable[Row], dispatches: Iterable[Row]) -> Sums:
         kind = KINDS.get(each["event"])
         if each["sent_at"] is None or each["test"] or kind is None:
             continue
-        sums = found[each["upstream"], each["downstream"], kind, _floor(each["sent_at"], HOUR_US)]
+        sums = found[each["upstream"], each["downstream"], kind, _floor(each["sent_at"], width_us)]
         sums["sent"] += 1
         sums["delay_sum_s"] += each["delay_s"]
     return {key: dict(sums) for key, sums in found.items()}

@@ -1,9 +1,11 @@
 """A real Chromium looking at a real relay over HTTP; the clock behind the relay is still moved by hand."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from shutil import which
+from urllib.parse import urlsplit
 
 import pytest
 from playwright.async_api import Browser, Page, async_playwright
@@ -56,7 +58,7 @@ async def site(
     browser: Browser,
     *,
     javascript: bool = True,
-    allowlist: str = ALLOWLIST,
+    allowlist: str | Mapping[str, str] = ALLOWLIST,
     downstreams: tuple[str, ...] = ("org/notified", "org/reporter", "org/silent"),
 ) -> AsyncIterator[Site]:
     async with stage(folder, allowlist, downstreams=downstreams) as it:
@@ -69,3 +71,63 @@ async def site(
             await context.close()
             it.services.stopping.set()
             await server.stop()
+
+
+class Wire:
+    """The way to a site, which can go dead without a word: it stays open and nothing passes."""
+
+    def __init__(self, url: str) -> None:
+        self._far = urlsplit(url)
+        self._passing = asyncio.Event()
+        self._passing.set()
+        self._ends: list[asyncio.StreamWriter] = []
+        self._pumps: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server
+        self.url: str
+
+    def hold(self) -> None:
+        self._passing.clear()
+
+    def let_go(self) -> None:
+        self._passing.set()
+
+    async def open(self) -> None:
+        self._server = await asyncio.start_server(self._joined, "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    async def close(self) -> None:
+        self._server.close()
+        for pump in self._pumps:
+            pump.cancel()
+        await asyncio.gather(*self._pumps, return_exceptions=True)
+        for end in self._ends:
+            end.close()
+        await asyncio.gather(*(end.wait_closed() for end in self._ends), return_exceptions=True)
+
+    async def _joined(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far = await asyncio.open_connection(self._far.hostname, self._far.port)
+        self._ends += [writer, far[1]]
+        for source, sink in ((reader, far[1]), (far[0], writer)):
+            pump = asyncio.create_task(self._pass_on(source, sink))
+            self._pumps.add(pump)
+            pump.add_done_callback(self._pumps.discard)
+
+    async def _pass_on(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        try:
+            while data := await source.read(65_536):
+                await self._passing.wait()
+                sink.write(data)
+                await sink.drain()
+        except OSError:
+            pass  # an end that was closed closes the other
+        sink.close()
+
+
+@asynccontextmanager
+async def wire(url: str) -> AsyncIterator[Wire]:
+    one = Wire(url)
+    await one.open()
+    try:
+        yield one
+    finally:
+        await one.close()

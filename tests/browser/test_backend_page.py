@@ -20,7 +20,7 @@ from crcr.sim.github import JobSpec, Workflow, WorkflowRun
 from crcr.sim.server import Server
 from show_world import UPSTREAM as STORED
 from show_world import World, open_world
-from stage import UPSTREAM
+from stage import RELAY_URL, UPSTREAM
 
 pytestmark = pytest.mark.slow
 
@@ -112,7 +112,7 @@ async def test_a_cell_opens_details_and_the_address_leads_back_to_them(
         assert job_in(page.url) is None
         assert await page.evaluate("window.notReloaded") is True
 
-        await page.goto(deep)
+        await page.goto(deep.replace(RELAY_URL, here.url))
         await expect(panel).to_contain_text("failure")
         await page.locator("#panel-close").click()
         await expect(panel).to_have_count(0)

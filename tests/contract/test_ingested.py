@@ -17,7 +17,7 @@ from crcr.decide.model import Conclusion, JobState, RepoName
 from crcr.decide.numbers import Counted, Ended, LastResult, Tally
 from crcr.decide.upstream import Receipt
 from crcr.decide.views import JobView
-from crcr.decide.views_backend import BackendQuery, JobFigures, JobKey
+from crcr.decide.views_backend import BackendPage, BackendQuery, JobFigures, JobKey
 from crcr.decide.window import Kind, Span, Window
 from crcr.errors import BadRequest
 from crcr.receive.ingest_body import parse_envelope
@@ -25,6 +25,7 @@ from crcr.record.database import Tx
 from crcr.record.ingested import IngestedResults
 from crcr.record.statement import Statement
 from crcr.record.times import to_us
+from crcr.record.views import SqlViews
 from crcr.record.views_figures import ingested_running, read_figures, read_last
 from crcr.record.views_ingested import ingested_job, ingested_matrix
 from crcr.record.views_job import jobs_by_name
@@ -89,11 +90,18 @@ class Hud:
         self, query: BackendQuery = QUERY, since: int = 0
     ) -> list[tuple[dict[str, Any], list[JobView]]]:
         async def unit(tx: Tx) -> list[tuple[dict[str, Any], list[JobView]]]:
-            return await ingested_matrix(
-                tx, query, await who_is_seen(tx, self.stores.allowlists, CORE), since
-            )
+            seen = await who_is_seen(tx, self.stores.allowlists, CORE)
+            return (await ingested_matrix(tx, query, seen, since)).rows
 
         return await self.stores.database.read(unit)
+
+    @property
+    def views(self) -> SqlViews:
+        return SqlViews(self.stores.database, self.stores.allowlists, UPSTREAMS, ingests=True)
+
+    async def page(self, now: datetime = NOW, **asked: Any) -> BackendPage:
+        query = BackendQuery(upstream=CORE, downstream=BACKEND, kind=Kind.INGESTED, **asked)
+        return await self.views.backend(query, now)
 
 
 @pytest.fixture
@@ -406,6 +414,70 @@ async def test_deliveries_are_found_by_author_text_and_result(hud: Hud) -> None:
     assert await found(text="TITLE 2") == ["d-2"]
     assert await found(author="bob", result=Counted.SUCCESS) == ["d-4", "d-2"]
     assert await found(text="nowhere") == []
+
+
+async def test_a_filter_that_looks_through_more_than_a_page_misses_nothing(hud: Hud) -> None:
+    """At most 500 deliveries are looked through at a time."""
+    wanted = {0, 3, 99, 100, 601}
+
+    async def unit(tx: Tx) -> None:
+        for place in range(602):
+            title = "Wanted" if place in wanted else "other"
+            at = to_us(NOW - timedelta(hours=1)) + place // 2
+            await tx.run(_TOLD, delivery=f"d-{place:03d}", title=title, at=at)
+
+    await hud.stores.database.write(unit)
+    found, pages, after = [], 0, None
+    while pages == 0 or after is not None:
+        matrix = (await hud.page(text="wanted", limit=2, after=after)).matrix
+        found += [row.delivery for row in matrix.rows]
+        pages, after = pages + 1, matrix.next
+    assert found == [f"d-{place:03d}" for place in sorted(wanted, reverse=True)]
+    assert (await hud.page(text="nowhere", limit=2)).matrix.searched == 500
+
+
+_TOLD = Statement(
+    text(
+        "INSERT INTO ingested (delivery, downstream, workflow_name, job_name, check_run, upstream, name, origin, rank,"  # noqa: S608
+        " state, event, title, run_id, attempt, seen_at, delivery_at, updated_at, untrusted)"
+        f" VALUES (:delivery, '{BACKEND.key}', 'CI', 'build', '1', '{CORE.key}', '{BACKEND}', '', 1, 'in_progress',"
+        " 'push', :title, '1', 1, :at, :at, :at, x'')"
+    )
+)
+
+
+async def test_failures_are_listed_with_their_first_tests(hud: Hud) -> None:
+    tests = [{"name": f"t{number}", "message": "boom"} for number in range(7)]
+    for place, conclusion in enumerate(("success", "failure", "failure")):
+        told: Report = {"failed_tests": tests if conclusion == "failure" else []}
+        report = a_report(delivery_id=f"d-{place}", conclusion=conclusion, job_name=f"job {place}", **told)
+        await hud.take(report, NOW + timedelta(seconds=place))
+    failures = (await hud.page()).failures
+    assert [each.job_name for each in failures] == ["job 2", "job 1"]
+    assert [test.name for test in failures[0].failed_tests] == ["t0", "t1", "t2", "t3", "t4"]
+    assert failures[0].failed_tests_more == 2
+
+
+async def test_a_badge_goes_by_the_newest_delivery_that_has_results(hud: Hud) -> None:
+    async def state() -> Counted | None:
+        badge = await hud.views.badge(CORE, BACKEND, Kind.INGESTED, Span.WEEK, NOW + timedelta(hours=1))
+        return badge.state
+
+    assert await state() is None
+    for minute, (delivery, conclusion, expected) in enumerate(
+        (
+            ("d-1", "failure", Counted.FAILURE),
+            ("d-2", "skipped", Counted.OTHER),
+            ("d-3", "success", Counted.SUCCESS),
+            ("d-1", "timed_out", Counted.SUCCESS),  # told late, and of the oldest one
+            ("d-3", "failure", Counted.FAILURE),
+        )
+    ):
+        report = a_report(delivery_id=delivery, conclusion=conclusion, job_name=f"job {minute}")
+        await hud.take(report, NOW + timedelta(minutes=minute))
+        assert await state() is expected
+    await hud.take(a_report("in_progress", delivery_id="d-4"), NOW + timedelta(minutes=30))
+    assert await state() is Counted.FAILURE
 
 
 async def test_a_jobs_details_have_its_attempts_and_failed_tests(hud: Hud) -> None:

@@ -37,9 +37,9 @@ T = TypeVar("T")
 GROWING = (
     *("deliveries", "dispatches", "runs", "jobs", "effects", "changes", "audit", "pulls"),
     *("checks", "gates", "waivers", "commands", "recovered", "merge_groups", "approvals"),
-    *("hours", "job_days", "ingested", "levels"),
+    *("hours", "days", "job_days", "ingested", "levels"),
 )
-BY_THE_MILLION = ("dispatches", "runs", "jobs", "hours", "job_days", "ingested")
+BY_THE_MILLION = ("dispatches", "runs", "jobs", "hours", "days", "job_days", "ingested")
 """Of these, all that an upstream or even one delivery of many backends has is too much to walk."""
 FEW = ("ix_dispatches_unsent",)
 """Indexes that hold only what is still to be done."""
@@ -159,10 +159,11 @@ PAGES = (
     "/crcr", "/crcr?range=24h", "/crcr?range=30d&kind=push", "/crcr?kind=nightly", "/crcr?kind=ingested",
     "/crcr/big/backend", "/crcr/big/backend?range=24h", "/crcr/big/backend?kind=push&result=failure",
     "/crcr/big/backend?kind=nightly", "/crcr/big/backend?kind=ingested", "/crcr/big/backend?author=mira-holt&older=1",
-    "/crcr/few/jobs?q=fix", "/crcr/pr/{number}", "/crcr/commit/{sha}", "/crcr/metrics?range=90d", "/crcr/deliveries",
+    "/crcr/few/jobs?q=fix", "/crcr/pr/{number}", "/crcr/commit/{sha}", "/crcr/commit/{night}", "/crcr/metrics?range=90d", "/crcr/deliveries",
     "/crcr/deliveries?number={number}", "/crcr/deliveries?sha={sha}", "/crcr/deliveries/{guid}", "/crcr/waivers",
     "/crcr/audit", "/crcr/search?q=scatter", "/crcr/search?q={sha}", "/crcr/search?q={number}",
     "/crcr/search?q=mira-holt", "/badge/big/backend.svg", "/badge/big/backend.svg?kind=nightly",
+    "/badge/big/backend.svg?kind=ingested",
 )  # fmt: skip
 
 
@@ -171,6 +172,7 @@ async def test_what_a_page_asks_of_a_store_with_a_past_walks_nothing(past: Past,
     path = page.format(
         number=past.value("SELECT number FROM pulls WHERE is_open = 1"),
         sha=past.value("SELECT head_sha FROM pulls WHERE is_open = 1"),
+        night=past.value("SELECT head_sha FROM jobs WHERE event = 'nightly'"),
         guid=past.value("SELECT guid FROM deliveries WHERE event = 'push'"),
     )
     views = SqlViews(cast("Database", past), Lists(), (UPSTREAM,), ingests=True)

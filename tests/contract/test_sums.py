@@ -20,12 +20,24 @@ from crcr.decide.window import Kind, Span, Window
 from crcr.record.sums_anew import sum_anew
 from crcr.record.times import to_us
 from crcr.record.views import SqlViews
-from sums_oracle import day_sums, differences, hour_sums, job_key, places, read_rows, shown, stored_sums
+from sums_oracle import (
+    DAY_US,
+    HOUR_US,
+    backend_sums,
+    day_sums,
+    differences,
+    job_key,
+    places,
+    read_rows,
+    shown,
+    stored_sums,
+)
 from sums_walk import LISTED, Walk
 
 HOURS = ("upstream", "downstream", "kind", "hour_at")
-DAYS = ("upstream", "downstream", "kind", "day_at", "workflow", "job_name")
-TABLES = ("jobs", "dispatches", "hours", "job_days")
+DAYS = ("upstream", "downstream", "kind", "day_at")
+JOB_DAYS = (*DAYS, "workflow", "job_name")
+TABLES = ("jobs", "dispatches", "hours", "days", "job_days")
 STEPS = 150
 
 
@@ -38,9 +50,10 @@ def wrong(rows: dict[str, list[dict[str, Any]]]) -> list[str]:
         for job in jobs
         if job["ended_as"] != placed[job_key(job)]
     ]
-    found += differences(hour_sums(jobs, dispatches), stored_sums(rows["hours"], *HOURS))
-    found += differences(day_sums(jobs, dispatches), stored_sums(rows["job_days"], *DAYS))
-    sums = (*rows["hours"], *rows["job_days"])
+    found += differences(backend_sums(jobs, dispatches, HOUR_US), stored_sums(rows["hours"], *HOURS))
+    found += differences(backend_sums(jobs, dispatches, DAY_US), stored_sums(rows["days"], *DAYS))
+    found += differences(day_sums(jobs, dispatches), stored_sums(rows["job_days"], *JOB_DAYS))
+    sums = (*rows["hours"], *rows["days"], *rows["job_days"])
     found += [
         f"{row} has a negative number" for row in sums if any(_is_negative(each) for each in row.values())
     ]
@@ -67,7 +80,7 @@ async def test_whatever_happens_the_sums_are_what_the_rows_say(
     worked_out = _summed_anew(tmp_path)
     assert wrong(worked_out) == []
     kept = await seen(walk)
-    for table, key in (("hours", HOURS), ("job_days", DAYS)):
+    for table, key in (("hours", HOURS), ("days", DAYS), ("job_days", JOB_DAYS)):
         assert differences(stored_sums(worked_out[table], *key), stored_sums(kept[table], *key)) == []
     assert _names(worked_out["job_days"]) == _names(kept["job_days"])
     await _is_shown(walk, kept)
@@ -110,7 +123,12 @@ def _summed_anew(folder: Path) -> dict[str, list[dict[str, Any]]]:
     target.close()
     engine = create_engine(f"sqlite:///{copy}")
     with engine.begin() as connection:
-        for statement in ("DELETE FROM hours", "DELETE FROM job_days", "UPDATE jobs SET ended_as = NULL"):
+        for statement in (
+            "DELETE FROM hours",
+            "DELETE FROM days",
+            "DELETE FROM job_days",
+            "UPDATE jobs SET ended_as = NULL",
+        ):
             connection.execute(text(statement))
         sum_anew(connection)
     engine.dispose()
@@ -118,7 +136,7 @@ def _summed_anew(folder: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def _names(days: list[dict[str, Any]]) -> dict[tuple[Any, ...], str]:
-    return {tuple(row[name] for name in DAYS): row["workflow_name"] for row in days}
+    return {tuple(row[name] for name in JOB_DAYS): row["workflow_name"] for row in days}
 
 
 async def pushed(stores: Stores) -> tuple[Walk, dict[str, dict[str, Any]]]:

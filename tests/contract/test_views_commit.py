@@ -12,10 +12,12 @@ from crcr.decide.gate import Standing
 from crcr.decide.model import DispatchState, Level
 from crcr.decide.views import Answer
 from crcr.decide.views_commit import (
+    Arrival,
     BackendState,
     CommitBackend,
     CommitView,
     GateShown,
+    MomentKind,
     PullState,
     PullView,
     WaiverState,
@@ -57,6 +59,10 @@ def gating(world: World, delivery: str, downstream: str = "gate/one", **more: An
 
 def backend(view: PullView | CommitView, name: str) -> CommitBackend:
     return next(each for each in view.backends if str(each.name) == name)
+
+
+def arrivals(view: PullView | CommitView) -> list[Arrival]:
+    return [each.arrival for each in view.timeline if each.arrival]
 
 
 async def test_a_pull_request_tells_what_is_known_of_it(world: World) -> None:
@@ -164,6 +170,7 @@ async def test_a_backend_without_jobs_tells_how_far_it_came(
     world.dispatch(world.pull(), "good/backend", **facts)
     shown = backend(await seen(world), "Good/Backend")
     assert shown.state is state
+    assert shown.dispatch is not None
     assert shown.dispatch.answer == (Answer(facts["answer"]) if "answer" in facts else None)
 
 
@@ -239,7 +246,7 @@ async def test_what_is_not_public_is_nowhere_and_the_gate_says_only_that_there_i
         assert view.gate is not None
         assert (view.gate.state, view.gate.title, view.gate.whole) == (GateShown.FAILED, None, False)
         assert [one.rows for one in view.gate.subjects] == [()]
-        assert (view.backends, view.waivers, view.timeline[0].dispatches) == ((), (), ())
+        assert (view.backends, view.waivers, [each.dispatches for each in arrivals(view)]) == ((), (), [()])
         assert [(each.name, each.title) for each in view.checks] == [("crcr/gate", None)]
         assert not any(word in repr(view).lower() for word in ("gate/one", "gate/two", "secret", "bob"))
     page = await world.views.waivers(UPSTREAM, world.clock.now(), after=None, limit=5)
@@ -305,10 +312,47 @@ async def test_the_timeline_counts_dispatches_and_marks_older_heads(world: World
     world.dispatch(new, "good/backend")
     world.dispatch(new, "listen/only", level=1)
     gating(world, new, state="left_out", sent_at=None)
-    timeline = (await seen(world)).timeline
-    assert [(each.guid, each.superseded) for each in timeline] == [(new, False), (old, True)]
-    counts = {count.state: count.number for count in timeline[0].dispatches}
+    told = arrivals(await seen(world))
+    assert [(each.guid, each.superseded) for each in told] == [(new, False), (old, True)]
+    counts = {count.state: count.number for count in told[0].dispatches}
     assert counts == {DispatchState.SENT: 2, DispatchState.LEFT_OUT: 1}
+
+
+async def test_the_timeline_goes_from_the_webhook_to_the_results(world: World) -> None:
+    delivery = world.pull()
+    world.dispatch(delivery, "good/backend", hours_ago=1.9)
+    gating(world, delivery, hours_ago=1.8)
+    world.job(delivery, "success", hours_ago=1.7)
+    world.job(delivery, "success", job_name="longest", hours_ago=1.6)
+    silent = {"state": "timed_out", "swept_at": world.ago(hours=1)}
+    world.job(delivery, None, downstream="gate/one", level=4, hours_ago=1.65, **silent)
+    world.waiver()
+    world.check("crcr/gate", conclusion="failure", published_at=world.ago(minutes=50))
+    now = world.clock.now()
+    assert [
+        (each.kind, each.subject, round((now - each.at) / timedelta(hours=1), 2))
+        for each in (await seen(world)).timeline
+    ] == [
+        (MomentKind.WAIVED, "Gate/One", 0.5),
+        (MomentKind.PUBLISHED, None, 0.83),
+        (MomentKind.ENDED, "Gate/One", 1.0),
+        (MomentKind.ENDED, "Good/Backend", 1.5),
+        (MomentKind.STARTED, "Good/Backend", 1.7),
+        (MomentKind.LAST_SENT, None, 1.8),
+        (MomentKind.FIRST_SENT, None, 1.9),
+        (MomentKind.ARRIVED, None, 2.0),
+    ]
+
+
+async def test_a_job_too_many_for_the_page_is_still_in_the_timeline(world: World) -> None:
+    delivery = world.pull()
+    world.dispatch(delivery, "good/backend")
+    for number in range(201):
+        world.job(delivery, job_name=f"job {number:03d}", hours_ago=1.5 - number / 1000)
+    shown = backend(await seen(world), "Good/Backend")
+    assert shown.jobs_left_out == 1
+    assert shown.spell.ended_at is not None
+    assert shown.spell.ended_at > max(job.completed_at for job in shown.jobs if job.completed_at)
 
 
 async def test_a_check_is_shown_once_as_its_newest_round(world: World) -> None:
@@ -349,11 +393,75 @@ async def test_a_commit_of_a_push_has_its_backends(world: World) -> None:
     assert backend(view, "Good/Backend").state is BackendState.FAILED
 
 
+def nightly(world: World, conclusion: str | None = "success", **more: Any) -> None:
+    """A nightly run's job as its backend reports it, about a commit and without a dispatch."""
+    told = {"event": "nightly", "number": None, "head_sha": "e" * 40, **more}
+    world.job(told.pop("delivery", told["head_sha"]), conclusion, **told)
+
+
+async def test_a_nightly_commit_has_who_reported_about_it(world: World) -> None:
+    tests = '[{"name":"t","file":null,"message":"m"}]'
+    nightly(world, "failure", attempt=1)
+    nightly(world, "failure", attempt=2, failed_tests=tests)
+    nightly(world, job_name="lint")
+    nightly(world, "failure", run_id="0", superseded=1)
+    nightly(world, downstream="gate/one", level=4, event="periodic")
+    nightly(world, "failure", downstream="listen/only", level=1)
+    view = await commit(world, "e" * 40)
+    assert (view.event, view.ref, view.numbers, view.gate) == ("periodic", None, (), None)
+    gate, good = view.backends
+    assert (str(gate.name), gate.event, gate.level, gate.state) == (
+        *("Gate/One", "periodic", Level.L4),
+        BackendState.PASSED,
+    )
+    assert (good.dispatch, good.delivery, good.state) == (None, "e" * 40, BackendState.FAILED)
+    assert [(job.job_name, job.attempt) for job in good.jobs] == [("build", 2), ("lint", 1)]
+    assert [test.name for test in good.jobs[0].failed_tests] == ["t"]
+    assert {each.kind for each in view.timeline} == {MomentKind.STARTED, MomentKind.ENDED}
+
+
+async def test_a_pushed_commit_has_its_nightly_results_too(world: World) -> None:
+    delivery = world.delivery(number=None, head_sha="e" * 40, ref="refs/heads/main")
+    world.dispatch(delivery, "good/backend", event="push", action=None, number=None)
+    world.job(delivery, event="push")
+    nightly(world, "failure")
+    view = await commit(world, "e" * 40)
+    assert view.event == "push"
+    assert [(each.event, each.dispatch is None, each.state) for each in view.backends] == [
+        ("push", False, BackendState.PASSED),
+        ("nightly", True, BackendState.FAILED),
+    ]
+
+
+async def test_a_nightly_that_goes_by_another_name_is_found_by_it(world: World) -> None:
+    nightly(world, delivery="night 7")
+    [shown] = (await commit(world, "e" * 40, delivery="night 7")).backends
+    assert shown.delivery == "night 7"
+    for sha, name in (("e" * 40, None), ("d" * 40, "night 7")):
+        with pytest.raises(NotFound):
+            await commit(world, sha, delivery=name)
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        {"downstream": "left/list"},
+        {"downstream": "listen/only", "level": 1},
+        {"upstream": OTHER.key},
+        {"event": "push"},
+    ],
+)
+async def test_a_nightly_of_nobody_to_be_seen_is_not_found(world: World, hidden: dict[str, Any]) -> None:
+    nightly(world, **hidden)
+    with pytest.raises(NotFound):
+        await commit(world, "e" * 40)
+
+
 async def test_an_old_commit_is_found_by_its_sha_and_by_a_delivery_of_it(world: World) -> None:
     old = world.delivery(head_sha="0" * 40, hours_ago=50)
     world.pull()
-    assert (await commit(world, "0" * 40, delivery=old)).timeline[0].guid == old
-    assert (await commit(world, "0" * 40)).timeline[0].guid == old
+    assert arrivals(await commit(world, "0" * 40, delivery=old))[0].guid == old
+    assert arrivals(await commit(world, "0" * 40))[0].guid == old
     with pytest.raises(NotFound):
         await commit(world, "9" * 40, delivery=old)
 

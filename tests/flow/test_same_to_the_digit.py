@@ -39,7 +39,7 @@ class Wanted:
         """As every page writes it: rounded down to a tenth, by whole numbers."""
         if self.rate is None:
             return "—"
-        return f"{1000 * self.success // (self.success + self.failure) / 10:g} %"
+        return f"{1000 * self.success // (self.success + self.failure) / 10:.1f} %"
 
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -167,6 +167,19 @@ async def test_unknown_addresses_are_told_as_pages_to_who_reads_pages(tmp_path: 
         assert (await me.get("/api/v1/nowhere")).json()["error"]["code"] == "not_found"
 
 
+BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,*/*;q=0.8"
+
+
+@pytest.mark.parametrize("path", ["/crcr/x", "/crcr/a/b/c", "/crcr/onboarding", "/crcr/no/such"])
+async def test_whoever_takes_anything_gets_a_page_where_pages_are(tmp_path: Path, path: str) -> None:
+    async with tokened(tmp_path, "public") as it, visitor(it) as me:
+        for accept in (BROWSER, "*/*", "TEXT/HTML"):
+            answer = await me.get(path, accept=accept)
+            assert answer.status_code == 404
+            assert answer.headers["content-type"].startswith("text/html"), accept
+            assert "<h1>Not found</h1>" in answer.text
+
+
 async def test_live_updates_need_the_session_too(tmp_path: Path) -> None:
     async with tokened(tmp_path, "token") as it, visitor(it) as me:
         assert (await me.get("/api/v1/events", accept="text/event-stream")).status_code == 401

@@ -93,9 +93,9 @@ def parsed(content: bytes) -> tuple[list[str], list[str], str]:
     ("seen", "message", "colour"),
     [
         (view(), "passing · 98.7 %", GREEN),
-        (view(Counted.FAILURE, success=61, failure=39), "failing · 61 %", "#cf222e"),
+        (view(Counted.FAILURE, success=61, failure=39), "failing · 61.0 %", "#cf222e"),
         (view(Counted.SUCCESS, success=9_999, failure=1), "passing · 99.9 %", GREEN),
-        (view(Counted.RUNNING, success=1), "running · 100 %", "#0969da"),
+        (view(Counted.RUNNING, success=1), "running · 100.0 %", "#0969da"),
         (view(Counted.OTHER, other=3), "inconclusive", "#57606a"),
         (view(None, running=2), "no results", "#57606a"),
         (view(Counted.SUCCESS, other=1), "no results", "#57606a"),

@@ -162,7 +162,7 @@ def test_figures_become_all_their_charts() -> None:
 def test_a_strip_says_in_words_what_it_shows() -> None:
     page = Page(strip((Tally(), Tally(success=1, failure=1), Tally(success=4)), "14d"))
     label = page.attributes("aria-label")[0]
-    assert label == "Pass rate over 14d in 3 parts: lowest 50 %, latest 100 %, 1 without results"
+    assert label == "Pass rate over 14d in 3 parts: lowest 50.0 %, latest 100.0 %, 1 without results"
     assert page.attributes("class").count("part-none") == 1
     nothing = strip((Tally(),) * 14, "14d")
     assert "part-ok" not in nothing

@@ -61,6 +61,46 @@ async def test_a_backend_has_its_matrix(world: World, client: httpx.AsyncClient)
     assert page["failures"][0]["artifact_url"] == "https://a.example/x"
 
 
+@pytest.mark.parametrize(
+    ("query", "names"),
+    [
+        ("", ["flaky/backend", "Good/Backend", "quiet/backend", "listen/only"]),
+        ("?q=BACK&sort=-name", ["quiet/backend", "Good/Backend", "flaky/backend"]),
+        ("?q=910b", ["Good/Backend"]),
+        ("?level=L1", ["listen/only"]),
+        ("?sort=-rate&level=L2", ["Good/Backend", "flaky/backend", "quiet/backend"]),
+        ("?q=nobody", []),
+    ],
+)
+async def test_the_summary_is_narrowed_and_sorted_as_its_page_is(
+    world: World, client: httpx.AsyncClient, query: str, names: list[str]
+) -> None:
+    delivery = world.delivery()
+    for name, conclusion in (("good/backend", "success"), ("flaky/backend", "failure")):
+        world.dispatch(delivery, name)
+        world.job(delivery, conclusion, downstream=name)
+    world.sum_up()
+    answer = (await client.get(f"/api/v1/summary{query}")).json()
+    assert [each["name"] for each in answer["backends"]] == names
+    assert answer["tally"]["success"] == answer["tally"]["failure"] == 1, "of everybody, as on the page"
+    lines = [*csv.DictReader(io.StringIO((await client.get(f"/api/v1/summary.csv{query}")).text))]
+    assert [each["name"] for each in lines] == names
+
+
+async def test_the_metrics_of_one_backend_are_to_be_had_alone(
+    world: World, client: httpx.AsyncClient
+) -> None:
+    one = (await client.get("/api/v1/metrics?backend=Good/backend")).json()
+    assert [each["name"] for each in one["backends"]] == ["Good/Backend"]
+    assert [each["silent"] for each in one["backends"]] == [False]
+    lines = [
+        *csv.DictReader(io.StringIO((await client.get("/api/v1/metrics.csv?backend=good/backend")).text))
+    ]
+    assert {each["name"] for each in lines} == {"", "Good/Backend"}
+    for path in ("metrics", "metrics.csv"):
+        assert (await client.get(f"/api/v1/{path}?backend=no/such")).status_code == 404
+
+
 async def test_lists_are_read_to_their_end_by_cursor(world: World, client: httpx.AsyncClient) -> None:
     for number in range(5):
         world.job(world.delivery(), job_name=f"job {number}")
@@ -127,6 +167,8 @@ async def test_effects_and_allowlist_are_told(world: World, client: httpx.AsyncC
         ("pulls/7x", 400, "bad_request"),
         ("commits/abc", 400, "bad_request"),
         ("summary?kind=all", 400, "bad_request"),
+        ("summary?sort=colour", 400, "bad_request"),
+        ("summary.csv?level=L5", 400, "bad_request"),
         ("summary.csv?range=1y", 400, "bad_request"),
         ("summary.csv?upstream=a/b", 404, "not_found"),
         ("nothing", 404, "not_found"),

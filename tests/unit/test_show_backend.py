@@ -48,9 +48,10 @@ from crcr.decide.views_backend import (
 from crcr.decide.window import Kind, Span
 from crcr.errors import NotFound
 from crcr.show import pages
+from crcr.show.head_names import ROOM, shortened
 from crcr.show.job_links import token_of_job
 from crcr.show.pages_backend import in_order, kept
-from crcr.show.panels import facts
+from crcr.show.panels import facts, run_and_job
 from crcr.show.reader import Reader, Way
 from show_reading import HOSTILE, Page, inert
 
@@ -389,7 +390,7 @@ async def test_the_numbers_are_those_of_the_figures() -> None:
         figures(Tally(success=6, failure=2, other=3, timed_out=1)), running=4, left_out=LeftOut(5, 1)
     )
     text = re.sub(r"<[^>]+>", "\n", await get(a_page(summary=a_summary(figures=figured, sent=9))))
-    for said in ("75 %", "6 of 8 jobs", "1 timeout among them", "3 other", "1m", "10m", "P50", "P95"):
+    for said in ("75.0 %", "6 of 8 jobs", "1 timeout among them", "3 other", "1m", "10m", "P50", "P95"):
         assert said in text, said
     flat = " ".join(text.split())
     assert "5 results of older commits or runs, 1 earlier attempt" in flat
@@ -399,7 +400,7 @@ async def test_the_numbers_are_those_of_the_figures() -> None:
 async def test_no_results_are_never_a_rate() -> None:
     text = await get(a_page(summary=a_summary(figures=figures()), jobs=()))
     assert "no results in 14d" in text
-    assert "100 %" not in re.sub(r"<svg.*?</svg>", "", text, flags=re.DOTALL)
+    assert "100.0 %" not in re.sub(r"<svg.*?</svg>", "", text, flags=re.DOTALL)
 
 
 async def test_the_trends_are_pictures_with_values() -> None:
@@ -537,8 +538,8 @@ async def test_the_panel_says_everything_about_a_job(alone: bool) -> None:
             "attempt 1",
             "#7 Fuse it",
             "by ada",
-            "30 s",
-            "1 h",
+            "30s",
+            "1h",
         ),
         *(
             "3 passed",
@@ -706,3 +707,90 @@ async def test_a_row_is_not_green_while_jobs_are_left_out() -> None:
         text = await get(a_page(a_matrix(("build",), row, columns_left_out=left_out)))
         assert Grid(text).state() == "O1 passed"
         assert f'class="chip {tone}"' in text.partition('id="row-')[2].partition("</tr>")[0]
+
+
+async def test_the_legend_has_every_letter_once() -> None:
+    text = await get(a_page(a_matrix(("build",), a_row(a_job_view()))))
+    legend = text.partition('<p class="legend"')[2].partition("</p>")[0]
+    said = re.findall(r'<b aria-hidden="true">(.)</b><span class="word">([^<]+)<', legend)
+    letters = [letter for letter, _ in said]
+    assert sorted(letters) == sorted(set(letters))
+    assert {("Q", "waiting"), ("T", "timed out or silent"), ("X", "failed or no conclusion")} <= set(said)
+
+
+PLATFORM = "linux-jammy-py3.10-clang12-openreg / "
+
+
+async def test_long_heads_keep_the_end_that_tells_them_apart() -> None:
+    names = (f"{PLATFORM}build", f"{PLATFORM}test (default, eager)", f"{PLATFORM}test (distributed)")
+    grid = Grid(await get(a_page(a_matrix(names, a_row(*[a_job_view("success", name) for name in names])))))
+    assert grid.names == ["…build", "…test (default, eager)", "…test (distributed)"]
+    assert [cell["title"] for cell in grid.rows[1] if "job" in cell["class"]] == [*names]
+
+
+@pytest.mark.parametrize(
+    ("names", "heads"),
+    [
+        (["build", "test"], ["build", "test"]),
+        ([], []),
+        ([PLATFORM + "build"], ["linux-jammy-…clang12-openreg / build"]),
+        (["build", PLATFORM + "a test"], ["build", "linux-jammy-…lang12-openreg / a test"]),
+        ([PLATFORM + "x", PLATFORM + "x"], ["linux-jammy-….10-clang12-openreg / x"] * 2),
+        (["a" * 50 + "1", "a" * 50 + "2"], [f"{'a' * 12}…{'a' * 22}{each}" for each in "12"]),
+    ],
+)
+def test_a_head_that_does_not_fit_loses_its_middle(names: list[str], heads: list[str]) -> None:
+    assert shortened(names) == heads
+    assert all(len(head) <= ROOM for head in shortened(names))
+
+
+async def test_the_last_workflow_may_use_the_room_beside_its_columns() -> None:
+    text = await get(a_page(a_matrix(("build",), a_row(a_job_view()))))
+    assert re.search(r'<th scope="colgroup" colspan="2" class="flow"', text)
+    assert text.count('<th class="fill"></th>') == 1
+
+
+async def test_acts_stand_in_a_block_that_may_hold_forms() -> None:
+    text = await get(a_page(summary=a_summary(parked=2)), admin=True)
+    assert '<div class="acts">' in text
+    assert '<p class="acts">' not in text
+
+
+async def test_the_level_is_told_by_its_day() -> None:
+    for at, said in ((NOW - timedelta(hours=9), ""), (NOW - timedelta(days=9), f", {NOW.year - 1}")):
+        text = await get(a_page(levels=(LevelChange(at, Level.L2, 3),)))
+        (day,) = set(re.findall(r'<span class="day" title="([^"]+)">([^<]+)</span>', text))
+        assert day == (f"{at:%Y-%m-%d %H:%M:%S} UTC", f"{at:%b} {at.day}{said}")
+
+
+async def test_nothing_sent_is_said_only_where_something_could_be() -> None:
+    page = a_page(summary=a_summary(sent=0))
+    assert "<h2>Sent</h2>" in await get(page)
+    assert "<h2>Sent</h2>" not in await get(page, "?kind=nightly")
+
+
+@pytest.mark.parametrize(
+    ("url", "run", "job"),
+    [
+        ("https://g.test/a/b/actions/runs/5/job/9", "https://g.test/a/b/actions/runs/5", True),
+        ("https://g.test/a/b/actions/runs/5/attempts/2/job/9", "https://g.test/a/b/actions/runs/5/attempts/2", True),
+        ("https://g.test/a/b/actions/runs/5", "https://g.test/a/b/actions/runs/5", False),
+        ("https://ci.example/run", "https://ci.example/run", False),
+        ("javascript:/actions/runs/5/job/9", "javascript:/actions/runs/5/job/9", False),
+        (None, None, False),
+    ],
+)  # fmt: skip
+def test_the_address_of_a_job_tells_that_of_its_run(url: str | None, run: str | None, job: bool) -> None:
+    assert run_and_job(url) == (run, url if job else None)
+
+
+async def test_the_panel_links_run_job_and_artifact_and_shows_exact_times() -> None:
+    job = replace(DETAILED, url="https://github.com/a/b/actions/runs/10/job/4")
+    text = await get(a_page(), f"?job={token_of_job(job)}&fragment=panel", a_detail(job))
+    links = re.findall(r'<a href="(https://[^"]+)"[^>]*>([^<]+)</a>', text)
+    assert links == [
+        ("https://github.com/a/b/actions/runs/10", "run 10"),
+        ("https://github.com/a/b/actions/runs/10/job/4", "job"),
+        ("https://ci.example/artifact", "artifact"),
+    ]
+    assert f"{job.started_at:%Y-%m-%d %H:%M:%S} UTC</small>" in text

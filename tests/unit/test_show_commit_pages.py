@@ -1,6 +1,7 @@
 """The pages of a pull request and of a commit as a browser gets them, and the same as JSON."""
 
 import json
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -210,10 +211,12 @@ async def test_the_api_has_the_same(world: World, browser: httpx.AsyncClient) ->
     assert (first["state"], first["jobs"][0]["verification"]) == ("failed", "disputed")
     assert first["jobs"][0]["url"] is None
     assert {each["dispatch"]["answer"] for each in pull["backends"]} == {None, "unreported"}
-    assert pull["timeline"][1]["dispatches"] == [
-        {"state": "held", "number": 1},
-        {"state": "sent", "number": 3},
+    assert [each["arrival"]["dispatches"] for each in pull["timeline"] if each["arrival"]] == [
+        [],
+        [{"state": "held", "number": 1}, {"state": "sent", "number": 3}],
     ]
+    sent = next(each for each in pull["timeline"] if each["kind"] == "last dispatch sent")
+    assert (sent["number"], sent["event"], sent["subject"]) == (3, "pull_request", None)
     commit = (await browser.get(f"/api/v1/commits/{GROUP.upper()}")).json()
     assert (commit["head_sha"], commit["group"]["numbers"]) == (GROUP, [7, 9])
 
@@ -289,7 +292,10 @@ async def test_too_many_jobs_are_cut_and_say_where_the_rest_is(
     for number in range(203):
         world.job(delivery, job_name=f"job {number}")
     text = (await browser.get("/crcr/pr/7")).text
-    assert "3 more jobs do not fit here" in text
+    assert f'<a href="/crcr/Good/Backend?q={"f" * 12}">191 more</a>' in text
+    world.job(delivery, "failure", job_name="worse")
+    text = (await browser.get("/crcr/pr/7")).text
+    assert "4 more jobs do not fit here" in text
     assert f"delivery={delivery}" in text
 
 
@@ -356,6 +362,43 @@ async def test_like_failures_of_several_backends_stand_first(
     assert text.index('id="alike"') < text.index('class="unit"')
 
 
+async def test_the_timeline_tells_of_results_the_gate_and_waivers(
+    world: World, browser: httpx.AsyncClient
+) -> None:
+    delivery = world.pull(is_open=0, merged=1)
+    for name in ("good/backend", "gate/one"):
+        world.dispatch(delivery, name)
+        world.job(delivery, "failure" if name == "gate/one" else "success", downstream=name)
+    world.waiver(job="build", used_at=world.ago(minutes=2))
+    world.check("crcr/gate")
+    world.delivery(action="closed", head_sha=HEAD, hours_ago=0.01)
+    text = (await browser.get("/crcr/pr/7")).text
+    part = text[text.index('id="timeline"') :].replace("<", " <")
+    timeline = " ".join(Markup(part).striptags().split())  # noqa: S704
+    told = (
+        *("merged", "gate published O passed", "waiver used gate/one build by mia", "waiver given gate/one"),
+        *("backend ended gate/one X failed", "backend ended Good/Backend O passed", "first job started"),
+        *("last of 2 dispatches sent", "first of 2 dispatches sent", "synchronize"),
+    )
+    places = [timeline.index(each) for each in told if "ended" not in each]
+    assert places == sorted(places)
+    assert all(each in timeline for each in told)
+
+
+async def test_a_nightly_commit_has_a_page(world: World, browser: httpx.AsyncClient) -> None:
+    world.job(GROUP, "failure", event="nightly", number=None, head_sha=GROUP, url="https://ci.test/1")
+    text = (await browser.get(f"/crcr/commit/{GROUP}")).text
+    for said in ("nightly", "Good/Backend", "failed", "started", "backend ended"):
+        assert said in text, said
+    assert "No backend has been told" not in text
+    api = (await browser.get(f"/api/v1/commits/{GROUP}")).json()
+    [backend] = api["backends"]
+    assert (api["event"], backend["dispatch"], backend["event"]) == ("nightly", None, "nightly")
+    csv = (await browser.get(f"/api/v1/commits/{GROUP}.csv")).text.splitlines()
+    assert len(csv) == 2
+    assert csv[1].startswith("Good/Backend,")
+
+
 async def test_older_commits_stand_behind_a_switch(world: World, browser: httpx.AsyncClient) -> None:
     world.pull()
     world.delivery(number=7, head_sha="b" * 40, hours_ago=5)
@@ -366,3 +409,65 @@ async def test_older_commits_stand_behind_a_switch(world: World, browser: httpx.
     assert switch == ["/crcr/pr/7?older=1#timeline"]
     shown = Page((await browser.get("/crcr/pr/7?older=1")).text)
     assert [href for href in shown.attributes("href") if href.startswith(f"/crcr/commit/{'b' * 40}")]
+
+
+async def test_who_passed_or_need_not_is_folded_into_one_line(
+    world: World, browser: httpx.AsyncClient
+) -> None:
+    names = [f"many/b{number:02d}" for number in range(40)]
+    world.allowlist("L1: [listen/only]\nL2:\n" + "".join(f"  - {name}\n" for name in names), version=2)
+    delivery = world.pull()
+    world.dispatch(delivery, "listen/only", level=1)
+    for place, name in enumerate(names):
+        world.dispatch(delivery, name)
+        world.job(delivery, "failure" if place == 3 else None if place == 4 else "success", downstream=name)
+    text = (await browser.get("/crcr/pr/7")).text
+    assert len(re.findall(r'<section class="unit"', text)) == 2
+    folded = text.partition('<details class="failure folded" id="folded-now">')[2].partition("</details>")[0]
+    assert [" ".join(each.split()) for each in re.findall(r'"word">([^<]+)<', folded)] == [
+        "38 passed",
+        "1 notified",
+    ]
+    links = Page(folded).attributes("href")
+    assert {"/crcr/many/b00", "/crcr/listen/only"} <= set(links)
+    assert "/crcr/many/b03" not in links
+    assert len([link for link in links if "job=" in link]) == 38
+
+
+async def test_a_few_that_passed_stand_open(world: World, browser: httpx.AsyncClient) -> None:
+    delivery = world.pull()
+    world.dispatch(delivery, "good/backend")
+    world.job(delivery)
+    text = (await browser.get("/crcr/pr/7")).text
+    assert '<details class="failure folded" id="folded-now" open>' in text
+
+
+@pytest.mark.parametrize(("state", "look"), [("failed", "bad"), ("pending", "wait"), ("passed", "wait")])
+async def test_a_merge_group_that_failed_is_red(
+    world: World, browser: httpx.AsyncClient, state: str, look: str
+) -> None:
+    world.pull()
+    world.group(GROUP)
+    world.gate(GROUP, state)
+    text = (await browser.get("/crcr/pr/7")).text
+    assert f'<section class="note {look}"><h2>In a merge group' in text
+
+
+async def test_both_pages_lead_to_their_data_from_the_foot(world: World, browser: httpx.AsyncClient) -> None:
+    fill(world)
+    for path, api_path in (("/crcr/pr/7", "pulls/7"), (f"/crcr/commit/{HEAD}?delivery=x", f"commits/{HEAD}")):
+        foot = (await browser.get(path)).text.partition('<span id="formats">')[2].partition("</span>")[0]
+        query = "?delivery=x" if "?" in path else ""
+        assert Page(foot).attributes("href") == [
+            f"/api/v1/{api_path}{query}",
+            f"/api/v1/{api_path}.csv{query}",
+        ]
+        for link in Page(foot).attributes("href"):
+            assert (await browser.get(link)).status_code == 200
+
+
+@pytest.mark.parametrize("digits", ["abcdef1", "ABCDEF12", "a" * 39])
+async def test_a_part_of_a_commit_leads_to_the_search(browser: httpx.AsyncClient, digits: str) -> None:
+    answer = await browser.get(f"/crcr/commit/{digits}?upstream=other/upstream")
+    place = f"/crcr/search?q={digits.lower()}&upstream=other/upstream"
+    assert (answer.status_code, answer.headers["location"]) == (303, place)

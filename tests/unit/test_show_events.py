@@ -198,6 +198,9 @@ async def test_streams_are_capped_per_address_and_in_all(live: Live) -> None:
         assert ids(await reader.next()) == [1]
 
 
+BEAT = "event: beat\ndata: {}\n\n"
+
+
 async def test_a_quiet_stream_beats_its_heart(live: Live) -> None:
     async with live.reader() as reader:
         for _ in range(2):
@@ -205,7 +208,31 @@ async def test_a_quiet_stream_beats_its_heart(live: Live) -> None:
                 await all_quiet(live)
                 live.world.clock.advance(HEARTBEAT_S)
                 await settle()
-            assert (await reader.next()).startswith(":")
+            assert await reader.next() == BEAT
+
+
+async def test_what_a_reader_is_not_told_of_does_not_hold_back_its_heartbeat(live: Live) -> None:
+    async with live.reader(f"upstream={UPSTREAM}") as reader:
+        for _ in range(4):
+            await all_quiet(live)
+            live.world.clock.advance(HEARTBEAT_S / 3)
+            live.change(upstream=OTHER.key)
+            await settle()
+        assert await reader.next() == BEAT
+
+
+async def test_a_heartbeat_leaves_the_readers_place_alone(live: Live) -> None:
+    async with live.reader() as reader:
+        live.change()
+        assert ids(await reader.next()) == [1]
+        await all_quiet(live)
+        live.world.clock.advance(HEARTBEAT_S)
+        assert ids(await reader.next()) == []
+
+
+def test_an_office_behind_one_address_has_room() -> None:
+    assert Caps().per_address == 50
+    assert Caps().in_total == 500
 
 
 async def test_streams_end_when_the_relay_stops(live: Live) -> None:

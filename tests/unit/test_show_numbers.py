@@ -10,12 +10,13 @@ from starlette.applications import Starlette
 
 from clock import ManualClock
 from crcr.decide.allowlist import Problem
-from crcr.decide.model import Level
-from crcr.decide.numbers import Tally
+from crcr.decide.model import Conclusion, JobState, Level
+from crcr.decide.numbers import Counted, LastResult, Tally
 from crcr.decide.views import AllowlistState, Summary
 from crcr.decide.window import Kind, Span
 from crcr.show import pages
-from show_made import NOW, UPSTREAM, MadeViews, backend, crowd, every_state, figures, health, summary
+from crcr.show.status import LATE_S
+from show_made import NOW, UPSTREAM, MadeViews, backend, crowd, every_state, figures, health, last, summary
 from show_reading import HOSTILE, Page, inert
 
 
@@ -71,7 +72,7 @@ async def test_fault_42_a_backend_that_sent_nothing_is_never_green() -> None:
         shown = row(text, name)
         assert "part-ok" not in shown
         assert 'class="chip ok"' not in shown
-        assert "100 %" not in shown
+        assert "100.0 %" not in shown
 
 
 async def test_a_stale_probe_is_a_warning_and_no_probe_is_in_the_totals() -> None:
@@ -235,3 +236,65 @@ async def test_pages_of_all_backends_listen_for_everything(path: str) -> None:
     page = Page(await read(crowd(2), path))
     assert page.attributes("data-events") == ["/api/v1/events?upstream=Torch/torch&after=7"]
     assert page.attributes("data-number") == page.attributes("data-backend") == []
+
+
+async def test_the_links_to_the_data_are_of_this_very_view() -> None:
+    text = await read(every_state(), q="report", level="L2", sort="-failure", range="7d", kind="push")
+    links = Page(text).attributes("href")
+    for kind in ("summary", "summary.csv"):
+        asked = "sort=-failure&q=report&level=L2&range=7d&kind=push"
+        assert f"/api/v1/{kind}?{asked}" in links
+    metrics = Page(await read(every_state(), "/crcr/metrics", backend="gate/good")).attributes("href")
+    assert {"/api/v1/metrics?backend=gate/good", "/api/v1/metrics.csv?backend=gate/good"} <= set(metrics)
+
+
+async def test_the_fragment_brings_what_stands_outside_of_it() -> None:
+    whole = await read(every_state(), q="report")
+    part = await read(every_state(), q="report", fragment="main")
+    outside = dict(
+        re.findall(r'<template data-outside="(\w+)">(.*?)</template>', part, flags=re.DOTALL),
+    )
+    assert outside.keys() == {"formats", "account"}
+    assert f'<span id="formats">{outside["formats"]}</span>' in whole
+    assert "q=report" in outside["formats"]
+
+
+async def test_a_probes_expected_failure_is_told_as_such() -> None:
+    expected = LastResult(JobState.COMPLETED, Conclusion.FAILURE, "xfail", NOW, Counted.SUCCESS)
+    missed = LastResult(JobState.COMPLETED, Conclusion.SUCCESS, "xfail", NOW, Counted.FAILURE)
+    made = summary(
+        backend("probe/good", probe=True, figures=figures(Tally(success=1), last_result=expected)),
+        backend("probe/bad", probe=True, figures=figures(Tally(failure=1), last_result=missed)),
+        backend("plain/bad", figures=figures(Tally(failure=1), last_result=last(Conclusion.FAILURE))),
+    )
+    text = await read(made)
+    for name, tone, word in (
+        ("probe/good", "ok", "failure, as expected"),
+        ("probe/bad", "bad", "success, not as expected"),
+        ("plain/bad", "bad", "failure"),
+    ):
+        assert re.search(rf'<span class="chip {tone}">.*?<span class="word">{word}</span>', row(text, name))
+
+
+async def test_parked_effects_are_one_click_away_and_an_outbox_that_is_behind_is_amber() -> None:
+    parked = await read(summary(backend("a/b"), health=health(parked=2, lag_s=LATE_S)))
+    assert "/crcr/deliveries?show=effects&state=parked" in Page(parked).attributes("href")
+    assert '<div class="card" data-key="outbox">' in parked
+    behind = await read(summary(backend("a/b"), health=health(lag_s=LATE_S + 1)))
+    assert '<div class="card warn" data-key="outbox">' in behind
+
+
+async def test_silence_is_told_among_the_metrics_too() -> None:
+    made = summary(backend("signal/silent", Level.L3, silent=True, sent=3), backend("signal/loud", Level.L3))
+    text = await read(made, "/crcr/metrics")
+    assert ">silent<" in row(text, "signal/silent")
+    assert ">silent<" not in row(text, "signal/loud")
+
+
+async def test_both_tables_are_walked_by_arrow_keys_and_count_jobs() -> None:
+    for path in ("/crcr", "/crcr/metrics"):
+        text = await read(every_state(), path)
+        tables = [attrs for tag, attrs in Page(text).elements if tag == "table" and "data-rows" in attrs]
+        assert len(tables) == 1
+        assert re.search(r"sort=-?total[^>]*>Jobs</a>", text)
+        assert not re.search(r">(Total|Runs)</a>", text)

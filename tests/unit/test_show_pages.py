@@ -142,7 +142,7 @@ async def test_without_events_the_page_says_what_to_do(world: World, browser: ht
     summary = (await browser.get("/crcr")).text
     assert "has arrived yet" in summary
     assert "no results" in summary
-    assert "100 %" not in summary
+    assert "100.0 %" not in summary
     backend = (await browser.get("/crcr/quiet/backend")).text
     assert "Nothing was dispatched to it in 14d" in backend
 
@@ -170,7 +170,7 @@ async def test_the_fragment_is_the_main_part_alone(world: World, browser: httpx.
     whole = (await browser.get("/crcr")).text
     part = (await browser.get("/crcr?fragment=main")).text
     assert "<html" not in part
-    assert part.strip() in whole
+    assert part.partition("<template")[0].strip() in whole
 
 
 async def test_links_keep_upstream_and_range(world: World, browser: httpx.AsyncClient) -> None:

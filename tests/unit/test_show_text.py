@@ -53,8 +53,16 @@ def test_anything_else_is_no_link(link: str | None) -> None:
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
-        *((None, "—"), (0.0, "0 s"), (0.3, "<1 s"), (59.4, "59 s"), (59.6, "1 min"), (61.0, "1 min 01 s")),
-        *((3600.0, "1 h"), (3725.0, "1 h 02 min"), (90_000.0, "1 d 01 h")),
+        *(
+            (None, "—"),
+            (0.0, "0s"),
+            (0.3, "<1s"),
+            (11.0, "11s"),
+            (59.4, "59s"),
+            (59.6, "1m"),
+            (61.0, "1m 01s"),
+        ),
+        *((3600.0, "1h"), (3725.0, "1h 02m"), (7_500.0, "2h 05m"), (90_000.0, "1d 01h")),
     ],
 )
 def test_durations_are_short(seconds: float | None, text: str) -> None:
@@ -63,7 +71,9 @@ def test_durations_are_short(seconds: float | None, text: str) -> None:
 
 def test_a_rate_is_never_rounded_up_to_perfect() -> None:
     assert percent(Tally(success=9_999, failure=1).pass_rate) == "99.9 %"
-    assert percent(Tally(success=3).pass_rate) == "100 %"
+    assert percent(Tally(success=3).pass_rate) == "100.0 %"
+    assert percent(Tally(success=24, failure=1).pass_rate) == "96.0 %"
+    assert percent(Tally(success=57, failure=43).pass_rate) == "57.0 %"
     assert percent(Tally(other=3, running=2).pass_rate) == "—"
 
 

@@ -137,6 +137,8 @@ class JobView:
     """Where the sums have it; None while it runs, and for a test."""
     github_conclusion: str | None = None
     """What GitHub's own view says, where it was asked."""
+    swept_at: datetime | None = None
+    """When it was given up as silent."""
     failed_tests: tuple[FailedTest, ...] = ()
     failed_tests_more: int = 0
     """Failed tests beyond the ones listed."""

@@ -141,6 +141,7 @@ class BackendMetrics:
     level: Level
     probe: bool
     figures: Figures
+    silent: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -126,10 +126,12 @@ def backend_state(dispatch: DispatchView, jobs: Sequence[JobView], *, reports: b
     """The worst of its jobs; without any, how far the dispatch came."""
     if not reports:
         return _UNSENT.get(dispatch.state, BackendState.NOTIFIED)
+    return state_of_jobs(jobs) if jobs else _UNSENT.get(dispatch.state) or _UNREPORTED[dispatch.answer]
+
+
+def state_of_jobs(jobs: Sequence[JobView]) -> BackendState:
     counted = {job.counted for job in jobs}
-    if counted:
-        return next((state for each, state in _OF_JOBS if each in counted), BackendState.INCONCLUSIVE)
-    return _UNSENT.get(dispatch.state) or _UNREPORTED[dispatch.answer]
+    return next((state for each, state in _OF_JOBS if each in counted), BackendState.INCONCLUSIVE)
 
 
 _JOBS_FIRST = (Counted.FAILURE, Counted.RUNNING, Counted.OTHER, Counted.SUCCESS)
@@ -140,8 +142,19 @@ def failed_first(job: JobView) -> tuple[int, str, str, str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Spell:
+    """When a backend's jobs ran; jobs that went silent ended when that was noticed."""
+
+    started_at: datetime | None = None
+    failed_at: datetime | None = None
+    """When the first of them failed."""
+    ended_at: datetime | None = None
+    """None while one of them runs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CommitBackend:
-    """One backend as a delivery concerns it."""
+    """One backend as a delivery concerns it, or as it reported on its own about a commit."""
 
     name: RepoName
     level: Level
@@ -150,7 +163,12 @@ class CommitBackend:
     device: str | None
     oncalls: tuple[str, ...]
     state: BackendState
-    dispatch: DispatchView
+    delivery: str
+    """What its jobs go by: of its own reports the commit's SHA."""
+    event: str
+    dispatch: DispatchView | None
+    """None for what nobody dispatched, such as a nightly run."""
+    spell: Spell
     jobs: tuple[JobView, ...]
     """Failed first; only the attempts and runs that count."""
     jobs_left_out: int
@@ -225,6 +243,50 @@ class Arrival:
     dispatches: tuple[StateCount, ...]
 
 
+class MomentKind(StrEnum):
+    """What can happen on the way from a webhook to its results, in the order in which it does."""
+
+    ARRIVED = "arrived"
+    FIRST_SENT = "first dispatch sent"
+    SENT = "dispatch sent"
+    """The only one."""
+    LAST_SENT = "last dispatch sent"
+    STARTED = "first job started"
+    FAILING = "first job failed"
+    """Of a backend that still runs."""
+    ENDED = "backend ended"
+    WAIVED = "waiver given"
+    TAKEN_BACK = "waiver taken back"
+    JUDGED = "gate last judged"
+    PUBLISHED = "gate published"
+    USED = "waiver used"
+    QUEUED = "merge group formed"
+    UNQUEUED = "merge group ended"
+    CLOSED = "closed"
+    MERGED = "merged"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """One line of a timeline; what does not apply to its kind is None."""
+
+    kind: MomentKind
+    at: datetime
+    subject: str | None = None
+    """The backend."""
+    job: str | None = None
+    event: str | None = None
+    number: int | None = None
+    """How many dispatches were sent."""
+    result: BackendState | None = None
+    gate: GateShown | None = None
+    who: str | None = None
+    head_sha: str | None = None
+    superseded: bool = False
+    """Of an older commit."""
+    arrival: Arrival | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupView:
     """A merge group; `numbers` is None while nobody knows its pull requests."""
@@ -259,7 +321,8 @@ class PullView:
     after_closing: tuple[CommitBackend, ...]
     waivers: tuple[WaiverView, ...]
     checks: tuple[CheckView, ...]
-    timeline: tuple[Arrival, ...]
+    timeline: tuple[Moment, ...]
+    """Newest first."""
     timeline_left_out: int
     groups: tuple[GroupView, ...]
 
@@ -279,4 +342,5 @@ class CommitView:
     backends: tuple[CommitBackend, ...]
     waivers: tuple[WaiverView, ...]
     checks: tuple[CheckView, ...]
-    timeline: tuple[Arrival, ...]
+    timeline: tuple[Moment, ...]
+    timeline_left_out: int

@@ -64,7 +64,9 @@ class EffectPage:
 class AuditQuery:
     upstream: RepoName
     who: str | None = None
+    """Part of a name, in whichever case."""
     act: str | None = None
+    """Part of an act's name from the beginning of a word on, with spaces or underscores."""
     oldest_first: bool = False
     after: tuple[str | int, ...] | None = None
     limit: int = 50
@@ -92,7 +94,8 @@ class WaiverQuery:
     upstream: RepoName
     state: WaiverState | None = None
     who: str | None = None
-    downstream: RepoName | None = None
+    """Part of a name, in whichever case; so is `backend`."""
+    backend: str | None = None
     number: int | None = None
     newest_first: bool = False
     """Otherwise those in force come first."""

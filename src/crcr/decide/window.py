@@ -61,7 +61,7 @@ _LENGTHS = {
     Span.MONTH: timedelta(days=30),
     Span.QUARTER: timedelta(days=90),
 }
-_PARTS = {Span.DAY: 24, Span.WEEK: 14, Span.FORTNIGHT: 14, Span.MONTH: 30, Span.QUARTER: 90}
+_PARTS = {Span.DAY: 24, Span.WEEK: 7, Span.FORTNIGHT: 14, Span.MONTH: 30, Span.QUARTER: 90}
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,27 +33,38 @@ class Bodies:
 class Body:
     """One body being read. A class and not a generator, because every callback pays for it."""
 
-    __slots__ = ("_bodies", "_cap", "_held", "_request")
+    __slots__ = ("_bodies", "_cap", "_held", "_late", "_request")
 
     def __init__(self, bodies: Bodies, request: Request, cap: int) -> None:
         self._bodies = bodies
         self._request = request
         self._cap = cap
         self._held = 0
+        self._late = False
 
     async def __aenter__(self) -> bytes:
         announced = _announced(self._request)
         if announced is not None:
             self._check(announced)
+        # By hand what `asyncio.timeout` does, at a fifth of its price.
+        reading = asyncio.current_task()
+        timer = asyncio.get_running_loop().call_later(self._bodies.deadline_s, self._give_up, reading)
         try:
-            async with asyncio.timeout(self._bodies.deadline_s):
-                return await self._read()
-        except TimeoutError:
+            return await self._read()
+        except BaseException as fault:
             self._bodies.give_back(self._held)
-            raise BadRequest(f"the body did not arrive within {self._bodies.deadline_s:g} s") from None
-        except BaseException:
-            self._bodies.give_back(self._held)
+            if isinstance(fault, asyncio.CancelledError) and self._late and reading is not None:
+                reading.uncancel()
+                why = f"the body did not arrive within {self._bodies.deadline_s:g} s"
+                raise BadRequest(why) from None
             raise
+        finally:
+            timer.cancel()
+
+    def _give_up(self, reading: "asyncio.Task[object] | None") -> None:
+        self._late = True
+        if reading is not None:
+            reading.cancel()
 
     async def _read(self) -> bytes:
         """Read it all; nearly everything comes in one piece."""

@@ -33,22 +33,26 @@ ENDED = tuple(each.value for each in Ended)
 QUEUE = tuple(f"q{place}" for place in range(BUCKETS))
 EXECUTION = tuple(f"e{place}" for place in range(BUCKETS))
 
-hours = Table(
-    "hours",
-    metadata,
-    key("upstream"),
-    key("downstream"),
-    key("kind"),
-    Column("hour_at", BigInteger, primary_key=True, autoincrement=False),
-    *(number(name) for name in ENDED),
-    number("sent"),
-    seconds("delay_sum_s"),
-    seconds("queue_sum_s"),
-    seconds("execution_sum_s"),
-    *(number(name) for name in QUEUE),
-    *(number(name) for name in EXECUTION),
-    sqlite_with_rowid=False,
-)
+BACKEND_SUMS = (*ENDED, "sent", "delay_sum_s", "queue_sum_s", "execution_sum_s", *QUEUE, *EXECUTION)
+
+
+def backend_sums(name: str, at: str) -> Table:
+    """What a backend's results and dispatches of one kind add up to, from `at` on."""
+    return Table(
+        name,
+        metadata,
+        key("upstream"),
+        key("downstream"),
+        key("kind"),
+        Column(at, BigInteger, primary_key=True, autoincrement=False),
+        *((seconds if each.endswith("_s") else number)(each) for each in BACKEND_SUMS),
+        sqlite_with_rowid=False,
+    )
+
+
+hours = backend_sums("hours", "hour_at")
+days = backend_sums("days", "day_at")
+"""The same by the day (UTC), since a month of sixty backends is forty thousand hours."""
 
 job_days = Table(
     "job_days",

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from sqlalchemy import ClauseElement, Table, bindparam
+from sqlalchemy import ClauseElement, Table, bindparam, text
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.dialects.postgresql import Insert, insert  # its ON CONFLICT compiles for SQLite as well
 from sqlalchemy.sql.compiler import SQLCompiler
@@ -54,13 +54,15 @@ class Adding:
     @classmethod
     def to(cls, table: Table, sums: tuple[str, ...]) -> "Adding":
         """Add to the columns `sums` of a table; of others that are no key the first value stays."""
-        insert = inserting(table, *(column.name for column in table.columns))
-        upsert = insert.on_conflict_do_update(
-            index_elements=[column.name for column in table.primary_key],
-            set_={name: table.c[name] + insert.excluded[name] for name in sums},
+        columns = [column.name for column in table.columns]
+        # As text: SQLAlchemy takes a tenth of a second to build this for fifty columns.
+        upsert = (
+            f"INSERT INTO {table.name} ({', '.join(columns)}) VALUES ({', '.join(f':{name}' for name in columns)})"  # noqa: S608  our own names
+            f" ON CONFLICT ({', '.join(column.name for column in table.primary_key)}) DO UPDATE SET "
+            + ", ".join(f"{name} = {table.name}.{name} + excluded.{name}" for name in sums)
         )
-        keys = tuple(column.name for column in table.columns if column.name not in sums)
-        return cls(Statement(upsert), keys, dict.fromkeys(sums, 0))
+        keys = tuple(name for name in columns if name not in sums)
+        return cls(Statement(text(upsert)), keys, dict.fromkeys(sums, 0))
 
     def row(self, key: tuple[Any, ...], amounts: Mapping[str, float]) -> dict[str, Any]:
         return {**self.nothing, **dict(zip(self.keys, key, strict=True)), **amounts}

@@ -10,16 +10,14 @@ from dataclasses import dataclass
 from crcr.decide.numbers import TIMED, Ended, bucket_of
 from crcr.decide.window import Kind
 from crcr.record.database import Tx
-from crcr.record.schema_history import ENDED, EXECUTION, QUEUE, hours, job_days
+from crcr.record.schema_history import BACKEND_SUMS, ENDED, EXECUTION, QUEUE, days, hours, job_days
 from crcr.record.statement import Adding
 
 HOUR_US = 3_600_000_000
 DAY_US = 24 * HOUR_US
 
-_HOURS = Adding.to(
-    hours, (*ENDED, "sent", "delay_sum_s", "queue_sum_s", "execution_sum_s", *QUEUE, *EXECUTION)
-)
-_DAYS = Adding.to(job_days, (*ENDED, "execution_sum_s", "execution_known"))
+_HOURS, _DAYS = Adding.to(hours, BACKEND_SUMS), Adding.to(days, BACKEND_SUMS)
+_JOB_DAYS = Adding.to(job_days, (*ENDED, "execution_sum_s", "execution_known"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,20 +38,20 @@ class Share:
 
 def add(tx: Tx, share: Share, times: int = 1) -> None:
     """Add a share, or with -1 take it away."""
-    by_hour: dict[str, float] = {share.ended.value: times}
-    by_day: dict[str, float] = {share.ended.value: times}
+    backend: dict[str, float] = {share.ended.value: times}
+    job: dict[str, float] = {share.ended.value: times}
     if share.ended in TIMED:
         if share.queue_s is not None:
-            by_hour["queue_sum_s"] = times * share.queue_s
-            by_hour[QUEUE[bucket_of(share.queue_s)]] = times
+            backend["queue_sum_s"] = times * share.queue_s
+            backend[QUEUE[bucket_of(share.queue_s)]] = times
         if share.execution_s is not None and share.ended is not Ended.SILENT:
-            by_hour["execution_sum_s"] = by_day["execution_sum_s"] = times * share.execution_s
-            by_hour[EXECUTION[bucket_of(share.execution_s)]] = times
-            by_day["execution_known"] = times
-    backend = (share.upstream, share.downstream, share.kind.value)
-    tx.add_up(_HOURS, (*backend, share.at_us - share.at_us % HOUR_US), by_hour)
-    day = share.at_us - share.at_us % DAY_US
-    tx.add_up(_DAYS, (*backend, day, share.workflow, share.job_name, share.workflow_name), by_day)
+            backend["execution_sum_s"] = job["execution_sum_s"] = times * share.execution_s
+            backend[EXECUTION[bucket_of(share.execution_s)]] = times
+            job["execution_known"] = times
+    whose, day = (share.upstream, share.downstream, share.kind.value), share.at_us - share.at_us % DAY_US
+    tx.add_up(_HOURS, (*whose, share.at_us - share.at_us % HOUR_US), backend)
+    tx.add_up(_DAYS, (*whose, day), backend)
+    tx.add_up(_JOB_DAYS, (*whose, day, share.workflow, share.job_name, share.workflow_name), job)
 
 
 def move(tx: Tx, moves: Iterable[tuple[Share, int]]) -> None:
@@ -66,5 +64,6 @@ def add_sent(
     tx: Tx, *, upstream: str, downstream: str, kind: Kind, at_us: int, delay_s: float, times: int = 1
 ) -> None:
     """Count a dispatch that was sent, and how long it had waited for that; with -1 take it away."""
-    key = (upstream, downstream, kind.value, at_us - at_us % HOUR_US)
-    tx.add_up(_HOURS, key, {"sent": times, "delay_sum_s": times * delay_s})
+    whose, sent = (upstream, downstream, kind.value), {"sent": times, "delay_sum_s": times * delay_s}
+    tx.add_up(_HOURS, (*whose, at_us - at_us % HOUR_US), sent)
+    tx.add_up(_DAYS, (*whose, at_us - at_us % DAY_US), sent)

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, text
 from crcr.decide.model import Conclusion, JobState
 from crcr.decide.numbers import BUCKETS, EDGES_S, TIMED, Counted, Ended, count_as
 from crcr.decide.window import Kind
-from crcr.record.schema_history import ENDED, EXECUTION, QUEUE
+from crcr.record.schema_history import BACKEND_SUMS, ENDED, EXECUTION, QUEUE
 from crcr.record.sums import DAY_US, HOUR_US
 
 
@@ -100,6 +100,11 @@ ON CONFLICT (upstream, downstream, kind, hour_at)
 DO UPDATE SET sent = excluded.sent, delay_sum_s = excluded.delay_sum_s
 """
 _DAYS = f"""
+INSERT INTO days (upstream, downstream, kind, day_at, {", ".join(BACKEND_SUMS)})
+SELECT upstream, downstream, kind, hour_at - hour_at % {DAY_US} AS day_at,
+  {", ".join(f"sum({name})" for name in BACKEND_SUMS)} FROM hours WHERE kind <> '{Kind.INGESTED}' GROUP BY 1, 2, 3, 4
+"""
+_JOB_DAYS = f"""
 INSERT INTO job_days (upstream, downstream, kind, day_at, workflow, job_name, workflow_name, {", ".join(ENDED)},
   execution_sum_s, execution_known)
 SELECT upstream, downstream, {_KIND} AS kind, in_progress_at - in_progress_at % {DAY_US} AS day_at, workflow, job_name,
@@ -111,5 +116,5 @@ FROM jobs WHERE ended_as IS NOT NULL AND event IN ({_KNOWN_EVENTS}) GROUP BY 1, 
 
 def sum_anew(connection: Connection) -> None:
     """Work out every sum of our own jobs; there must be none yet."""
-    for statement in (_PLACE, _HOURS, _DELAYS, _SENT, _DAYS):
+    for statement in (_PLACE, _HOURS, _DELAYS, _SENT, _DAYS, _JOB_DAYS):
         connection.execute(text(statement))

@@ -37,7 +37,8 @@ _UP = Statement(
 _ADDRESS = re.compile(
     r"https?://[^/\s]+/([\w.-]+/[\w.-]+)(?:/(?:issues|pull|commit|discussions|actions/runs)/\w+)?(?:[#?][\w=&.-]*)?"
 )
-_NAME = re.compile(r"[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+")
+# From where a word begins only, or a long word without a slash would be tried from each of its letters.
+_NAME = re.compile(r"(?<![A-Za-z0-9_.-])[A-Za-z0-9_.-]++/[A-Za-z0-9_.-]++")
 _CHECK = "crcr/"
 _SIGN_IN = "sign_"
 _LOOKED_THROUGH = 4_000
@@ -65,17 +66,22 @@ async def audit_page(tx: Tx, query: AuditQuery, seen: Seen, *, everything: bool)
 
 
 def _keeper(query: AuditQuery, seen: Seen, *, everything: bool) -> Callable[[Row], bool]:
-    who = query.who.casefold() if query.who else None
+    who, act = (query.who or "").casefold(), _spaced(query.act or "")
     public = frozenset(seen.public) | {query.upstream.key}
 
     def keep(row: Row) -> bool:
         return (
-            (who is None or row["who"].casefold() == who)
-            and (query.act is None or row["act"] == query.act)
+            who in row["who"].casefold()
+            and act in _spaced(row["act"])
             and (everything or _is_public(row, public))
         )
 
     return keep
+
+
+def _spaced(act: str) -> str:
+    """As the pages write it, after a space: where a word begins. So `pause` does not find `unpause`."""
+    return f" {act.casefold().replace('_', ' ')}" if act else ""
 
 
 def _is_public(row: Row, public: frozenset[str]) -> bool:

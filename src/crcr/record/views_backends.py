@@ -25,13 +25,14 @@ _LAST_SENT = Statement(
 _LAST_REPORT = Statement(
     text("SELECT max(in_progress_at) AS at FROM jobs WHERE upstream = :upstream AND downstream = :downstream")
 )
-# Nobody need answer the end of a pull request or the deletion of a branch; and more than a few are not counted.
+# Nobody need answer the end of a pull request, the deletion of a branch, or a commit that a newer one took the place
+# of, whose run it may have cancelled; and more than a few are not counted.
 _UNANSWERED = Statement(
     text(
         "SELECT count(*) AS number FROM (SELECT 1 FROM dispatches d WHERE d.upstream = :upstream"
         " AND d.downstream = :downstream AND d.event IN ('pull_request', 'push', 'merge_group')"
         " AND d.created_at > :since AND d.sent_at <= :before AND d.test = 0 AND coalesce(d.action, '') <> 'closed'"
-        " AND coalesce(d.head_sha, '') <> '0000000000000000000000000000000000000000' LIMIT 10) AS few"
+        " AND d.superseded_at IS NULL AND coalesce(d.head_sha, '') <> '0000000000000000000000000000000000000000' LIMIT 10) AS few"
     )
 )
 _REPOSITORIES = Statement(

@@ -3,11 +3,11 @@
 from sqlalchemy import text
 
 from crcr.decide.model import RepoName
-from crcr.decide.numbers import Counted, Tally
+from crcr.decide.numbers import Counted
 from crcr.decide.views_backend import BadgeView
 from crcr.decide.window import Kind, Span
 from crcr.errors import NotFound
-from crcr.record.database import Tx
+from crcr.record.database import Row, Tx
 from crcr.record.statement import Statement
 from crcr.record.views_backends import BackendReader, read_standing
 
@@ -26,7 +26,20 @@ _NEWEST = Statement(
 )
 _ENDED = Statement(
     text(
-        "SELECT ended_as, count(*) AS number FROM jobs WHERE delivery = :delivery AND upstream = :upstream"
+        "SELECT ended_as FROM jobs WHERE delivery = :delivery AND upstream = :upstream"
+        " AND downstream = :downstream AND ended_as IS NOT NULL GROUP BY ended_as"
+    )
+)
+# Along `ix_ingested_backend`; each delivery stands in it once for each of its jobs.
+_NEWEST_INGESTED = Statement(
+    text(
+        "SELECT DISTINCT delivery_at, delivery FROM ingested WHERE upstream = :upstream AND downstream = :downstream"
+        " ORDER BY delivery_at DESC, delivery DESC LIMIT :most"
+    )
+)
+_ENDED_INGESTED = Statement(
+    text(
+        "SELECT ended_as FROM ingested WHERE delivery = :delivery AND upstream = :upstream"
         " AND downstream = :downstream AND ended_as IS NOT NULL GROUP BY ended_as"
     )
 )
@@ -50,25 +63,29 @@ async def badge_view(reader: BackendReader, downstream: RepoName, span: Span) ->
         name=entry.name,
         kind=reader.kind,
         span=span,
-        state=await _state(reader.tx, reader.upstream, entry.name, reader.kind, figures.tally),
+        state=await _state(reader.tx, reader.upstream, entry.name, reader.kind),
         tally=figures.tally,
         stale=await reader.silent(entry),
     )
 
 
-async def _state(
-    tx: Tx, upstream: RepoName, downstream: RepoName, kind: Kind, tally: Tally
-) -> Counted | None:
+async def _state(tx: Tx, upstream: RepoName, downstream: RepoName, kind: Kind) -> Counted | None:
     where = {"upstream": upstream.key, "downstream": downstream.key}
-    if kind is Kind.INGESTED:
-        return (Counted.FAILURE if tally.failure else Counted.SUCCESS) if tally.decided else None
-    newest = _LAST_RUN if kind is Kind.NIGHTLY else _NEWEST
-    for event in _BASE.get(kind, kind.events):
-        more = {} if kind is Kind.NIGHTLY else {"most": _LOOKED_AT}
-        for row in await tx.all(newest, event=event, **where, **more):
-            ended = {each["ended_as"] for each in await tx.all(_ENDED, delivery=row["delivery"], **where)}
-            if ended & _FAILED:
-                return Counted.FAILURE
-            if ended & {"success", "other"}:
-                return Counted.SUCCESS if "success" in ended else Counted.OTHER
+    ended_as = _ENDED_INGESTED if kind is Kind.INGESTED else _ENDED
+    for row in await _newest(tx, kind, where):
+        ended = {each["ended_as"] for each in await tx.all(ended_as, delivery=row["delivery"], **where)}
+        if ended & _FAILED:
+            return Counted.FAILURE
+        if ended & {"success", "other"}:
+            return Counted.SUCCESS if "success" in ended else Counted.OTHER
     return None
+
+
+async def _newest(tx: Tx, kind: Kind, where: dict[str, str]) -> list[Row]:
+    """The newest deliveries, in whose order the first with a result decides."""
+    if kind is Kind.INGESTED:
+        return await tx.all(_NEWEST_INGESTED, most=_LOOKED_AT, **where)
+    if kind is Kind.NIGHTLY:
+        return [row for event in kind.events for row in await tx.all(_LAST_RUN, event=event, **where)]
+    events = _BASE.get(kind, kind.events)
+    return [row for event in events for row in await tx.all(_NEWEST, event=event, most=_LOOKED_AT, **where)]

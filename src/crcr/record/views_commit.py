@@ -6,13 +6,15 @@ commit merged any more, the gate is shown as it was last recorded.
 
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import bindparam, select, text
 
-from crcr.decide.allowlist import Allowlist
+from crcr.decide.allowlist import Allowlist, Entry
 from crcr.decide.gate import Policy, judge_gate
 from crcr.decide.model import Level, RepoName
 from crcr.decide.numbers import Counted
+from crcr.decide.timeline import spell_of
 from crcr.decide.views import JobView
 from crcr.decide.views_commit import (
     CheckView,
@@ -21,6 +23,7 @@ from crcr.decide.views_commit import (
     GateView,
     backend_state,
     failed_first,
+    state_of_jobs,
     worst_first,
 )
 from crcr.decide.views_gate import gate_view
@@ -45,6 +48,17 @@ _JOBS = Statement(
     select(*VIEW_COLUMNS).where(
         jobs.c.delivery == bindparam("delivery"),
         jobs.c.upstream == bindparam("upstream"),
+        CURRENT_RUN,
+        LATEST_ATTEMPT,
+    )
+)
+# What backends report on their own names no delivery, but the commit in its place.
+_OWN_REPORTS = Statement(
+    select(*VIEW_COLUMNS, jobs.c.level).where(
+        jobs.c.delivery == bindparam("delivery"),
+        jobs.c.upstream == bindparam("upstream"),
+        jobs.c.head_sha == bindparam("head_sha"),
+        text("jobs.event IN ('nightly', 'periodic')"),
         CURRENT_RUN,
         LATEST_ATTEMPT,
     )
@@ -96,6 +110,16 @@ class CommitReader:
         backends = [self._backend(row, found.get(row["downstream"], [])) for row in rows]
         return await self._with_tests(sorted(backends, key=worst_first))
 
+    async def reporting_on_their_own(self, head_sha: str, delivery: str) -> tuple[CommitBackend, ...]:
+        """Who tested the commit without being told of it, such as nightly; `delivery` is what their jobs go by."""
+        where = {"delivery": delivery, "upstream": self.upstream.key, "head_sha": head_sha}
+        found: dict[tuple[str, str], list[Row]] = {}
+        for row in await self.tx.all(_OWN_REPORTS, **where):
+            if row["downstream"] in self.seen.reporting:
+                found.setdefault((row["downstream"], row["event"]), []).append(row)
+        backends = [self._on_its_own(delivery, rows) for rows in found.values()]
+        return await self._with_tests(sorted(backends, key=worst_first))
+
     async def checks(self, head_sha: str, gate: GateView | None) -> tuple[CheckView, ...]:
         """The newest check of each name that GitHub has; the gate's own words only where the gate may be seen."""
         newest: dict[str, Row] = {}
@@ -111,19 +135,27 @@ class CommitReader:
         return gating <= set(self.seen.public)
 
     def _backend(self, row: Row, found: list[JobView]) -> CommitBackend:
-        entry = self.seen.public[row["downstream"]]
         dispatch = dispatch_view(row, self.seen)
-        found.sort(key=failed_first)
-        return CommitBackend(
-            name=entry.name,
+        return _concerned(
+            self.seen.public[row["downstream"]],
+            found,
             level=dispatch.level,
-            level_now=entry.level,
-            device=entry.device,
-            oncalls=entry.oncalls,
             state=backend_state(dispatch, found, reports=self._reports(row)),
+            delivery=dispatch.delivery,
+            event=dispatch.event,
             dispatch=dispatch,
-            jobs=tuple(found[:_MOST_JOBS]),
-            jobs_left_out=max(0, len(found) - _MOST_JOBS),
+        )
+
+    def _on_its_own(self, delivery: str, rows: list[Row]) -> CommitBackend:
+        found = [job_view(row, self.seen) for row in rows]
+        return _concerned(
+            self.seen.reporting[rows[0]["downstream"]],
+            found,
+            level=Level(max(row["level"] for row in rows)),
+            state=state_of_jobs(found),
+            delivery=delivery,
+            event=rows[0]["event"],
+            dispatch=None,
         )
 
     def _reports(self, row: Row) -> bool:
@@ -149,6 +181,20 @@ async def commit_reader(
     except NoAllowlist:
         allowlist = Allowlist(())
     return CommitReader(tx, upstream, allowlist, seen, timeouts, now)
+
+
+def _concerned(entry: Entry, found: list[JobView], **told: Any) -> CommitBackend:
+    found.sort(key=failed_first)
+    return CommitBackend(
+        name=entry.name,
+        level_now=entry.level,
+        device=entry.device,
+        oncalls=entry.oncalls,
+        spell=spell_of(found),
+        jobs=tuple(found[:_MOST_JOBS]),
+        jobs_left_out=max(0, len(found) - _MOST_JOBS),
+        **told,
+    )
 
 
 def _check(row: Row, *, told: bool) -> CheckView:

@@ -18,11 +18,18 @@ from crcr.record.times import from_us, to_us
 _COUNTS = ("success", "failure", "timed_out", "silent", "other", "superseded", "earlier", "sent")
 _SECONDS = ("delay_sum_s", "queue_sum_s", "execution_sum_s")
 _SUMS = ", ".join(f"sum({name}) AS {name}" for name in (*_COUNTS, *_SECONDS, *QUEUE, *EXECUTION))
-_PARTS = Statement(
+_BY_HOURS = Statement(
     text(
         f"SELECT (hour_at - :since) / :width AS part, {_SUMS} FROM hours"  # noqa: S608  our own column names
         " WHERE upstream = :upstream AND downstream = :downstream AND kind = :kind"
         " AND hour_at >= :since AND hour_at < :until GROUP BY 1"
+    )
+)
+_BY_DAYS = Statement(
+    text(
+        f"SELECT (day_at - :since) / :width AS part, {_SUMS} FROM days"  # noqa: S608  our own column names
+        " WHERE upstream = :upstream AND downstream = :downstream AND kind = :kind"
+        " AND day_at >= :since AND day_at < :until GROUP BY 1"
     )
 )
 # All that runs anywhere is little, and an index of its own holds it. It is gathered first: told of the upstream,
@@ -90,7 +97,8 @@ async def read_figures(tx: Tx, upstream: str, downstream: str, kind: Kind, windo
     where = {"upstream": upstream, "downstream": downstream, "kind": kind.value}
     times = {"since": to_us(window.since), "until": to_us(window.until)}
     width = window.width // timedelta(microseconds=1)
-    rows = {row["part"]: row for row in await tx.all(_PARTS, width=width, **where, **times)}
+    asked = _BY_DAYS if window.whole_days else _BY_HOURS
+    rows = {row["part"]: row for row in await tx.all(asked, width=width, **where, **times)}
     parts = tuple(
         _part(rows[place], Part(at=at)) if place in rows else Part(at=at)
         for place, at in enumerate(window.starts())

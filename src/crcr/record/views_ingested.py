@@ -6,6 +6,7 @@ run; legs of a matrix that share a name are told apart by a number.
 
 import json
 from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
 
@@ -22,6 +23,7 @@ from crcr.record.database import Row, Tx
 from crcr.record.schema_history import ingested
 from crcr.record.statement import Statement
 from crcr.record.times import from_us, from_us_or_none
+from crcr.record.views_jobs import MOST_LISTED_TESTS
 from crcr.record.views_listed import Seen
 
 _ABOUT = ("event", "action", "number", "head_sha", "ref", "title", "author")
@@ -65,35 +67,50 @@ _DETAILS = Statement(
 )
 
 
-async def ingested_matrix(
-    tx: Tx, query: BackendQuery, seen: Seen, since_us: int
-) -> list[tuple[dict[str, Any], list[JobView]]]:
+@dataclass(slots=True)
+class Told:
+    """Deliveries with their jobs; `next` is from where to go on looking if not all were looked through."""
+
+    rows: list[tuple[dict[str, Any], list[JobView]]] = field(default_factory=list)
+    searched: int = 0
+    next: tuple[str | int, ...] | None = None
+
+
+async def ingested_matrix(tx: Tx, query: BackendQuery, seen: Seen, since_us: int) -> Told:
     """The deliveries after `query.after` that it asks for, newest first, one more than its limit.
 
     None of a backend that is not to be seen. With filters so many deliveries are looked through and no more.
     """
-    rows: list[tuple[dict[str, Any], list[JobView]]] = []
+    told = Told()
     if query.downstream.key not in seen.reporting:
-        return rows
+        return told
     where = {"upstream": query.upstream.key, "downstream": query.downstream.key}
-    for place in await _places(tx, query, {**where, "since": since_us}):
+    most = _most(query)
+    places = await _places(tx, query, {**where, "since": since_us, "limit": most})
+    if len(places) == most:
+        told.next = (places[-1]["delivery_at"], places[-1]["delivery"])
+    for place in places:
+        told.searched += 1
         jobs = await tx.all(_JOBS, delivery=place["delivery"], **where)
         cells = [_job_view(row, name, seen) for row, name in _named(jobs) if not _is_over(row, jobs)]
         facts = {"delivery": place["delivery"], "at": from_us(place["delivery_at"]), **_about(jobs)}
         if _is_asked_for(query, facts, cells):
-            rows.append((facts, cells))
-        if len(rows) > query.limit:
+            told.rows.append((facts, cells))
+        if len(told.rows) > query.limit:
             break
-    return rows
+    return told
+
+
+def _most(query: BackendQuery) -> int:
+    filtered = any((query.author, query.text, query.result))
+    return max(_MOST_SEARCHED if filtered else 0, query.limit + 1)
 
 
 async def _places(tx: Tx, query: BackendQuery, where: dict[str, Any]) -> list[Row]:
-    filtered = any((query.author, query.text, query.result))
-    limit = max(_MOST_SEARCHED if filtered else 0, query.limit + 1)
     if query.after is None:
-        return await tx.all(_FIRST_PAGE, limit=limit, **where)
+        return await tx.all(_FIRST_PAGE, **where)
     at, delivery = _after(query.after)
-    return await tx.all(_NEXT_PAGE, after_at=at, after_delivery=delivery, limit=limit, **where)
+    return await tx.all(_NEXT_PAGE, after_at=at, after_delivery=delivery, **where)
 
 
 def _is_asked_for(query: BackendQuery, facts: dict[str, Any], cells: list[JobView]) -> bool:
@@ -137,6 +154,23 @@ async def ingested_job(
         superseded=False,
         test=False,
     )
+
+
+async def ingested_with_tests(tx: Tx, upstream: RepoName, seen: Seen, job: JobView) -> JobView:
+    """The job with its first failed tests."""
+    key = JobKey(
+        delivery=job.delivery,
+        workflow=job.workflow,
+        run_id=job.run_id,
+        attempt=job.attempt,
+        job_name=job.job_name,
+    )
+    detail = await ingested_job(tx, upstream, RepoName(job.downstream), key, seen)
+    if detail is None:
+        return job
+    tests = detail.job.failed_tests
+    more = detail.job.failed_tests_more + max(0, len(tests) - MOST_LISTED_TESTS)
+    return replace(detail.job, failed_tests=tests[:MOST_LISTED_TESTS], failed_tests_more=more)
 
 
 def _after(key: tuple[str | int, ...]) -> tuple[int, str]:

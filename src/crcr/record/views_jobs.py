@@ -38,7 +38,7 @@ VIEW_COLUMNS = tuple(
         *("conclusion", "disputed_conclusion", "late", "disputed", "superseded", "unsigned", "event"),
         *("number", "head_sha", "url", "artifact_url", "in_progress_at", "completed_at", "queue_s"),
         *("execution_s", "tests_passed", "tests_failed", "tests_skipped", "tests_total"),
-        *("verification", "github_conclusion", "expected", "ended_as"),
+        *("verification", "github_conclusion", "expected", "ended_as", "swept_at"),
     )
 )
 """All a view needs; the bodies and the lists of failed tests, which may be megabytes, are left where they are."""
@@ -49,7 +49,8 @@ _FAILED_TESTS = Statement(
         *(jobs.c[name] == bindparam(name) for name in _KEY)
     )
 )
-_MOST_FAILED_TESTS = 5
+MOST_LISTED_TESTS = 5
+"""Failed tests of a job in a list; its details have more."""
 _FEWEST = 8
 _PAGE_KEY = ("in_progress_at", "downstream", "delivery", "workflow", "run_id", "attempt", "job_name")
 _IN_PULL = text(
@@ -138,6 +139,7 @@ def job_view(row: Row, seen: Seen, failed: str | None = None, *, most: int = 0, 
         verification=_VERIFICATIONS[known["verification"]],
         expected=_CONCLUSIONS[known["expected"]],
         ended=_ENDED[known["ended_as"]],
+        swept_at=from_us_or_none(known["swept_at"]),
         failed_tests=tuple(FailedTest(**each) for each in tests[:most]) if tests else (),
         failed_tests_more=max(0, len(tests) - most) + cut,
         **{name: known[name] for name in _AS_STORED},
@@ -158,7 +160,7 @@ async def with_tests(tx: Tx, upstream: RepoName, seen: Seen, job: JobView) -> Jo
     )
     if row is None:
         return job
-    return job_view(row, seen, row["failed_tests"], most=_MOST_FAILED_TESTS, cut=row["failed_tests_cut"])
+    return job_view(row, seen, row["failed_tests"], most=MOST_LISTED_TESTS, cut=row["failed_tests_cut"])
 
 
 _AS_STORED: tuple[Any, ...] = (

@@ -11,19 +11,19 @@ from typing import Any
 
 from sqlalchemy import bindparam, select, text
 
-from crcr.decide.model import Conclusion, JobState, RepoName
+from crcr.decide.model import Conclusion, JobState
 from crcr.decide.numbers import Counted, count_as
 from crcr.decide.views import JobView
 from crcr.decide.views_backend import BackendQuery, Column, Matrix, MatrixRow
 from crcr.decide.window import Kind
 from crcr.errors import BadRequest
-from crcr.record.database import Row, Tx
+from crcr.record.database import Row
 from crcr.record.schema import jobs
 from crcr.record.statement import Statement
 from crcr.record.times import from_us, to_us
 from crcr.record.views_backends import BackendReader
 from crcr.record.views_deliveries import dispatch_view
-from crcr.record.views_ingested import ingested_matrix
+from crcr.record.views_ingested import ingested_matrix, ingested_with_tests
 from crcr.record.views_jobs import CURRENT_RUN, OF_BACKEND, VIEW_COLUMNS, job_view, with_tests
 from crcr.record.views_listed import Seen
 
@@ -100,7 +100,9 @@ class MatrixReader:
         if len(found) > len(shown) and self.query.kind is not Kind.NIGHTLY:
             last = shown[-1][0]
             following = (to_us(last["at"]), last["delivery"])
-        columns = sorted({_column(job) for _, cells in shown for job in cells}, key=_order)
+        columns = sorted(
+            (Column(*key) for key in {_key(job) for _, cells in shown for job in cells}), key=_order
+        )
         wanted = [each for each in columns if self._names(each)]
         kept = tuple(wanted[:_MOST_COLUMNS])
         return Matrix(
@@ -118,8 +120,7 @@ class MatrixReader:
         if self.query.kind is Kind.INGESTED:
             since_us = to_us(self.reader.window.since)
             told = await ingested_matrix(self.reader.tx, self.query, self.reader.seen, since_us)
-            found = [each for each in told if self._keeps(each[1])]
-            return found, len(told), None
+            return told.rows, told.searched, told.next
         return await self._dispatched()
 
     async def _dispatched(self) -> tuple[list[_Found], int, tuple[str | int, ...] | None]:
@@ -210,13 +211,14 @@ class MatrixReader:
         }
 
 
-async def read_failures(
-    tx: Tx, upstream: RepoName, seen: Seen, rows: Iterable[MatrixRow]
-) -> tuple[JobView, ...]:
+async def read_failures(reader: BackendReader, rows: Iterable[MatrixRow]) -> tuple[JobView, ...]:
     """The newest failures of a matrix that still matter, each with its first failed tests."""
-    counted = (row for row in rows if not (row.superseded or row.test) and row.dispatch is not None)
+    counted = (row for row in rows if not (row.superseded or row.test))
     failed = [cell for row in counted for cell in row.cells if cell and cell.counted is Counted.FAILURE]
-    return tuple([await with_tests(tx, upstream, seen, each) for each in failed[:_MOST_FAILURES]])
+    detailed = ingested_with_tests if reader.kind is Kind.INGESTED else with_tests
+    return tuple(
+        [await detailed(reader.tx, reader.upstream, reader.seen, each) for each in failed[:_MOST_FAILURES]]
+    )
 
 
 def _place(after: tuple[str | int, ...] | None) -> tuple[int, str]:
@@ -255,9 +257,7 @@ def _nightly_facts(cells: list[JobView]) -> dict[str, Any]:
 
 
 def _row(facts: dict[str, Any], cells: list[JobView], columns: tuple[Column, ...]) -> MatrixRow:
-    by_column: dict[Column, JobView] = {}
-    for job in sorted(cells, key=lambda job: job.started_at):
-        by_column[_column(job)] = job
+    by_column = {_key(job): job for job in sorted(cells, key=lambda job: job.started_at)}
     dispatch = facts.get("dispatch")
     return MatrixRow(
         key=facts.get("key") or facts["delivery"],
@@ -273,12 +273,13 @@ def _row(facts: dict[str, Any], cells: list[JobView], columns: tuple[Column, ...
         superseded=dispatch is not None and dispatch.superseded_at is not None,
         test=dispatch is not None and dispatch.test,
         dispatch=dispatch,
-        cells=tuple(by_column.get(column) for column in columns),
+        cells=tuple([by_column.get((each.workflow, each.workflow_name, each.job_name)) for each in columns]),
     )
 
 
-def _column(job: JobView) -> Column:
-    return Column(job.workflow, job.workflow_name, job.job_name)
+def _key(job: JobView) -> tuple[str, str, str]:
+    """Which column a job is in. A matrix has thousands of jobs, so each is not given a `Column` of its own."""
+    return job.workflow, job.workflow_name, job.job_name
 
 
 def _order(column: Column) -> tuple[str, str, str]:

@@ -60,7 +60,7 @@ async def backend_page(reader: BackendReader, query: BackendQuery, *, ingests: b
         matrix=matrix,
         jobs=by_name,
         jobs_left_out=more,
-        failures=await read_failures(tx, upstream, reader.seen, matrix.rows),
+        failures=await read_failures(reader, matrix.rows),
         levels=await level_history(tx, upstream, entry.name) if public else (),
         detail=await _detail(reader, query),
     )
@@ -75,6 +75,7 @@ async def metrics_view(reader: BackendReader, span: Span, *, ingests: bool) -> M
                 level=entry.level,
                 probe=bool(entry.expect),
                 figures=_recorded(entry.level, await reader.figures(key, standing)),
+                silent=await reader.silent(entry),
             )
             for key, entry in reader.seen.public.items()
         ]

@@ -1,7 +1,8 @@
 """The pages of a pull request and of a commit, put together: which delivery speaks for them, and what led there.
 
 There is no index from a commit to its deliveries: a commit is found as the head of an open pull request, as a
-merge group, by a delivery that the reader names, or among the newest deliveries.
+merge group, by a delivery that the reader names, among the newest deliveries, or by what backends reported about it
+on their own.
 """
 
 import json
@@ -11,8 +12,10 @@ from typing import Any
 from sqlalchemy import text
 
 from crcr.decide.model import DeliveryState, DispatchState, Pull, RepoName
+from crcr.decide.timeline import Known, timeline
 from crcr.decide.views_commit import (
     Arrival,
+    CommitBackend,
     CommitView,
     GateShown,
     GroupView,
@@ -74,6 +77,18 @@ async def pull_view(reader: CommitReader, number: int) -> PullView:
     told = _speaks(tested, *_TESTED[:3])
     closed = None if pull.is_open else _speaks(tested, "closed")
     gate = await reader.gate(pull.head_sha, told)
+    backends = await reader.backends(told) if told else ()
+    after_closing = await reader.backends(closed) if closed else ()
+    known = Known(
+        arrivals=await _arrivals(reader, arrived[:_MOST_ARRIVALS], pull.head_sha),
+        backends=(*backends, *after_closing),
+        waivers=await waivers_of_pulls(tx, upstream, reader.seen, (number,), reader.now),
+        checks=await reader.checks(pull.head_sha, gate),
+        gate=gate,
+        groups=await _groups_with(tx, upstream, number),
+        pull=_pull_state(pull),
+    )
+    moments, left_out = timeline(known)
     return PullView(
         upstream=upstream,
         number=number,
@@ -81,13 +96,13 @@ async def pull_view(reader: CommitReader, number: int) -> PullView:
         cursor=await newest_change(tx),
         state=_pull_state(pull),
         gate=gate,
-        backends=await reader.backends(told) if told else (),
-        after_closing=await reader.backends(closed) if closed else (),
-        waivers=await waivers_of_pulls(tx, upstream, reader.seen, (number,), reader.now),
-        checks=await reader.checks(pull.head_sha, gate),
-        timeline=await _timeline(reader, arrived[:_MOST_ARRIVALS], pull.head_sha),
-        timeline_left_out=max(0, len(arrived) - _MOST_ARRIVALS),
-        groups=await _groups_with(tx, upstream, number),
+        backends=backends,
+        after_closing=after_closing,
+        waivers=known.waivers,
+        checks=known.checks,
+        timeline=moments,
+        timeline_left_out=left_out + max(0, len(arrived) - _MOST_ARRIVALS),
+        groups=known.groups,
         **{name: getattr(pull, name) for name in _AS_KNOWN},
     )
 
@@ -101,31 +116,53 @@ async def commit_view(reader: CommitReader, head_sha: str, delivery: str | None)
     heads = await tx.all(_HEADS, head_sha=head_sha, upstream=upstream.key)
     named = [delivery, group["delivery"] if group else None]
     arrived = await _arrived(reader, head_sha, [row["number"] for row in heads], named)
-    if not arrived:
+    on_their_own = await _on_their_own(reader, head_sha, delivery, arrived)
+    if not arrived and not on_their_own:
         raise NotFound(
             f"no delivery of {upstream} about the commit {head_sha[:64]} is known by its SHA",
-            hint="give all 40 digits; only what was pushed or proposed since the relay runs is known",
+            hint="give all 40 digits; only what was pushed, proposed or tested since the relay runs is known",
         )
     told = _speaks(arrived, *_TESTED)
     gate = await reader.gate(head_sha, told)
     numbers = {row["number"] for row in arrived if row["number"] is not None}
     about = numbers | set(json.loads(group["numbers"] or "[]") if group else ())
-    waivers = await waivers_of_pulls(tx, upstream, reader.seen, sorted(about), reader.now)
+    shown = await _group(tx, upstream, group) if group else None
+    dispatched = await reader.backends(told) if told else ()
+    known = Known(
+        arrivals=await _arrivals(reader, arrived[:_MOST_ARRIVALS], head_sha),
+        backends=(*dispatched, *on_their_own),
+        waivers=await waivers_of_pulls(tx, upstream, reader.seen, sorted(about), reader.now),
+        checks=await reader.checks(head_sha, gate),
+        gate=gate,
+        groups=(shown,) if shown else (),
+    )
+    moments, left_out = timeline(known)
     return CommitView(
         upstream=upstream,
         head_sha=head_sha,
         at=reader.now,
         cursor=await newest_change(tx),
-        event=arrived[0]["event"],
-        ref=arrived[0]["ref"],
+        event=arrived[0]["event"] if arrived else on_their_own[0].event,
+        ref=arrived[0]["ref"] if arrived else None,
         numbers=tuple(sorted(numbers)),
-        group=await _group(tx, upstream, group) if group else None,
+        group=shown,
         gate=gate,
-        backends=await reader.backends(told) if told else (),
-        waivers=waivers,
-        checks=await reader.checks(head_sha, gate),
-        timeline=await _timeline(reader, arrived[:_MOST_ARRIVALS], head_sha),
+        backends=known.backends,
+        waivers=known.waivers,
+        checks=known.checks,
+        timeline=moments,
+        timeline_left_out=left_out + max(0, len(arrived) - _MOST_ARRIVALS),
     )
+
+
+async def _on_their_own(
+    reader: CommitReader, head_sha: str, delivery: str | None, arrived: list[Row]
+) -> tuple[CommitBackend, ...]:
+    """Who reported about the commit without a dispatch; such reports go by its SHA, or by a name of their own."""
+    names = dict.fromkeys((head_sha, delivery or head_sha))
+    dispatched = {row["guid"] for row in arrived}
+    found = [await reader.reporting_on_their_own(head_sha, name) for name in names if name not in dispatched]
+    return tuple(backend for each in found for backend in each)
 
 
 async def _arrived(
@@ -150,7 +187,7 @@ def _speaks(newest_first: list[Row], *actions: str | None) -> str | None:
     return None
 
 
-async def _timeline(reader: CommitReader, rows: list[Row], head_sha: str) -> tuple[Arrival, ...]:
+async def _arrivals(reader: CommitReader, rows: list[Row], head_sha: str) -> tuple[Arrival, ...]:
     return tuple([await _arrival(reader.tx, reader.upstream, reader.seen, row, head_sha) for row in rows])
 
 

@@ -109,14 +109,14 @@ async def _past(
 
 
 def _keeper(query: WaiverQuery, seen: Seen) -> Callable[[Row], bool]:
-    who = query.who.casefold() if query.who else None
+    who, backend = (query.who or "").casefold(), (query.backend or "").casefold()
 
     def keep(row: Row) -> bool:
         return (
             row["downstream"] in seen.public
-            and (query.downstream is None or row["downstream"] == query.downstream.key)
+            and backend in row["downstream"]
             and (query.number is None or row["number"] == query.number)
-            and (who is None or row["who"].casefold() == who)
+            and who in row["who"].casefold()
         )
 
     return keep

@@ -27,6 +27,7 @@ from crcr.show import cursors
 from crcr.show.here import pick_upstream
 from crcr.show.port import Views
 from crcr.show.reader import reader_of
+from crcr.show.sorting import NUMBERS, Choice
 
 DESK = "crcr.desk"
 """Under this name a request knows its app's desk."""
@@ -135,6 +136,38 @@ def asked(request: Request, upstream: UpstreamParam = None) -> Asked:
 Asking = Annotated[Asked, Depends(asked)]
 
 
+def table_choice(
+    *,
+    q: Annotated[
+        str | None, _text("only backends whose name, hardware or on-call holds this text", 100)
+    ] = None,
+    level: Annotated[
+        Literal["L1", "L2", "L3", "L4"] | None, Query(description="only backends of this level")
+    ] = None,
+    sort: Annotated[
+        str | None,
+        Query(
+            pattern=f"^-?({'|'.join(('name', *NUMBERS))})$",
+            description="by a column, with a minus sign the highest first; without it by level, the worst first",
+        ),
+    ] = None,
+) -> Choice:
+    """The rows of a table of backends and their order, by the very words that the page's address has."""
+    asked = {"q": q, "level": level, "sort": sort}
+    return Choice.of({name: value for name, value in asked.items() if value})
+
+
+TableChoice = Annotated[Choice, Depends(table_choice)]
+OneBackend = Annotated[
+    str | None,
+    Query(
+        alias="backend",
+        pattern=f"^{_ORG}/{_REPO}$",
+        description="`owner/repo`: only this backend; the total stays that of all",
+    ),
+]
+
+
 def readable(request: Request) -> None:
     """Refuses an address that is not UTF-8, which would else be read as something that nobody wrote."""
     scope = request.scope
@@ -236,8 +269,13 @@ def effect_query(
 
 def audit_query(
     *,
-    who: Annotated[str | None, _text("only acts of this person")] = None,
-    act: Annotated[str | None, _text("only acts of this kind")] = None,
+    who: Annotated[str | None, _text("only acts of people whose name holds this text")] = None,
+    act: Annotated[
+        str | None,
+        _text(
+            "only acts with a word that begins with this text, or all of their kind; a space is as good as `_`"
+        ),
+    ] = None,
     order: OrderParam = Order.NEWEST_FIRST,
     cursor: CursorParam = None,
 ) -> Callable[..., AuditQuery]:
@@ -253,10 +291,8 @@ def audit_query(
 def waiver_query(
     *,
     state: Annotated[WaiverState | None, Query(description="only waivers in this state")] = None,
-    who: Annotated[str | None, _text("only waivers of this person")] = None,
-    backend: Annotated[
-        str | None, Query(pattern=f"^{_ORG}/{_REPO}$", description="`owner/repo` of a backend")
-    ] = None,
+    who: Annotated[str | None, _text("only waivers of people whose name holds this text")] = None,
+    backend: Annotated[str | None, _text("only of backends whose `owner/repo` holds this text")] = None,
     number: NumberParam = None,
     order: Annotated[
         Literal["-at"] | None,
@@ -268,7 +304,7 @@ def waiver_query(
         WaiverQuery,
         state=state,
         who=_person(who),
-        downstream=_repository(backend, BadRequest) if backend else None,
+        backend=backend or None,
         number=number,
         newest_first=order is not None,
         after=cursors.decode(cursor),

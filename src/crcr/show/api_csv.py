@@ -17,6 +17,7 @@ from crcr.show import api_asked as ask
 from crcr.show import export_tables as tables
 from crcr.show.api_asked import MOST_EXPORTED, backend_name
 from crcr.show.exports import Export, Place, documented
+from crcr.show.sorting import pick_backend, tabulate
 
 _LONG = "Lists come in at most 10,000 lines; `Link` names the request for those that follow."
 
@@ -38,12 +39,13 @@ def _add_numbers(api: APIRouter) -> None:
     async def summary_csv(
         request: Request,
         asked: ask.Asking,
+        choice: ask.TableChoice,
         kind: ask.KindParam = Kind.PULLS,
         span: ask.RangeParam = Span.FORTNIGHT,
     ) -> Response:
         view = await asked.views.summary(asked.upstream, span, asked.now, kind=kind)
         export = Export(request, f"{asked.upstream}-summary-{kind}-{span}")
-        return await export.all_of(tables.SUMMARY, view.backends)
+        return await export.all_of(tables.SUMMARY, tabulate(view.backends, choice).rows)
 
     @api.get("/metrics.csv", **_told("The numbers over time", "The whole window first, then its parts."))
     async def metrics_csv(
@@ -51,10 +53,13 @@ def _add_numbers(api: APIRouter) -> None:
         asked: ask.Asking,
         kind: ask.KindParam = Kind.PULLS,
         span: ask.RangeParam = Span.FORTNIGHT,
+        backend: ask.OneBackend = None,
     ) -> Response:
         view = await asked.views.metrics(asked.upstream, span, asked.now, kind=kind)
+        one = pick_backend(view, backend)
         until = Window.of(span, view.at).until
-        each = (tables.Measured(backend.figures, backend, until) for backend in view.backends)
+        shown = (one,) if one else view.backends
+        each = (tables.Measured(backend.figures, backend, until) for backend in shown)
         export = Export(request, f"{asked.upstream}-metrics-{kind}-{span}")
         return await export.all_of(tables.METRICS, [tables.Measured(view.total, None, until), *each])
 

@@ -135,6 +135,7 @@ class BackendMetrics(Model):
     name: Name
     level: LevelName
     probe: bool
+    silent: bool
     figures: Trend
 
 

@@ -13,6 +13,7 @@ from crcr.decide.views_commit import (
     BackendState,
     CommitView,
     GateShown,
+    MomentKind,
     PullState,
     PullView,
     WaiverState,
@@ -64,6 +65,14 @@ class Gate(Model):
     subjects: list[GateSubject]
 
 
+class Spell(Model):
+    """When a backend's jobs ran; `ended_at` is null while one of them does."""
+
+    started_at: datetime | None
+    failed_at: datetime | None = Field(description="When the first of them failed.")
+    ended_at: datetime | None
+
+
 class CommitBackend(Model):
     """`level` is that of the dispatch; `jobs` are those that count, failed first."""
 
@@ -73,7 +82,12 @@ class CommitBackend(Model):
     device: str | None
     oncalls: list[str]
     state: BackendState
-    dispatch: Dispatch
+    delivery: str
+    event: str
+    dispatch: Dispatch | None = Field(
+        description="Null for what nobody dispatched, such as a nightly run; `delivery` is then the commit."
+    )
+    spell: Spell
     jobs: list[FailedJob]
     jobs_left_out: int
 
@@ -146,6 +160,23 @@ class Arrival(Model):
     dispatches: list[StateCount]
 
 
+class Moment(Model):
+    """One line of the timeline; what does not apply to its kind is null."""
+
+    kind: MomentKind
+    at: datetime
+    subject: str | None = Field(description="The backend.")
+    job: str | None
+    event: str | None
+    number: int | None = Field(description="How many dispatches were sent.")
+    result: BackendState | None
+    gate: GateShown | None
+    who: str | None
+    head_sha: str | None
+    superseded: bool = Field(description="Of an older commit.")
+    arrival: Arrival | None
+
+
 class MergeGroup(Model):
     head_sha: str
     head_ref: str
@@ -177,7 +208,7 @@ class PullRequest(Model):
     after_closing: list[CommitBackend]
     waivers: list[Waiver]
     checks: list[Check]
-    timeline: list[Arrival]
+    timeline: list[Moment] = Field(description="From the webhook to the results, newest first.")
     timeline_left_out: int
     groups: list[MergeGroup]
 
@@ -200,7 +231,8 @@ class Commit(Model):
     backends: list[CommitBackend]
     waivers: list[Waiver]
     checks: list[Check]
-    timeline: list[Arrival]
+    timeline: list[Moment] = Field(description="From the webhook to the results, newest first.")
+    timeline_left_out: int
 
     @classmethod
     def of(cls, view: CommitView) -> "Commit":

@@ -4,11 +4,13 @@ The large ones are put together in a thread of their own, so that nobody else wa
 """
 
 from asyncio import to_thread
+from dataclasses import replace
 from typing import Annotated
 
 from fastapi import APIRouter, Depends
 
 from crcr.decide.model import RepoName
+from crcr.decide.views import Summary as SummaryView
 from crcr.decide.window import Kind, Span
 from crcr.errors import NotFound
 from crcr.show import api_models_backend as backends
@@ -17,12 +19,15 @@ from crcr.show.api_asked import (
     BackendAsked,
     KindParam,
     LimitParam,
+    OneBackend,
     RangeParam,
+    TableChoice,
     TokenPath,
     backend_name,
 )
 from crcr.show.api_models import Summary
 from crcr.show.job_links import key_of
+from crcr.show.sorting import Choice, pick_backend, tabulate
 
 TAG = "numbers"
 
@@ -31,19 +36,23 @@ def add(api: APIRouter) -> None:
     @api.get("/summary", tags=[TAG], summary="Health, and all backends with their numbers")
     async def summary(
         asked: Asking,
+        choice: TableChoice,
         kind: KindParam = Kind.PULLS,
         span: RangeParam = Span.FORTNIGHT,
     ) -> Summary:
         view = await asked.views.summary(asked.upstream, span, asked.now, kind=kind)
-        return await to_thread(Summary.model_validate, view)
+        return await to_thread(_narrowed, view, choice)
 
     @api.get("/metrics", tags=[TAG], summary="The numbers over time: of all backends together, and of each")
     async def metrics(
         asked: Asking,
         kind: KindParam = Kind.PULLS,
         span: RangeParam = Span.FORTNIGHT,
+        backend: OneBackend = None,
     ) -> backends.Metrics:
         view = await asked.views.metrics(asked.upstream, span, asked.now, kind=kind)
+        if one := pick_backend(view, backend):
+            view = replace(view, backends=(one,))
         return await to_thread(backends.Metrics.model_validate, view)
 
     @api.get("/badges/{org}/{repo}", tags=[TAG], summary="What a backend's badge says: state and pass rate")
@@ -84,3 +93,11 @@ def add(api: APIRouter) -> None:
     ) -> backends.BackendPage:
         wanted = query(upstream=asked.upstream, downstream=name, limit=limit)
         return await to_thread(backends.BackendPage.of, await asked.views.backend(wanted, asked.now))
+
+
+def _narrowed(view: SummaryView, choice: Choice) -> Summary:
+    """The rows that the page shows, in its order; all else, the tally too, is of everybody."""
+    answer = Summary.model_validate(view)
+    by_name = {each.name: each for each in answer.backends}
+    rows = tabulate(view.backends, choice).rows
+    return answer.model_copy(update={"backends": [by_name[each.name.full_name] for each in rows]})

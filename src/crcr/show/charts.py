@@ -12,11 +12,11 @@ from enum import StrEnum
 
 from markupsafe import Markup, escape
 
-from crcr.show.status import brief, duration, percent
+from crcr.show.status import duration, percent
 from crcr.show.text import visible
 
-WIDTH, HEIGHT = 480, 180
-LEFT, RIGHT, TOP, BOTTOM = 52, 8, 10, 24
+WIDTH, HEIGHT = 480, 184
+LEFT, RIGHT, TOP, BOTTOM = 52, 8, 10, 28
 _FLOOR = HEIGHT - BOTTOM
 _MOST_TICKS = 5
 _MOST_DATES = 6
@@ -128,9 +128,9 @@ def _picture(chart: Chart) -> Markup:
     scale = ticks(_most(chart), chart.unit)
     plot = _Plot(chart, scale)
     body = (plot.layers() if chart.stacked else plot.lines()) + plot.hits()
-    return Markup('<svg class="plot" viewBox="0 0 {} {}" role="img" aria-label="{}">{}{}</svg>').format(
-        WIDTH, HEIGHT, _label(chart), plot.axes(), body
-    )
+    return Markup(
+        '<div class="picture"><svg class="plot" viewBox="0 0 {} {}" role="img" aria-label="{}">{}{}</svg></div>'
+    ).format(WIDTH, HEIGHT, _label(chart), plot.axes(), body)
 
 
 def _most(chart: Chart) -> float:
@@ -179,13 +179,13 @@ class _Plot:
                 "grid" if tick else "floor",
                 *(LEFT, WIDTH - RIGHT, self.y(tick), self.y(tick)),
                 *(LEFT - 6, _number(float(self.y(tick)) + 4)),
-                brief(tick) if self._chart.unit is Unit.SECONDS else said(tick, self._chart.unit),
+                _tick(tick, self._chart.unit),
             )
             for tick in self._scale
         )
         dates = Markup("").join(
             Markup('<text class="date" x="{}" y="{}">{}</text>').format(
-                self.x(place + 0.5), HEIGHT - 6, _short_date(self._chart.starts, place)
+                self.x(place + 0.5), HEIGHT - 5, _short_date(self._chart.starts, place)
             )
             for place in _dated(len(self._chart.starts))
         )
@@ -238,6 +238,10 @@ class _Plot:
             for series, value in zip(self._chart.series, column, strict=True)
         )
         return escape("\n".join((_date(self._chart.starts[place]), *values)))
+
+
+def _tick(value: float, unit: Unit) -> str:
+    return f"{value * 100:.0f} %" if unit is Unit.RATE else said(value, unit)
 
 
 def _or_none(value: Number, unit: Unit) -> str:

@@ -1,7 +1,7 @@
 """`/api/v1/events`: what changed, as server-sent events that can be resumed.
 
 An event names what changed, never its content: the page reads anew what it shows. A reader whose place is no
-longer kept gets `reset`. Streams are counted, per address and in all, since each one holds a connection.
+longer kept gets `reset`, and every reader a `beat` when there is nothing else to say. Streams are counted, per address and in all, since each one holds a connection.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 
 from starlette.requests import Request
 from starlette.routing import BaseRoute, Route
@@ -37,7 +38,8 @@ _BIGGEST_ID = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Caps:
-    per_address: int = 10
+    per_address: int = 50
+    """A browser holds one for all its tabs; an office behind one address has many browsers."""
     in_total: int = 500
 
 
@@ -101,7 +103,7 @@ class Events:
         with self._counted(self._address_of(request)):
             feed = self._for_admins if reader_of(request).admin else self._feed
             async with _attached(feed) as fresh:
-                stream = _Stream(send, feed, upstream)
+                stream = _Stream(send, feed, upstream, self._clock)
                 await self._begin(stream, after)
                 if request.method != "HEAD":
                     await self._follow(stream, fresh, receive)
@@ -140,16 +142,18 @@ class Events:
                 except Unavailable:
                     changes, upto, more = [], stream.upto, False  # the feed wakes us when the store is back
                 await stream.tell(changes, upto)
-                if not more and not await self._waited(gone, fresh):
+                if not more and not await self._waited(gone, fresh, stream.beats_in_s):
                     await stream.heartbeat()
         except OSError:
             return  # the reader left while we wrote
         finally:
             gone.cancel()
 
-    async def _waited(self, gone: asyncio.Task[None], fresh: asyncio.Event) -> bool:
+    async def _waited(self, gone: asyncio.Task[None], fresh: asyncio.Event, seconds: float) -> bool:
         """Wait for something to happen; False when the time for a heartbeat has come."""
-        beat = asyncio.create_task(self._clock.sleep(HEARTBEAT_S))
+        if seconds <= 0:
+            return False
+        beat = asyncio.create_task(self._clock.sleep(seconds))
         waits = [beat, asyncio.create_task(fresh.wait()), asyncio.create_task(self._stopping.wait())]
         try:
             done, _ = await asyncio.wait([gone, *waits], return_when=asyncio.FIRST_COMPLETED)
@@ -173,7 +177,17 @@ class _Stream:
     send: Send
     feed: Feed
     upstream: str | None
+    clock: Clock
     upto: int = 0
+    _wrote_at: datetime | None = None
+
+    @property
+    def beats_in_s(self) -> float:
+        """Counted from what was written last: much may happen that this reader is not told of."""
+        if self._wrote_at is None:
+            return HEARTBEAT_S
+        silent_s = (self.clock.now() - self._wrote_at).total_seconds()
+        return HEARTBEAT_S - max(0.0, silent_s)
 
     async def start(self) -> None:
         await self.send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
@@ -183,7 +197,8 @@ class _Stream:
         await self._write(f"id: {self.upto}\nevent: reset\ndata: {{}}\n\n")
 
     async def heartbeat(self) -> None:
-        await self._write(": still here\n\n")
+        """An event, since a browser's script does not see comments. It has no id: the reader's place stays."""
+        await self._write("event: beat\ndata: {}\n\n")
 
     async def tell(self, changes: list[Change], upto: int) -> None:
         """Write a batch, equal changes once: a page reads anew anyway, and a burst stays small."""
@@ -195,6 +210,7 @@ class _Stream:
         self.upto = upto
 
     async def _write(self, text: str) -> None:
+        self._wrote_at = self.clock.now()
         await self.send({"type": "http.response.body", "body": text.encode(), "more_body": True})
 
 

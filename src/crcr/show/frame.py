@@ -6,6 +6,7 @@ not read.
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
+from urllib.parse import quote, urlencode
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -15,6 +16,7 @@ from crcr.decide.window import Span
 from crcr.errors import BadRequest, CrcrError, NotFound, Unavailable
 from crcr.ports import Clock
 from crcr.show.here import Here, pick_kind, pick_span, pick_upstream
+from crcr.show.local import local_path
 from crcr.show.notices import notice_of
 from crcr.show.port import Views
 from crcr.show.reader import reader_of
@@ -107,4 +109,16 @@ def _around(request: Request, here: Here) -> Mapping[str, Any]:
         "reader": reader_of(request),
         "notice": notice_of(request),
         "asked": request.query_params,
+        "address": _address(request),
     }
+
+
+_PASSING = frozenset({"fragment", "done", "n"})
+"""What a script or a redirect adds to an address; nobody chose it."""
+
+
+def _address(request: Request) -> str:
+    """The page itself with all that was chosen on it, to come back to."""
+    chosen = [pair for pair in request.query_params.multi_items() if pair[0] not in _PASSING]
+    path = quote(request.scope["path"], safe="/")
+    return local_path(f"{path}?{urlencode(chosen)}" if chosen else path)

@@ -12,6 +12,17 @@ JOB = "job"
 """Which job's details are open."""
 
 
+def formats(
+    here: Here, api: str, chosen: Mapping[str, str] | None = None, *, csv: str = ""
+) -> dict[str, str]:
+    """Where the same view is to be had as data, from its beginning on; `csv` where it has another name there."""
+    kept = {name: value for name, value in (chosen or {}).items() if name != "after"}
+    return {
+        "JSON": here.url(f"/api/v1/{api}", **kept),
+        "CSV": here.url(f"/api/v1/{csv or api}.csv", **kept),
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class Links:
     here: Here

@@ -4,7 +4,7 @@ Every cell is as little as can be: a letter, a tone, a short title and the token
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from markupsafe import Markup, escape
 
@@ -13,6 +13,7 @@ from crcr.decide.numbers import Counted
 from crcr.decide.views import DispatchView, JobView
 from crcr.decide.views_backend import Column, Matrix, MatrixRow
 from crcr.decide.views_commit import BackendState, backend_state
+from crcr.show.head_names import shortened
 from crcr.show.job_links import token_of_job
 from crcr.show.shards import Group, many, sections
 from crcr.show.status import ANSWERS, BACKENDS, Status, duration, job_status
@@ -35,6 +36,7 @@ class Head:
     """A column's header. `toggle` is the value of `?open=` that a click on it leads to; None for a single job."""
 
     label: str
+    """Its name, or as much of it as tells it from its neighbours."""
     title: str
     shards: int = 0
     toggle: str | None = None
@@ -103,6 +105,7 @@ def lay_out(matrix: Matrix, opened: frozenset[str], *, reports: bool, whole: boo
             heads += _heads(
                 matrix.columns, group, toggle, opened=group.key in open_now, first=len(heads) == before
             )
+        heads[before:] = _labelled(heads[before:])
         spans.append(Span(section.name, section.workflow, len(heads) - before))
     groups = [group for section in plan for group in section.groups]
     lines = tuple(
@@ -127,6 +130,12 @@ def _heads(
         ]
     title = f"{group.label}: {len(group.places)} shards"
     return [Head(label=group.label, title=title, shards=len(group.places), toggle=toggle, first=first)]
+
+
+def _labelled(heads: list[Head]) -> list[Head]:
+    """The heads of one workflow, with labels that fit."""
+    labels = shortened([head.label for head in heads])
+    return [replace(head, label=label) for head, label in zip(heads, labels, strict=True)]
 
 
 def _line(row: MatrixRow, groups: list[Group], open_now: set[str], stands: tuple[Status, str, str]) -> Line:

@@ -15,7 +15,7 @@ from crcr.show import cursors
 from crcr.show.frame import SPANS, Frame
 from crcr.show.here import Here
 from crcr.show.job_links import key_of
-from crcr.show.links import Links
+from crcr.show.links import Links, formats
 from crcr.show.matrix import draw_cells, lay_out
 from crcr.show.panels import asked_token, asks_for_panel_alone, backend_panel, panel_of
 from crcr.show.trends import backend_charts
@@ -82,7 +82,11 @@ class BackendPages:
             panel=panel_of(self._frame.site, request, links, page.detail) if asked else None,
             charts=backend_charts(page.summary.figures) if page.summary.figures else (),
             backend_key=page.summary.name.key,
-            formats={_IN_API[name]: value for name, value in chosen.items() if name in _IN_API},
+            formats=formats(
+                links.here,
+                f"backends/{page.summary.name}",
+                {_IN_API[name]: value for name, value in chosen.items() if name in _IN_API},
+            ),
             site=self._frame.site,
         )
 

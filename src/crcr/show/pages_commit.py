@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from crcr.decide.like_failures import LikeFailures, like_failures
@@ -12,10 +12,12 @@ from crcr.decide.views_commit import CommitBackend
 from crcr.errors import NotFound
 from crcr.show.frame import Frame
 from crcr.show.here import Here, is_sha
-from crcr.show.links import Links
+from crcr.show.links import Links, formats
 from crcr.show.panels import asks_for_panel_alone, shared_panel
 
 _NUMBER = re.compile(r"[1-9][0-9]{0,8}")
+_SOME_DIGITS = re.compile(r"[0-9a-f]{7,39}")
+"""Enough of a commit's name for the search to find it."""
 
 
 def routes(frame: Frame) -> list[BaseRoute]:
@@ -49,10 +51,13 @@ class CommitPages:
             links=links,
             panel=panel,
             alike=_alike(pull.backends),
+            formats=formats(here, f"pulls/{pull.number}"),
         )
 
     async def commit(self, request: Request, here: Here) -> Response:
         sha = request.path_params["sha"].lower()
+        if _SOME_DIGITS.fullmatch(sha):
+            return RedirectResponse(here.url("/crcr/search", q=sha), status_code=303)
         if not is_sha(sha):
             raise NotFound(f"{sha[:50]} is not the whole SHA of a commit", hint="give all 40 digits")
         delivery = request.query_params.get("delivery", "")[:200] or None
@@ -71,6 +76,7 @@ class CommitPages:
             links=links,
             panel=panel,
             alike=_alike(commit.backends),
+            formats=formats(here, f"commits/{sha}", links.kept),
         )
 
 

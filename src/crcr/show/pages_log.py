@@ -1,11 +1,10 @@
 """The relay's own log: deliveries with their dispatches, the outbox, waivers and the audit log; and the search.
 
-All lists keep their filters, order and place in the address. A filter that cannot be understood is a page that
-says so, so that nobody takes a longer list for what they asked for.
+All lists keep their filters, order and place in the address. A filter that cannot be understood is said to be so
+beside its field, so that nobody takes a longer list for what they asked for.
 """
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
@@ -19,12 +18,12 @@ from crcr.decide.model import DeliveryState, DispatchState, RepoName, is_repo_na
 from crcr.decide.views import DeliveryView, DispatchView, Outbox
 from crcr.decide.views_commit import WaiverState
 from crcr.decide.views_log import AuditQuery, AuditView, DeliveryQuery, EffectQuery, Hit, HitKind, WaiverQuery
-from crcr.errors import BadRequest
-from crcr.show import cursors, status, wishes
+from crcr.show import cursors, status
 from crcr.show.frame import Frame
 from crcr.show.here import Here
 from crcr.show.job_links import token_of_job
-from crcr.show.links import Links
+from crcr.show.links import Links, formats
+from crcr.show.wishes import Wishes
 
 PAGE = 50
 _DELIVERIES = 25
@@ -77,22 +76,23 @@ class LogPages:
     async def deliveries(self, request: Request, here: Here) -> Response:
         if request.query_params.get("show") == "effects":
             return await self._effects(request, here)
-        asked = wishes.asked(request, "event", "state", "number", "sha", sort=_OLDEST)
+        wishes = Wishes(request, "event", "state", "number", "sha", sort=_OLDEST)
         query = DeliveryQuery(
             upstream=here.upstream,
-            event=asked.get("event"),
-            state=wishes.one_of(DeliveryState, asked, "state"),
-            number=wishes.number(asked),
-            head_sha=wishes.digits(asked),
-            oldest_first=asked.get("sort") == _OLDEST,
-            after=cursors.decode(asked.get("after")),
+            event=wishes.text("event"),
+            state=wishes.one_of(DeliveryState, "state"),
+            number=wishes.number(),
+            head_sha=wishes.digits(),
+            oldest_first=wishes.text("sort") == _OLDEST,
+            after=cursors.decode(wishes.text("after")),
             limit=_DELIVERIES,
         )
         page = await self._frame.views(request).deliveries(query)
         return self._list(
             request,
             "deliveries.html",
-            Links(here, asked),
+            here,
+            wishes,
             page,
             api="deliveries",
             limit=_DELIVERIES,
@@ -102,29 +102,23 @@ class LogPages:
         )
 
     async def _effects(self, request: Request, here: Here) -> Response:
-        asked = wishes.asked(request, "show", "state", "target")
-        state = asked.get("state")
-        if state is not None and state not in EFFECT_STATES:
-            raise BadRequest(
-                f"{state[:50]!r} is no state of effects", hint=f"one of {', '.join(EFFECT_STATES)}"
-            )
+        wishes = Wishes(request, "show", "state", "target")
         query = EffectQuery(
             upstream=here.upstream,
-            state=state,
-            target=asked.get("target"),
-            after=cursors.decode(asked.get("after")),
+            state=wishes.choice(EFFECT_STATES, "state"),
+            target=wishes.text("target"),
+            after=cursors.decode(wishes.text("after")),
             limit=PAGE,
         )
         page = await self._frame.views(request).effect_page(query)
-        known = {name: value for name, value in asked.items() if name != "show"}
         return self._list(
             request,
             "effects.html",
-            Links(here, asked),
+            here,
+            wishes,
             page,
             api="effects/list",
             csv="effects",
-            exported=known,
             statuses=status.EFFECTS,
             states=EFFECT_STATES,
             lag_s=_lag_s(page.outbox, self._frame.clock.now()),
@@ -146,38 +140,40 @@ class LogPages:
             statuses=status.DELIVERIES,
             effect_statuses=status.EFFECTS,
             job_token=token_of_job,
+            formats=formats(here, f"deliveries/{guid}"),
         )
 
     async def waivers(self, request: Request, here: Here) -> Response:
-        asked = wishes.asked(request, "state", "who", "backend", "number", sort=_NEWEST)
+        wishes = Wishes(request, "state", "who", "backend", "number", sort=_NEWEST)
         query = WaiverQuery(
             upstream=here.upstream,
-            state=wishes.one_of(WaiverState, asked, "state"),
-            who=wishes.person(asked),
-            downstream=wishes.repository(asked),
-            number=wishes.number(asked),
-            newest_first=asked.get("sort") == _NEWEST,
-            after=cursors.decode(asked.get("after")),
+            state=wishes.one_of(WaiverState, "state"),
+            who=wishes.person(),
+            backend=wishes.text("backend"),
+            number=wishes.number(),
+            newest_first=wishes.text("sort") == _NEWEST,
+            after=cursors.decode(wishes.text("after")),
             limit=PAGE,
         )
         page = await self._frame.views(request).waiver_page(query, self._frame.clock.now())
-        return self._list(request, "waivers.html", Links(here, asked), page, api="waivers")
+        return self._list(request, "waivers.html", here, wishes, page, api="waivers")
 
     async def audit(self, request: Request, here: Here) -> Response:
-        asked = wishes.asked(request, "who", "act", sort=_OLDEST)
+        wishes = Wishes(request, "who", "act", sort=_OLDEST)
         query = AuditQuery(
             upstream=here.upstream,
-            who=wishes.person(asked),
-            act=asked.get("act"),
-            oldest_first=asked.get("sort") == _OLDEST,
-            after=cursors.decode(asked.get("after")),
+            who=wishes.person(),
+            act=wishes.text("act"),
+            oldest_first=wishes.text("sort") == _OLDEST,
+            after=cursors.decode(wishes.text("after")),
             limit=PAGE,
         )
         page = await self._frame.views(request).audit(query)
         return self._list(
             request,
             "audit.html",
-            Links(here, asked),
+            here,
+            wishes,
             page,
             api="audit",
             known_acts=ACTS,
@@ -197,45 +193,39 @@ class LogPages:
             found=found,
             groups=groups,
             place=lambda hit: _place(here, hit),
-            formats=_formats(here, "search", None, {"q": found.text}) if found.text else {},
+            formats=formats(here, "search", {"q": found.text}) if found.text else {},
         )
 
     def _list(
         self,
         request: Request,
         template: str,
-        links: Links,
+        here: Here,
+        wishes: Wishes,
         page: Any,
         *,
         api: str,
-        csv: str | None = None,
-        exported: Mapping[str, str] | None = None,
+        csv: str = "",
         limit: int = PAGE,
         **context: Any,
     ) -> Response:
-        chosen = links.kept
-        filters = {name: value for name, value in chosen.items() if name not in {"after", "sort", "show"}}
+        chosen = wishes.understood
+        exported = {name: value for name, value in chosen.items() if name != "show"}
         return self._frame.page(
             request,
             template,
-            links.here,
+            here,
             cursor=page.cursor,
             page=page,
-            links=links,
-            chosen=chosen,
-            filtered=bool(filters),
+            links=Links(here, chosen),
+            chosen=wishes.asked,
+            unclear=wishes.unclear,
+            filtered=bool(chosen.keys() - {"after", "sort", "show"}),
             limit=limit,
             next_after=cursors.encode(page.next),
-            formats=_formats(links.here, api, csv or api, chosen if exported is None else exported),
+            formats=formats(here, api, exported, csv=csv),
             **context,
         )
-
-
-def _formats(here: Here, api: str, csv: str | None, chosen: Mapping[str, str]) -> dict[str, str]:
-    """Where the same view is to be had as data, from its beginning on."""
-    kept = {name: value for name, value in chosen.items() if name != "after"}
-    found = {"JSON": here.url(f"/api/v1/{api}", **kept)}
-    return found | ({"CSV": here.url(f"/api/v1/{csv}.csv", **kept)} if csv else {})
 
 
 def _lag_s(outbox: Outbox, now: datetime) -> float | None:

@@ -6,13 +6,12 @@ from starlette.routing import BaseRoute, Route
 
 from crcr.decide.numbers import Figures, LeftOut
 from crcr.decide.views import Summary
-from crcr.decide.views_backend import BackendMetrics, MetricsView
 from crcr.decide.window import Span
-from crcr.errors import NotFound
 from crcr.show.frame import SPANS, Frame
 from crcr.show.here import Here
+from crcr.show.links import formats
 from crcr.show.live_delay import LiveDelay
-from crcr.show.sorting import BY_LEVEL, Choice, Order, arrange, pick_order, tabulate
+from crcr.show.sorting import BY_LEVEL, Choice, Order, arrange, pick_backend, pick_order, tabulate
 from crcr.show.trends import trend_charts
 
 METRICS_SPANS = (Span.WEEK, Span.FORTNIGHT, Span.MONTH, Span.QUARTER)
@@ -45,13 +44,14 @@ class NumberPages:
             choice=choice,
             table=tabulate(summary.backends, choice),
             left_out=_left_out(summary),
+            formats=formats(here, "summary", choice.query()),
         )
 
     async def metrics(self, request: Request, here: Here) -> Response:
         views, now = self._frame.views(request), self._frame.clock.now()
         metrics = await views.metrics(here.upstream, here.span, now, kind=here.kind)
         choice = Choice(order=_order(request))
-        chosen = _chosen(metrics, request.query_params.get("backend"))
+        chosen = pick_backend(metrics, request.query_params.get("backend"))
         drawn: Figures = chosen.figures if chosen else metrics.total
         return self._frame.page(
             request,
@@ -66,6 +66,7 @@ class NumberPages:
             drawn=drawn,
             charts=trend_charts(drawn),
             rows=arrange(metrics.backends, choice.order),
+            formats=formats(here, "metrics", {"backend": chosen.name.full_name} if chosen else {}),
         )
 
 
@@ -78,13 +79,3 @@ def _order(request: Request) -> Order:
     """Here the levels do not stand apart: without a wish the lowest rate is first."""
     asked = pick_order(request.query_params.get("sort"))
     return Order("rate", down=False) if asked.column == BY_LEVEL else asked
-
-
-def _chosen(metrics: MetricsView, asked: str | None) -> BackendMetrics | None:
-    """The backend that was asked for; None for all of them together."""
-    if not asked:
-        return None
-    for each in metrics.backends:
-        if each.name.key == asked.lower():
-            return each
-    raise NotFound(f"{asked[:150]} is not a backend of this upstream", hint="it may record no results")

@@ -4,6 +4,7 @@ A token that is nonsense, or whose job is gone or not to be seen, is a panel tha
 """
 
 import json
+import re
 from dataclasses import dataclass
 
 from starlette.requests import Request
@@ -37,6 +38,8 @@ class Panel:
     """The whole address, to be passed on."""
     attempts: tuple[Attempt, ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
+    run_url: str | None = None
+    job_url: str | None = None
 
 
 def asked_token(request: Request) -> str | None:
@@ -79,13 +82,25 @@ def panel_of(site: str, request: Request, links: Links, detail: JobDetail | None
     close = links.url(**{JOB: None})
     if detail is None:
         return Panel(detail=None, close=close, address=address)
+    run_url, job_url = run_and_job(detail.job.url)
     return Panel(
         detail=detail,
+        run_url=run_url,
+        job_url=job_url,
         close=close,
         address=address,
         attempts=tuple(_attempt(each, detail, links) for each in detail.attempts),
         environment=facts(detail.environment),
     )
+
+
+_JOB_OF_RUN = re.compile(r"(?P<run>https?://[^?#]+/actions/runs/\d+(?:/attempts/\d+)?)/jobs?/\d+(?:[?#].*)?")
+
+
+def run_and_job(url: str | None) -> tuple[str | None, str | None]:
+    """A report names one address: that of a job on GitHub tells that of its run too, any other is the run's."""
+    found = _JOB_OF_RUN.fullmatch(url) if url else None
+    return (found["run"], url) if found else (url, None)
 
 
 def _attempt(job: JobView, detail: JobDetail, links: Links) -> Attempt:

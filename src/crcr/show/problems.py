@@ -42,4 +42,10 @@ def _is_page(request: Request) -> bool:
     """Whether people look at this address, and this caller can show a page."""
     path = str(request.scope["path"])
     looked_at = path in {"/", "/crcr", "/api/docs"} or path.startswith("/crcr/")
-    return looked_at and "text/html" in request.headers.get("accept", "")
+    return looked_at and _shows_pages(request.headers.get("accept", ""))
+
+
+def _shows_pages(accept: str) -> bool:
+    """A browser says so, in whichever case; who takes anything gets what stands at such addresses: a page."""
+    kinds = {part.partition(";")[0].strip().lower() for part in accept.split(",")}
+    return "text/html" in kinds or (bool(kinds & {"*/*", "text/*", ""}) and "application/json" not in kinds)

@@ -60,7 +60,7 @@ def _environment() -> Environment:
         safe_link=safe_link,
         duration=status.duration,
         fine_duration=status.fine_duration,
-        brief=status.brief,
+        stamp=status.stamp,
         count_of=status.count,
         probe_status=status.probe_status,
         percent=status.percent,
@@ -69,6 +69,8 @@ def _environment() -> Environment:
         dispatch_details=status.dispatch_details,
         short_ref=_short_ref,
         when=_when,
+        day=_day,
+        is_late=status.is_late,
         ahead=_ahead,
         spans=_spans,
         anchor=_anchor,
@@ -86,6 +88,7 @@ def _environment() -> Environment:
         gate_statuses=status.GATES,
         standings=status.STANDINGS,
         backend_statuses=status.BACKENDS,
+        folded_states=status.FOLDED,
         pull_statuses=status.PULLS,
         waiver_statuses=status.WAIVERS,
         doubts=status.DOUBTS,
@@ -128,6 +131,11 @@ def _when(at: datetime | None, missing: str = "never") -> Markup:
     if at is None:
         return Markup('<span class="faint">{}</span>').format(missing)
     return _time(at, Markup(""))
+
+
+def _day(at: datetime, now: datetime) -> Markup:
+    """A day that stays a day, however long ago; the moment on hover."""
+    return Markup('<span class="day" title="{}">{}</span>').format(status.stamp(at), status.day(at, now))
 
 
 def _time(at: datetime, mark: Markup) -> Markup:

@@ -12,6 +12,8 @@ from typing import Any, Protocol, TypeVar
 from crcr.decide.model import Level, RepoName
 from crcr.decide.numbers import Figures
 from crcr.decide.views import BackendSummary
+from crcr.decide.views_backend import BackendMetrics, MetricsView
+from crcr.errors import NotFound
 
 BY_LEVEL = "level"
 _MOST_TEXT = 100
@@ -77,6 +79,16 @@ def pick_level(asked: str | None) -> Level | None:
     return next((level for level in Level if asked and asked.upper() in {level.name, str(level.value)}), None)
 
 
+def pick_backend(metrics: MetricsView, asked: str | None) -> BackendMetrics | None:
+    """The backend that was asked for; None for all of them together."""
+    if not asked:
+        return None
+    for each in metrics.backends:
+        if each.name.key == asked.lower():
+            return each
+    raise NotFound(f"{asked[:150]} is not a backend of this upstream", hint="it may record no results")
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
     """What the address says about a table."""
@@ -114,6 +126,10 @@ class Table:
     groups: tuple[tuple[Level | None, tuple[BackendSummary, ...]], ...]
     shown: int
     total: int
+
+    @property
+    def rows(self) -> tuple[BackendSummary, ...]:
+        return tuple(each for _, group in self.groups for each in group)
 
 
 def tabulate(backends: Iterable[BackendSummary], choice: Choice) -> Table:

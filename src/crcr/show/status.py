@@ -1,13 +1,12 @@
 """How states look: a letter, a word and a tone for each, so that colour never stands alone."""
 
-import re
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 from crcr.decide.commit import Verification
 from crcr.decide.gate import Standing
 from crcr.decide.model import Conclusion, DeliveryState, DispatchState, EffectState, JobState, Level
-from crcr.decide.numbers import Counted, LastResult
+from crcr.decide.numbers import Counted, LastResult, count_as
 from crcr.decide.views import Answer, DispatchView, JobView, Probe
 from crcr.decide.views_commit import BackendState, GateShown, PullState, WaiverState
 from crcr.decide.window import Kind
@@ -35,7 +34,18 @@ _COMPLETED = {
     Conclusion.NEUTRAL: Status("N", "neutral", "off"),
 }
 
-LEGEND = (RUNNING, SILENT, *_COMPLETED.values())
+LEGEND = (
+    SUCCESS,
+    Status("X", "failed or no conclusion", "bad"),
+    Status("T", "timed out or silent", "bad"),
+    _COMPLETED[Conclusion.ACTION_REQUIRED],
+    RUNNING,
+    Status("Q", "waiting", "wait"),
+    _COMPLETED[Conclusion.CANCELLED],
+    _COMPLETED[Conclusion.SKIPPED],
+    _COMPLETED[Conclusion.NEUTRAL],
+)
+"""What the letters of a matrix stand for, each once."""
 
 DISPATCHES = {
     DispatchState.HELD: Status("H", "held", "wait"),
@@ -112,6 +122,9 @@ BACKENDS = {
     **{state: Status(letter, state, "off") for state, letter in _ASIDE},
 }
 
+FOLDED = (BackendState.PASSED, BackendState.NOTIFIED, BackendState.NOT_CONCERNED)
+"""Backends that nobody need look at: on the page of a commit they share a line."""
+
 PULLS = {
     PullState.OPEN: Status("○", "open", "ok"),
     PullState.MERGED: Status("●", "merged", "wait"),
@@ -154,11 +167,18 @@ LEVELS = {
 def job_status(job: JobView | LastResult) -> Status:
     if job.state is JobState.COMPLETED:
         status = _COMPLETED[job.conclusion or Conclusion.NONE]
-        return _beside_expected(job, status) if isinstance(job, JobView) and job.expected else status
+        return _beside_expected(job, status) if _is_measured(job) else status
     return SILENT if job.state is JobState.TIMED_OUT else RUNNING
 
 
-def _beside_expected(job: JobView, status: Status) -> Status:
+def _is_measured(job: JobView | LastResult) -> bool:
+    """Whether it is held against an outcome that was expected; of a last result just what it counts as is kept."""
+    if isinstance(job, JobView):
+        return job.expected is not None
+    return job.counted is not count_as(job.state, job.conclusion)
+
+
+def _beside_expected(job: JobView | LastResult, status: Status) -> Status:
     """A probe's failure that was expected is a pass, and a success that was not is none."""
     if job.counted is Counted.SUCCESS:
         return Status(status.letter, f"{status.word}, as expected", "ok")
@@ -202,7 +222,22 @@ def dispatch_details(dispatch: DispatchView) -> str:
 
 
 def stamp(at: datetime) -> str:
-    return f"{at:%Y-%m-%d %H:%M:%S} UTC"
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def day(at: datetime, now: datetime) -> str:
+    """The day alone, with its year where that is not this one."""
+    utc = at.astimezone(UTC)
+    year = "" if utc.year == now.astimezone(UTC).year else f", {utc.year}"
+    return f"{utc:%b} {utc.day}{year}"
+
+
+LATE_S = 300.0
+"""An outbox whose oldest due effect has waited for longer than this is behind."""
+
+
+def is_late(lag_s: float | None) -> bool:
+    return lag_s is not None and lag_s > LATE_S
 
 
 def duration(seconds: float | None) -> str:
@@ -210,33 +245,19 @@ def duration(seconds: float | None) -> str:
     if seconds is None:
         return "—"
     whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s" if seconds >= 1 or seconds == 0 else "<1 s"
     for size, big, small_size, small in _UNITS:
         if whole >= size:
             rest = whole % size // small_size
-            return f"{whole // size} {big} {rest:02d} {small}" if rest else f"{whole // size} {big}"
-    return f"{whole} s"
+            return f"{whole // size}{big} {rest:02d}{small}" if rest else f"{whole // size}{big}"
+    return f"{whole}s" if seconds >= 1 or seconds == 0 else "<1s"
 
 
 def fine_duration(seconds: float | None) -> str:
     """A duration that may be milliseconds."""
-    return f"{seconds * 1000:.0f} ms" if seconds is not None and seconds < 1 else duration(seconds)
+    return f"{seconds * 1000:.0f}ms" if seconds is not None and seconds < 1 else duration(seconds)
 
 
-_UNITS = (
-    (86_400, "d", 3_600, "h"),
-    (3_600, "h", 60, "min"),
-    (60, "min", 1, "s"),
-)
-
-
-def brief(seconds: float | None) -> str:
-    """The same for columns of numbers: as short as it stays clear."""
-    return _SHORT.sub(lambda unit: unit[1][0], duration(seconds))
-
-
-_SHORT = re.compile(r" (min|[dhs])(?= |$)")
+_UNITS = ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "m"), (60, "m", 1, "s"))
 
 
 def count(number: int) -> str:
@@ -245,5 +266,9 @@ def count(number: int) -> str:
 
 
 def percent(rate: float | None) -> str:
-    """Rounded down, so that one failure in a thousand is never shown as 100 %."""
-    return "—" if rate is None else f"{int(rate * 1000) / 10:g} %"
+    """Rounded down, so that one failure in a thousand is never shown as 100.0 %."""
+    return "—" if rate is None else f"{int(rate * 1000 + _NOISE) / 10:.1f} %"
+
+
+_NOISE = 1e-9
+"""What a fraction may lack for being a binary one."""

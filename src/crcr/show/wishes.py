@@ -1,68 +1,73 @@
-"""What a reader wishes of a list, read from the address; what cannot be understood is refused in plain words."""
+"""What a reader wishes of a list, read from the address.
 
-from collections.abc import Mapping
+A wish that cannot be understood does not cost the reader the page: it filters by nothing, stays in its field, and
+`unclear` has the words to say beside it.
+"""
+
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import TypeVar
 
 from starlette.requests import Request
 
-from crcr.decide.model import RepoName, is_repo_name
-from crcr.errors import BadRequest
-
 _LONGEST = 200
 _FEWEST_DIGITS = 7
+_MOST_DIGITS = 64
 
 E = TypeVar("E", bound=StrEnum)
 
 
-def asked(request: Request, *names: str, sort: str | None = None) -> dict[str, str]:
-    """What the reader chose; what is left empty, and any order but `sort`, counts as not chosen."""
-    given = {name: request.query_params.get(name, "").strip()[:_LONGEST] for name in names}
-    given["after"] = request.query_params.get("after", "")
-    if sort is not None and request.query_params.get("sort") == sort:
-        given["sort"] = sort
-    return {name: value for name, value in given.items() if value}
+class Wishes:
+    """What was chosen, by name; each of the methods reads one of them as what it should be."""
 
+    def __init__(self, request: Request, *names: str, sort: str | None = None) -> None:
+        """What is left empty, and any order but `sort`, counts as not chosen."""
+        asked = request.query_params
+        given = {name: asked.get(name, "").strip()[:_LONGEST] for name in names}
+        given["after"] = asked.get("after", "")
+        given["sort"] = sort if sort is not None and asked.get("sort") == sort else ""
+        self.asked = {name: value for name, value in given.items() if value}
+        self.unclear: dict[str, str] = {}
 
-def one_of(kind: type[E], asked: Mapping[str, str], name: str) -> E | None:
-    if name not in asked:
+    @property
+    def understood(self) -> dict[str, str]:
+        return {name: value for name, value in self.asked.items() if name not in self.unclear}
+
+    def text(self, name: str) -> str | None:
+        return self.asked.get(name)
+
+    def one_of(self, kind: type[E], name: str) -> E | None:
+        found = self.choice([each.value for each in kind], name)
+        return kind(found) if found else None
+
+    def choice(self, known: Iterable[str], name: str) -> str | None:
+        asked = self.asked.get(name)
+        if asked is None or asked in known:
+            return asked
+        self.unclear[name] = f"there is no such {name}"
         return None
-    for each in kind:
-        if each.value == asked[name]:
-            return each
-    raise BadRequest(f"{asked[name][:50]!r} is no {name}", hint=f"one of {', '.join(kind)}")
 
+    def number(self) -> int | None:
+        if "number" not in self.asked:
+            return None
+        text = self.asked["number"] = self.asked["number"].removeprefix("#")
+        if not (text.isascii() and text.isdigit()) or len(text) > 9 or int(text) == 0:
+            self.unclear["number"] = "not the number of a pull request"
+            return None
+        return int(text)
 
-def number(asked: dict[str, str]) -> int | None:
-    if "number" not in asked:
-        return None
-    text = asked["number"].removeprefix("#")
-    if not (text.isascii() and text.isdigit()) or len(text) > 9:
-        raise BadRequest(f"{text[:50]!r} is not the number of a pull request")
-    asked["number"] = text
-    return int(text)
+    def person(self) -> str | None:
+        if "who" in self.asked:
+            self.asked["who"] = self.asked["who"].removeprefix("@")
+        return self.asked.get("who") or None
 
-
-def person(asked: dict[str, str]) -> str | None:
-    if "who" in asked:
-        asked["who"] = asked["who"].removeprefix("@")
-    return asked.get("who") or None
-
-
-def digits(asked: dict[str, str]) -> str | None:
-    if "sha" not in asked:
-        return None
-    sha = asked["sha"] = asked["sha"].lower()
-    if len(sha) < _FEWEST_DIGITS or not set(sha) <= set("0123456789abcdef"):
-        raise BadRequest(
-            f"{sha[:64]!r} is not a commit", hint=f"give its first {_FEWEST_DIGITS} digits, or more"
-        )
-    return sha
-
-
-def repository(asked: Mapping[str, str]) -> RepoName | None:
-    if "backend" not in asked:
-        return None
-    if not is_repo_name(asked["backend"]):
-        raise BadRequest(f"{asked['backend'][:150]!r} is not owner/name")
-    return RepoName(asked["backend"])
+    def digits(self) -> str | None:
+        """The first digits of a commit's name, or all of them."""
+        if "sha" not in self.asked:
+            return None
+        sha = self.asked["sha"] = self.asked["sha"].lower()
+        if not set(sha) <= set("0123456789abcdef"):
+            self.unclear["sha"] = "a commit has only the digits 0 to 9 and a to f"
+        elif not _FEWEST_DIGITS <= len(sha) <= _MOST_DIGITS:
+            self.unclear["sha"] = f"give its first {_FEWEST_DIGITS} digits, or more"
+        return None if "sha" in self.unclear else sha

@@ -11,7 +11,7 @@
 
   // The browser would show the title as well, so it is away for as long as the tip is there.
   function leave() {
-    if (over) over.append(over.named);
+    if (over && !over.querySelector("title")) over.append(over.named);
     over = null;
     tip.hidden = true;
   }
@@ -38,5 +38,6 @@
   });
   document.addEventListener("pointerleave", leave);
   document.addEventListener("scroll", leave, { capture: true, passive: true });
-  document.addEventListener("crcr:changed", leave);
+  // A refresh brings a title of its own: what the reader points at goes on being told, with its new values.
+  document.addEventListener("crcr:changed", () => { if (over?.isConnected) enter(over); else leave(); });
 })();

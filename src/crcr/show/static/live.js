@@ -7,18 +7,17 @@
 "use strict";
 
 (() => {
-  const { morph } = globalThis.crcr;
+  const { morph, read, retry, status, follow } = globalThis.crcr;
   const SOON_MS = 25;
   const QUIET_MS = 250;
   const LONGEST_MS = 1500;
   const TYPING_MS = 200;
   const FRESH_MS = 1500;
+  const CALM_MS = 5000;
   const TICK_MS = 10000;
-  const ASLEEP_MS = 60000;
-  const RETRY_MS = [1000, 2000, 5000, 10000, 30000];
   const main = document.getElementById("main");
-  const dot = document.getElementById("live");
   const { events, number, backend } = document.body.dataset;
+  const upstream = events && new URL(events, location.href).searchParams.get("upstream")?.toLowerCase();
 
   // Times
 
@@ -46,27 +45,37 @@
 
   // Reading anew
 
-  function change(html, quiet) {
+  function change(html, { byReader, fields }) {
     const fresh = new DOMParser().parseFromString(html, "text/html").body;
-    const cells = morph(main, fresh);
+    // What stands outside of <main> and goes with its address, such as the links to the same view as JSON.
+    for (const part of fresh.querySelectorAll("template[data-outside]")) {
+      const place = document.getElementById(part.dataset.outside);
+      part.remove();
+      if (place) morph(place, part.content);
+    }
+    const cells = morph(main, fresh, { fields, rows: !byReader });
     tellTimes();
-    if (!quiet) flash(cells);
+    if (!byReader) flash(cells);
     document.dispatchEvent(new Event("crcr:changed"));
   }
 
+  const flashed = new WeakMap();
+
+  // A cell that changes all the time says nothing by flashing.
   function flash(cells) {
-    for (const cell of cells) cell.classList.add("fresh");
-    setTimeout(() => { for (const cell of cells) cell.classList.remove("fresh"); }, FRESH_MS);
+    const now = Date.now();
+    const due = [...cells].filter((cell) => now - (flashed.get(cell) ?? 0) > CALM_MS);
+    for (const cell of due) { flashed.set(cell, now); cell.classList.add("fresh"); }
+    setTimeout(() => { for (const cell of due) cell.classList.remove("fresh"); }, FRESH_MS);
   }
 
   let over = false;
-  let refreshing = false;
+  let reading = false;
   let began = 0;
-  let wanted = false;
-  let asked = false;
+  let wanted = null;
   let shown = pageOf(location.href);
-  let soon = 0;
   let troubles = 0;
+  let notAgain = () => {};
 
   // A page without what scripts add to its address: which job's details stand beside it, and where it is scrolled to.
   function pageOf(href) {
@@ -76,42 +85,35 @@
     return address.href;
   }
 
-  // By a reader's wish (`asked`) at once and without marking what differs; else when the page is looked at.
-  async function refresh(byReader = false) {
-    asked ||= byReader;
-    if (over) return;
-    if (refreshing || (document.hidden && !asked)) { wanted = true; return; }
-    refreshing = true;
-    began = Date.now();
-    wanted = false;
-    const [at, quiet] = [location.href, asked];
-    asked = false;
-    try {
-      const address = new URL(at);
-      address.hash = "";
-      address.searchParams.set("fragment", "main");
-      const answer = await fetch(address, { headers: { Accept: "text/html" } });
-      const html = await answer.text();
-      if (location.href !== at) { wanted = true; asked ||= quiet; } else take(answer, html, quiet);
-    } catch { again(); } finally {
-      refreshing = false;
-      if (wanted && asked) refresh(true);
-      else if (wanted && !document.hidden) changed();
-    }
+  function want({ byReader = false, fields = false }) {
+    wanted = { byReader: wanted?.byReader || byReader, fields: wanted?.fields || fields };
   }
 
-  function take(answer, html, quiet) {
-    const signIn = new URL(answer.url).pathname === "/crcr/login";
-    if (answer.ok && !signIn) { troubles = 0; shown = pageOf(location.href); change(html, quiet); }
-    else if (quiet) location.reload();
-    else if (signIn || answer.status === 401 || answer.status === 403) end("signed out", "Sign in again and reload the page to go on");
-    else if (answer.status === 404) end("gone", "What this page showed is not there any more");
-    else again();
+  // By a reader's wish at once and without marking what differs; else when the page is looked at. `fields` says that
+  // the filter is to show what the rows are filtered by, and not what is being typed.
+  async function refresh(how = {}) {
+    want(how);
+    if (over || reading || (document.hidden && !wanted.byReader)) return;
+    notAgain();
+    const [at, asked] = [location.href, wanted];
+    [reading, wanted, began] = [true, null, Date.now()];
+    const answer = await read(at, "main");
+    reading = false;
+    if (location.href !== at) want(asked);
+    else if (!take(answer, asked)) return;
+    if (wanted?.byReader) refresh();
+    else if (wanted && !document.hidden) changed();
   }
 
-  function again() {
-    clearTimeout(soon);
-    soon = setTimeout(changed, RETRY_MS[Math.min(2 + troubles++, RETRY_MS.length - 1)]);
+  // Whether the answer is the last word. The page stays as it is until there is something to show in its place.
+  function take({ means, html, code }, asked) {
+    status.trouble("page", means === "trouble");
+    if (means === "page") { troubles = 0; shown = pageOf(location.href); change(html, asked); }
+    else if (asked.byReader && (means === "login" || means === "other")) location.reload();
+    else if (means === "login" || code === 403) end("signed out", "Sign in again and reload the page to go on");
+    else if (means === "refused") end("gone", "What this page showed is not there any more");
+    else { want(asked); notAgain = retry(troubles++, () => refresh()); return false; }
+    return true;
   }
 
   let timer = 0;
@@ -130,18 +132,17 @@
 
   // Sorting and filtering without leaving the page: the same links and forms, read into this page.
 
-  function go(address, replace) {
-    if (address.href === location.href) return;
-    history[replace ? "replaceState" : "pushState"](null, "", address);
-    refresh(true);
-  }
+  let typing = 0;
 
-  // The filter says what the address says, unless it is being typed in.
-  function tellFilters() {
-    const asked = new URL(location.href).searchParams;
-    for (const input of main.querySelectorAll("form[data-in-place] input[type=search]")) {
-      if (input !== document.activeElement) input.value = asked.get(input.name) ?? "";
-    }
+  // A job whose details are open stays open.
+  function go(address, { replace = false, fields = false } = {}) {
+    clearTimeout(typing);
+    const job = new URL(location.href).searchParams.get("job");
+    if (job && address.pathname === location.pathname && !address.searchParams.has("job")) address.searchParams.set("job", job);
+    if (address.href === location.href) return;
+    if (over) { location.assign(address); return; }
+    history[replace ? "replaceState" : "pushState"](null, "", address);
+    refresh({ byReader: true, fields });
   }
 
   function addressOf(form) {
@@ -155,106 +156,65 @@
       const link = event.target.closest("a[data-in-place]");
       if (!link || event.defaultPrevented || event.button || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
       event.preventDefault();
-      go(new URL(link.href), false);
-      tellFilters();
+      go(new URL(link.href), { fields: true });
     });
-    let typing = 0;
-    const send = (form, replace) => { clearTimeout(typing); go(addressOf(form), replace); };
     main.addEventListener("submit", (event) => {
       if (!event.target.matches("form[data-in-place]")) return;
       event.preventDefault();
-      send(event.target, false);
+      go(addressOf(event.target));
     });
     main.addEventListener("change", (event) => {
-      if (event.target.localName === "select" && event.target.form?.matches("[data-in-place]")) send(event.target.form, false);
+      if (event.target.localName === "select" && event.target.form?.matches("[data-in-place]")) go(addressOf(event.target.form));
     });
     main.addEventListener("input", (event) => {
       const form = event.target.type === "search" && event.target.closest("form[data-in-place]");
       clearTimeout(typing);
-      if (form) typing = setTimeout(send, TYPING_MS, form, true);
+      if (form) typing = setTimeout(() => go(addressOf(form), { replace: true }), TYPING_MS);
     });
     addEventListener("popstate", () => {
+      clearTimeout(typing);
       if (pageOf(location.href) === shown) return;
-      tellFilters();
-      refresh(true);
+      if (over) location.reload();
+      refresh({ byReader: true, fields: true });
     });
   }
 
   // The stream of changes
 
-  let source = null;
-  let last = "";
-  let failures = 0;
-  let retry = 0;
-
-  function show(state, text, title) {
-    if (!dot || over) return;
-    dot.dataset.state = state;
-    dot.lastElementChild.textContent = text;
-    dot.title = title;
-  }
+  let stop = () => {};
 
   function end(text, title) {
-    show("over", text, title);
     over = true;
-    clearTimeout(retry);
-    clearTimeout(soon);
-    source?.close();
+    status.end(text, title);
+    stop();
   }
 
   // A page about one pull request or one backend leaves out what is told of another; what names none may be its own.
   function concerns(change) {
+    if (upstream && change.upstream && change.upstream !== upstream) return false;
     if (number && change.number && change.number !== Number(number)) return false;
     return !backend || !change.downstream || change.downstream === backend;
   }
 
+  const STATES = {
+    on: ["on", "live", "New results appear by themselves"],
+    lost: ["lost", "reconnecting", "The connection was lost; what happened meanwhile will be caught up"],
+  };
+
   function listen() {
-    clearTimeout(retry);
-    source?.close();
-    if (over) return;
-    const address = new URL(events, location.href);
-    if (last) address.searchParams.set("after", last);
-    const stream = new EventSource(address);
-    source = stream;
-    const heard = (event) => {
-      if (event.lastEventId) last = event.lastEventId;
-      if (concerns(JSON.parse(event.data))) changed();
-    };
-    stream.addEventListener("change", heard);
-    stream.addEventListener("reset", heard);
-    stream.addEventListener("open", () => { failures = 0; show("on", "live", "New results appear by themselves"); });
-    stream.addEventListener("error", () => {
-      if (stream !== source) return;
-      show("lost", "reconnecting", "The connection was lost; what happened meanwhile will be caught up");
-      if (stream.readyState !== EventSource.CLOSED) return;
-      // After a refusal (503, a proxy's answer, a session that is over) the browser gives up; we do not, and look
-      // at the page itself to learn whether it is still ours to see.
-      if (failures % RETRY_MS.length === 0) changed();
-      retry = setTimeout(listen, RETRY_MS[Math.min(failures++, RETRY_MS.length - 1)]);
+    status.stream("lost", "connecting", "Connecting to the stream of changes");
+    stop = follow({
+      address: events,
+      after: new URL(events, location.href).searchParams.get("after") ?? "",
+      group: document.querySelector(".account .text")?.textContent ?? "",
+      hear: (type, data) => { if (concerns(JSON.parse(data))) changed(); },
+      missed: changed,
+      // We look at the page itself to learn whether it is still ours to see.
+      refused: changed,
+      tell: (state) => status.stream(...STATES[state]),
     });
-  }
-
-  // A connection that broke while nobody looked or the machine slept may never say so. Once somebody looks again,
-  // it is made anew from the last change we know, and nothing in between is lost.
-  let hiddenAt = 0;
-  let ticked = Date.now();
-
-  function watchSleep() {
-    document.addEventListener("visibilitychange", () => {
-      if (document.hidden) { hiddenAt = Date.now(); return; }
-      if (hiddenAt && Date.now() - hiddenAt > ASLEEP_MS) listen();
-      if (wanted) changed();
-    });
-    addEventListener("online", listen);
-    addEventListener("pagehide", () => source?.close());
+    document.addEventListener("visibilitychange", () => { if (wanted && !document.hidden) changed(); });
     addEventListener("pageshow", (event) => { if (event.persisted) location.reload(); });
-  }
-
-  function tick() {
-    tellTimes();
-    const now = Date.now();
-    if (events && now - ticked > TICK_MS + ASLEEP_MS) listen();
-    ticked = now;
   }
 
   // What an act said is said once: a reload does not say it again.
@@ -267,14 +227,11 @@
   }
 
   tellTimes();
-  setInterval(tick, TICK_MS);
+  setInterval(tellTimes, TICK_MS);
   forgetNotice();
   if (!main) return;
   followInPlace();
-  document.addEventListener("crcr:refresh", () => refresh(true));
+  document.addEventListener("crcr:refresh", () => refresh({ byReader: true }));
   document.addEventListener("crcr:shown", tellTimes);
-  if (!dot || !events) return;
-  watchSleep();
-  show("lost", "connecting", "Connecting to the stream of changes");
-  listen();
+  if (events) listen();
 })();

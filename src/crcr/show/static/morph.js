@@ -1,11 +1,16 @@
 // Makes one tree of elements like another by changing as little as possible, so that what the reader has opened,
 // scrolled, selected, focused or typed stays as it is. Elements are matched by id or `data-key`, else by tag and
-// first class in their order. `crcr.morph(old, fresh)` returns the cells whose words have changed.
+// first class in their order.
+//
+// `crcr.morph(old, fresh, { fields, rows })` returns the cells whose status has changed. With `fields` the filter takes
+// over what the new page says, also where somebody types; with `rows` what a reader looks at stays where it is.
 "use strict";
 
 (() => {
   const OURS = new Set(["open", "style", "tabindex", "aria-expanded", "aria-selected", "data-told"]);
-  const CELLS = "td, th, .card, li, dd, .chip";
+  // What is worth a glance: a status with its count, and a cell of the matrix. Times and sums change all the while.
+  const STATUS = ".chip, .matrix tbody td, [data-flash]";
+  const FRAMES = "[id^=scroll-]";
 
   function keyOf(node) {
     if (node.nodeType !== Node.ELEMENT_NODE) return "";
@@ -21,8 +26,8 @@
 
   function mark(node, changed) {
     const element = node.nodeType === Node.ELEMENT_NODE ? node : node.parentElement;
-    const cell = element?.closest("tr") === element ? element : element?.closest(CELLS);
-    if (cell) changed.add(cell);
+    const status = element?.closest("time") ? null : element?.closest(STATUS);
+    if (status?.textContent.trim()) changed.add(status.closest("td, li") ?? status);
   }
 
   // A part of the page that is not in the new one, but that a script put there, stays until that script removes it.
@@ -96,20 +101,69 @@
     return element.localName === "input" && element.type !== "hidden";
   }
 
+  let allFields = false;
+
   // What somebody is typing, or has typed and not sent, is theirs.
   function changeField(old, fresh) {
-    if (old === document.activeElement) return;
-    if (isField(old) && old.value === old.defaultValue) old.value = old.defaultValue = fresh.defaultValue;
-    else if (old.localName === "select") old.value = fresh.value;
+    const ours = allFields && old.form?.matches("[data-in-place]");
+    const idle = old !== document.activeElement;
+    if (isField(old)) {
+      if (ours || (idle && old.value === old.defaultValue)) old.value = fresh.defaultValue;
+      if (old.value === fresh.defaultValue) old.defaultValue = fresh.defaultValue;
+    } else if (old.localName === "select" && (ours || idle)) old.value = fresh.value;
   }
 
-  function morph(old, fresh) {
-    const scrolled = [...old.querySelectorAll("[id^=scroll-]")].map((each) => [each, each.scrollLeft, each.scrollTop]);
+  // Where a reader is: the outermost parts with a name that begin in view, and how far from its top.
+  function partsIn(root, top, bottom, counts) {
+    const parts = [];
+    for (const part of root.querySelectorAll("[data-key], [id]")) {
+      if (parts.length && parts[parts.length - 1][0].contains(part)) continue;
+      const box = part.getBoundingClientRect();
+      if (box.height && box.top >= top && box.top < bottom && counts(part)) parts.push([part, box.top - top]);
+    }
+    return parts;
+  }
+
+  const scrollsDown = (frame) => frame.scrollHeight > frame.clientHeight + 1;
+
+  function isOnPage(part) {
+    const frame = part.parentElement.closest(FRAMES);
+    return !part.closest("#panel") && !(frame && scrollsDown(frame));
+  }
+
+  // Who is at the top sees what comes in; for everybody else the place is kept. Frames come before the window, since
+  // their rows are no part of it.
+  function placesIn(root) {
+    const places = [];
+    for (const frame of root.querySelectorAll(FRAMES)) {
+      const box = frame.getBoundingClientRect();
+      if (!scrollsDown(frame) || (frame.scrollTop <= 0 && box.top >= 0)) continue;
+      const top = () => frame.getBoundingClientRect().top;
+      places.push({ parts: partsIn(frame, box.top, box.bottom, () => true), top, by: (down) => { frame.scrollTop += down; } });
+    }
+    if (scrollY > 0) places.push({ parts: partsIn(root, 0, innerHeight, isOnPage), top: () => 0, by: (down) => scrollBy(0, down) });
+    return places;
+  }
+
+  // A row that went elsewhere, as in a table that is sorted anew, leads nobody after it: the first step that two of
+  // them made alike is the one to follow.
+  function keepPlace({ parts, top, by }) {
+    const edge = top();
+    const steps = parts.filter(([part]) => part.isConnected).map(([part, was]) => part.getBoundingClientRect().top - edge - was);
+    const step = steps.find((one, at) => steps.some((other, place) => place !== at && Math.abs(other - one) < 1)) ?? steps[0] ?? 0;
+    if (Math.abs(step) >= 1) by(step);
+  }
+
+  function morph(old, fresh, { fields = false, rows = false } = {}) {
+    const scrolled = [...old.querySelectorAll(FRAMES)].map((each) => [each, each.scrollLeft, each.scrollTop]);
+    const places = rows ? placesIn(old) : [];
     const focused = old.contains(document.activeElement) ? document.activeElement : null;
     const changed = new Set();
+    allFields = fields;
     changeChildren(old, fresh, changed);
     // Where the browser cannot move an element it takes it out and puts it in, which loses these two.
     for (const [each, left, top] of scrolled) if (each.scrollLeft !== left || each.scrollTop !== top) each.scrollTo(left, top);
+    for (const place of places) keepPlace(place);
     if (focused?.isConnected && document.activeElement !== focused) focused.focus({ preventScroll: true });
     return changed;
   }

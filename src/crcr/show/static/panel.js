@@ -1,10 +1,11 @@
 // A job's details beside the page, and the matrix by keyboard.
-// Every link here leads to a whole page of its own: without this script, or when a fetch fails, that one is shown.
+// Every link here leads to a whole page of its own, for who has no script.
 "use strict";
 
 (() => {
   const main = document.getElementById("main");
   if (!main) return;
+  const { read, retry, status } = globalThis.crcr;
   const CELLS = "#matrix-table tbody td > a[href]";
   const OPENERS = `${CELLS}:not([data-in-place]), #main a[data-panel]`;
   let shown = location.href;
@@ -20,15 +21,6 @@
     address.searchParams.delete("fragment");
     if (job) address.searchParams.set("job", job); else address.searchParams.delete("job");
     return address;
-  }
-
-  async function read(address) {
-    const asking = new URL(address);
-    asking.searchParams.set("fragment", "panel");
-    asking.hash = "";
-    const answer = await fetch(asking, { headers: { Accept: "text/html" } });
-    if (!answer.ok) throw new Error(String(answer.status));
-    return new DOMParser().parseFromString(await answer.text(), "text/html");
   }
 
   // Which links lead to the job that is open.
@@ -50,13 +42,29 @@
     if (before !== null) scrollBy(0, link.getBoundingClientRect().top - before);
   }
 
-  async function open(job, { push, focus }) {
-    const mine = ++asked;
+  let notAgain = () => {};
+
+  // What is open, or was asked for and did not come yet, makes way.
+  function turnTo() {
+    notAgain();
+    status.trouble("panel", false);
+    return ++asked;
+  }
+
+  // The page stays while its details cannot be read; they come when they can.
+  async function open(job, how, troubles = 0) {
+    const mine = troubles ? asked : turnTo();
     const address = withJob(job);
-    let fresh;
-    try { fresh = (await read(address)).getElementById("panel"); } catch { fresh = null; }
+    const { means, html } = await read(address, "panel");
     if (mine !== asked) return;
-    if (!fresh) { location.assign(address); return; }
+    if (means === "login" || means === "other") { location.assign(address); return; }
+    const fresh = means === "page" && new DOMParser().parseFromString(html, "text/html").getElementById("panel");
+    status.trouble("panel", !fresh);
+    if (fresh) place(fresh, job, address, how);
+    else notAgain = retry(troubles, () => open(job, how, troubles + 1));
+  }
+
+  function place(fresh, job, address, { push, focus }) {
     const old = panel();
     keepInPlace(opener, () => { if (old) old.replaceWith(fresh); else main.append(fresh); });
     if (push) history.pushState(null, "", address);
@@ -69,7 +77,7 @@
   }
 
   function close({ push }) {
-    asked++;
+    turnTo();
     const job = jobIn(shown);
     const had = panel();
     if (had) keepInPlace(opener, () => had.remove());
@@ -92,7 +100,7 @@
 
   // Where more than the job differs, the whole page is read anew (live.js).
   addEventListener("popstate", () => {
-    if (withoutJob(shown) !== withoutJob(location.href)) { asked++; return; }
+    if (withoutJob(shown) !== withoutJob(location.href)) { turnTo(); return; }
     const job = jobIn(location.href);
     if (job) open(job, { push: false, focus: false }); else close({ push: false });
   });

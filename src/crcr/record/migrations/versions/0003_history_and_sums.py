@@ -36,6 +36,31 @@ def upgrade() -> None:
         sqlite_with_rowid=False,
     )
     op.create_table(
+        "days",
+        sa.Column("upstream", sa.Text(), nullable=False),
+        sa.Column("downstream", sa.Text(), nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("day_at", sa.BigInteger(), autoincrement=False, nullable=False),
+        sa.Column("success", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("failure", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("timed_out", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("silent", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("other", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("superseded", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("earlier", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("sent", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("delay_sum_s", sa.Double(), server_default=sa.text("0"), nullable=False),
+        sa.Column("queue_sum_s", sa.Double(), server_default=sa.text("0"), nullable=False),
+        sa.Column("execution_sum_s", sa.Double(), server_default=sa.text("0"), nullable=False),
+        *(
+            sa.Column(f"{letter}{place}", sa.Integer(), server_default=sa.text("0"), nullable=False)
+            for letter in "qe"
+            for place in range(16)
+        ),
+        sa.PrimaryKeyConstraint("upstream", "downstream", "kind", "day_at", name=op.f("pk_days")),
+        sqlite_with_rowid=False,
+    )
+    op.create_table(
         "ingested",
         sa.Column("delivery", sa.Text(), nullable=False),
         sa.Column("downstream", sa.Text(), nullable=False),

@@ -1,0 +1,84 @@
+// Reads parts of pages for the other scripts, and says in the head of the page how that goes.
+//
+// `crcr.read(address, part)` resolves to what an answer means and never throws: "page" (with its `html`), "trouble"
+// (the relay cannot be reached or is not well), "login", "refused" (with the `code`), or "other" (no page at all).
+// `crcr.pause(times)` is how long to wait after so many failures. `crcr.retry(times, task)` does a task then, sooner
+// when the relay is back, and returns how not to.
+// `crcr.status` shows what the stream says; a trouble of reading stands before it, and an end before both.
+"use strict";
+
+(() => {
+  const RETRY_MS = [1000, 2000, 5000, 10000, 30000];
+  const LOGIN = "/crcr/login";
+  const dot = document.getElementById("live");
+
+  async function read(at, part) {
+    const address = new URL(at);
+    address.hash = "";
+    address.searchParams.set("fragment", part);
+    try {
+      const answer = await fetch(address, { headers: { Accept: "text/html" } });
+      const html = await answer.text();
+      if (answer.status === 401 || new URL(answer.url).pathname === LOGIN) return { means: "login" };
+      if ([400, 403, 404, 410].includes(answer.status)) return { means: "refused", code: answer.status };
+      if (!answer.ok) return { means: "trouble" };
+      return { means: answer.headers.get("Content-Type")?.startsWith("text/html") ? "page" : "other", html };
+    } catch { return { means: "trouble" }; }
+  }
+
+  const pause = (times) => RETRY_MS[Math.min(times, RETRY_MS.length - 1)];
+  const waiting = new Set();
+
+  function retry(times, task) {
+    const again = () => { cancel(); task(); };
+    const timer = setTimeout(again, pause(times));
+    const cancel = () => { clearTimeout(timer); waiting.delete(again); };
+    waiting.add(again);
+    return cancel;
+  }
+
+  const troubles = new Set();
+  let stream = null;
+  let ended = null;
+
+  function show() {
+    const trouble = troubles.size ? ["lost", "could not be read, trying again", "The relay did not answer as it should; the page is as it was before"] : null;
+    const said = ended || trouble || (dot && stream);
+    if (!dot) { notice(said?.[1]); return; }
+    if (!said || (dot.dataset.state === said[0] && dot.lastElementChild.textContent === said[1])) return;
+    [dot.dataset.state, dot.lastElementChild.textContent, dot.title] = said;
+  }
+
+  // A page without a dot has its own place for it, once it is needed.
+  function notice(text) {
+    let place = document.getElementById("trouble");
+    if (!place && text) {
+      place = document.createElement("div");
+      place.id = "trouble";
+      place.className = "notice";
+      place.setAttribute("role", "status");
+      document.getElementById("main").before(place);
+    }
+    place?.replaceChildren();
+    if (text) place.appendChild(document.createElement("p")).textContent = text;
+  }
+
+  const status = {
+    stream(state, text, title) {
+      const back = state === "on" && stream?.[0] !== "on";
+      stream = [state, text, title];
+      show();
+      if (back) for (const again of [...waiting]) again();
+    },
+    trouble(who, is) {
+      if (is) troubles.add(who); else troubles.delete(who);
+      show();
+    },
+    end(text, title) {
+      ended ||= ["over", text, title];
+      show();
+    },
+  };
+
+  Object.assign(globalThis.crcr, { read, pause, retry, status });
+})();

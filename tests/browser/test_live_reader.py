@@ -1,0 +1,221 @@
+"""A reader of an open page who has scrolled, filtered or opened something keeps it, also when the relay is away."""
+
+import re
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Browser, Route, expect
+
+from browser.conftest import site
+from browser.watching import BACKEND, LISTED, NAMES, dot, go, pulls, report, row
+from crcr.sim.github import JobSpec, Workflow
+
+pytestmark = pytest.mark.slow
+
+WATCH_FLASHES = """
+window.flashes = [];
+new MutationObserver((changes) => {
+  for (const { target, oldValue } of changes) {
+    const fresh = target.classList.contains("fresh");
+    if (fresh && !` ${oldValue ?? ""} `.includes(" fresh ")) window.flashes.push(target.className.replace(" fresh", ""));
+  }
+}).observe(document, { subtree: true, attributes: true, attributeFilter: ["class"], attributeOldValue: true });
+"""
+TOP = "row => row.getBoundingClientRect().top"
+
+
+@pytest.mark.parametrize("anchoring", ["auto", "none"], ids=["browser-anchors", "browser-does-not"])
+async def test_rows_that_come_in_do_not_push_away_what_is_read(
+    tmp_path: Path, browser: Browser, anchoring: str
+) -> None:
+    async with site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as here:
+        await pulls(here, 20)
+        page = here.page
+        await page.set_viewport_size({"width": 1200, "height": 500})
+        await go(page, f"{here.url}/crcr/deliveries")
+        await page.evaluate("how => { document.documentElement.style.overflowAnchor = how; }", anchoring)
+        rows = page.locator("table.log tbody tr")
+        watched = page.locator(f"tr[data-key='{await rows.nth(12).get_attribute('data-key')}']")
+        await watched.evaluate("row => scrollTo(0, row.getBoundingClientRect().top + scrollY - 60)")
+        before = await watched.evaluate(TOP)
+        await pulls(here, 3, "Another one")
+        await expect(rows.nth(15)).to_have_attribute(
+            "data-key", await watched.get_attribute("data-key") or ""
+        )
+        assert abs(await watched.evaluate(TOP) - before) <= 1
+
+        await page.evaluate("scrollTo(0, 0)")
+        newest = await rows.nth(0).get_attribute("data-key")
+        await pulls(here, 1, "The newest")
+        await expect(rows.nth(1)).to_have_attribute("data-key", newest or "")
+        assert await page.evaluate("scrollY") == 0
+        assert here.troubles == []
+
+
+async def test_a_scrolled_matrix_stays_at_its_rows(tmp_path: Path, browser: Browser) -> None:
+    async with site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as here:
+        await pulls(here, 20)
+        page = here.page
+        await page.set_viewport_size({"width": 1200, "height": 500})
+        await go(page, f"{here.url}{BACKEND}")
+        await page.locator("#scroll-matrix").evaluate(
+            "frame => { frame.scrollTop = 200; frame.scrollIntoView(); }"
+        )
+        rows = page.locator("#matrix-table tbody tr")
+        watched = page.locator(f"#{await rows.nth(8).get_attribute('id')}")
+        before = await watched.evaluate(TOP)
+        await pulls(here, 3, "Another one")
+        await expect(rows.nth(11)).to_have_id(await watched.get_attribute("id") or "")
+        assert abs(await watched.evaluate(TOP) - before) <= 1
+        assert here.troubles == []
+
+
+@pytest.mark.parametrize("answer", [None, 503])
+async def test_what_cannot_be_read_leaves_the_page_as_it_is_and_is_read_later(
+    tmp_path: Path, browser: Browser, answer: int | None
+) -> None:
+    async def fail(route: Route) -> None:
+        await (route.abort() if answer is None else route.fulfill(status=answer, body="not now"))
+
+    async with site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as here:
+        await pulls(here)
+        await report(here, "org/alpha", "failure")
+        page = await go(here.page, f"{here.url}{BACKEND}")
+        await page.route("**/*fragment=*", fail)
+        cell = page.locator("#matrix-table td.bad > a")
+        await cell.click()
+        await expect(dot(page)).to_have_text("could not be read, trying again")
+        await expect(page).to_have_url(f"{here.url}{BACKEND}")
+        await expect(cell).to_be_visible()
+        await page.set_viewport_size({"width": 390, "height": 844})
+        assert await page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+        await page.set_viewport_size({"width": 1280, "height": 720})
+        await page.unroute("**/*fragment=*")
+        await expect(page.locator("#panel-title")).to_have_text("build")
+        await expect(dot(page)).to_have_text("live")
+        await page.keyboard.press("Escape")
+
+        await page.route("**/*fragment=*", fail)
+        await page.locator("#jobs th").get_by_role("link", name="Job", exact=True).click()
+        await expect(dot(page)).to_have_text("could not be read, trying again")
+        await expect(cell).to_be_visible()
+        await page.unroute("**/*fragment=*")
+        await expect(page.locator("#jobs th[aria-sort]")).to_have_text("Job")
+        await expect(dot(page)).to_have_text("live")
+        assert await page.evaluate("window.notReloaded") is True
+
+
+async def test_who_closes_what_did_not_come_is_not_shown_it_later(tmp_path: Path, browser: Browser) -> None:
+    async with site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as here:
+        await pulls(here)
+        await report(here, "org/alpha", "failure")
+        await report(here, "org/alpha", "success", "test")
+        page = await go(here.page, f"{here.url}{BACKEND}")
+        await page.route("**/*fragment=panel*", lambda route: route.abort())
+        await page.locator("#matrix-table td.bad > a").click()
+        await expect(dot(page)).to_have_text("could not be read, trying again")
+        await page.unroute("**/*fragment=panel*")
+        async with page.expect_request(lambda request: "fragment=panel" in request.url):
+            await page.locator("#matrix-table td.ok > a").click()
+        await expect(page.locator("#panel-title")).to_have_text("test")
+        await expect(dot(page)).to_have_text("live")
+
+
+@pytest.mark.parametrize("wish", ["#matrix-table td.bad > a", "#jobs th a"])
+async def test_who_has_to_sign_in_again_is_led_there(tmp_path: Path, browser: Browser, wish: str) -> None:
+    async with site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as here:
+        await pulls(here)
+        await report(here, "org/alpha", "failure")
+        page = await go(here.page, f"{here.url}{BACKEND}")
+        await page.route("**/*fragment=*", lambda route: route.fulfill(status=401, body="who are you?"))
+        async with page.expect_event("load"):
+            await page.locator(wish).first.click()
+        assert await page.evaluate("window.notReloaded") is None
+
+
+async def test_back_brings_the_filter_along_even_where_somebody_types(
+    tmp_path: Path, browser: Browser
+) -> None:
+    async with site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as here:
+        page = await go(here.page, f"{here.url}/crcr")
+        field = page.locator("#filter")
+        await page.get_by_role("link", name="Backend", exact=True).click()
+        await expect(page).to_have_url(f"{here.url}/crcr?sort=name")
+        await field.press_sequentially("alp")
+        await expect(row(page, "org/beta")).to_have_count(0)
+        await expect(page).to_have_url(f"{here.url}/crcr?sort=name&q=alp")
+        await page.go_back()
+        await expect(row(page, "org/beta")).to_be_visible()
+        await expect(field).to_have_value("")
+        await expect(field).to_be_focused()
+        await page.go_forward()
+        await expect(field).to_have_value("alp")
+        await expect(row(page, "org/beta")).to_have_count(0)
+        assert await page.evaluate("window.notReloaded") is True
+        assert here.troubles == []
+
+
+async def test_what_stands_around_the_page_goes_with_its_address(tmp_path: Path, browser: Browser) -> None:
+    async with site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as here:
+        await pulls(here)
+        page = await go(here.page, f"{here.url}{BACKEND}")
+        formats = page.locator("#formats a")
+        plain = await formats.first.get_attribute("href")
+        assert "q=" not in (plain or "q=")
+        await page.locator("#filter-q").fill("operator")
+        for link in await formats.all():
+            await expect(link).to_have_attribute("href", re.compile(r"[?&]q=operator"))
+        await page.locator("#matrix-filters").get_by_role("link", name="Clear the filters").click()
+        await expect(formats.first).to_have_attribute("href", plain or "")
+        assert here.troubles == []
+
+
+async def test_only_a_status_that_changed_flashes_and_not_all_the_time(
+    tmp_path: Path, browser: Browser
+) -> None:
+    async with site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as here:
+        jobs = tuple(JobSpec(f"job {number}") for number in range(1, 6))
+        here.it.github.repository("org/alpha").workflows = [Workflow(jobs=jobs)]
+        await pulls(here)
+        await report(here, "org/alpha", "success", "job 1")
+        page = here.page
+        await page.add_init_script(WATCH_FLASHES)
+        await page.clock.install()
+        await go(page, f"{here.url}/crcr")
+        last, total = row(page, "org/alpha").locator(".last"), row(page, "org/alpha").locator(".total")
+
+        async def flashes(number: int, conclusion: str) -> list[str]:
+            await page.evaluate("window.flashes = []")
+            await report(here, "org/alpha", conclusion, f"job {number}")
+            await expect(total).to_have_text(str(number))
+            await expect(last).to_contain_text(conclusion)
+            found: list[str] = await page.evaluate("window.flashes")
+            return found
+
+        assert await flashes(2, "success") == []
+        assert await flashes(3, "failure") == ["last"]
+        assert await flashes(4, "success") == []
+        await page.clock.fast_forward(6_000)
+        assert await flashes(5, "failure") == ["last"]
+        assert here.troubles == []
+
+
+async def test_a_filter_or_another_order_leaves_the_open_job_open(tmp_path: Path, browser: Browser) -> None:
+    async with site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as here:
+        await pulls(here)
+        await report(here, "org/alpha", "failure")
+        page = await go(here.page, f"{here.url}{BACKEND}")
+        await page.locator("#matrix-table td.bad > a").click()
+        title = page.locator("#panel-title")
+        await expect(title).to_have_text("build")
+        await page.locator("#filter-q").fill("nothing like it")
+        await expect(page.locator("#matrix .empty")).to_be_visible()
+        await expect(page).to_have_url(re.compile(r"[?&]job="))
+        await expect(title).to_have_text("build")
+        await page.locator("#matrix-filters").get_by_role("link", name="Clear the filters").click()
+        await expect(page.locator("#matrix-table td.bad > a")).to_have_attribute("aria-current", "true")
+        await expect(page).to_have_url(re.compile(r"[?&]job="))
+        await page.keyboard.press("Escape")
+        await expect(title).to_have_count(0)
+        await expect(page).to_have_url(f"{here.url}{BACKEND}")
+        assert here.troubles == []

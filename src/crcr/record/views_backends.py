@@ -47,7 +47,8 @@ _PARKED = Statement(
 _UNSENT = Statement(
     text(
         "SELECT downstream, count(*) AS number FROM dispatches WHERE upstream = :upstream"
-        " AND state IN ('held', 'waiting', 'parked') AND state <> 'parked' AND test = 0 GROUP BY downstream"
+        " AND state <> 'sent' AND state <> 'cancelled' AND state <> 'left_out' AND state <> 'parked' AND test = 0"
+        " GROUP BY downstream"
     )
 )
 

@@ -189,8 +189,8 @@ def upgrade() -> None:
         "dispatches",
         ["upstream", "downstream"],
         unique=False,
-        sqlite_where=sa.text("state IN ('held', 'waiting', 'parked')"),
-        postgresql_where=sa.text("state IN ('held', 'waiting', 'parked')"),
+        sqlite_where=sa.text("state <> 'sent' AND state <> 'cancelled' AND state <> 'left_out'"),
+        postgresql_where=sa.text("state <> 'sent' AND state <> 'cancelled' AND state <> 'left_out'"),
     )
     op.add_column("dispatches", sa.Column("delay_s", sa.Double(), nullable=True))
     op.add_column("jobs", sa.Column("expected", sa.Text(), nullable=True))
@@ -200,8 +200,8 @@ def upgrade() -> None:
         "jobs",
         ["upstream", "downstream", "event", "completed_at"],
         unique=False,
-        sqlite_where=sa.text("ended_as IN ('success', 'failure', 'timed_out', 'other')"),
-        postgresql_where=sa.text("ended_as IN ('success', 'failure', 'timed_out', 'other')"),
+        sqlite_where=sa.text("ended_as IS NOT NULL"),
+        postgresql_where=sa.text("ended_as IS NOT NULL"),
     )
     op.add_column("upstreams", sa.Column("default_branch", sa.Text(), nullable=True))
     op.create_index("ix_pulls_author", "pulls", [sa.text("lower(author)"), "upstream"], unique=False)

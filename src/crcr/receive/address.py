@@ -27,6 +27,8 @@ def client_address(
     address = _parse(peer or "")
     if address is None:
         return UNKNOWN
+    if not trusted:
+        return _written(address)
     for entry in reversed(",".join(forwarded_for).split(",")):
         if not _is_trusted(address, trusted):
             break
@@ -44,6 +46,11 @@ def limit_subject(address: str) -> str:
     if isinstance(parsed, IPv6Address):
         return str(IPv6Network((int(parsed) >> 64 << 64, 64)))
     return str(parsed or UNKNOWN)
+
+
+@lru_cache(maxsize=4096)
+def _written(address: _Address) -> str:
+    return str(address)
 
 
 def _is_trusted(address: _Address, trusted: tuple[IPv4Network | IPv6Network, ...]) -> bool:

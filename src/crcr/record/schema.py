@@ -29,9 +29,7 @@ metadata = MetaData(
     }
 )
 
-SERIAL = BigInteger().with_variant(
-    Integer(), "sqlite"
-)  # SQLite counts only INTEGER; PostgreSQL wants 64 bits
+SERIAL = BigInteger().with_variant(Integer(), "sqlite")  # which counts only INTEGER up
 # `sqlite_with_rowid=False`: narrow rows that are found by their key live in the key's own tree, one page write less.
 
 
@@ -149,8 +147,7 @@ deliveries = Table(
 )
 
 _NOT_SUPERSEDED = text("superseded_at IS NULL")
-# With `IN` SQLite would build a table of the list for each row that is written.
-_UNSENT = text("state <> 'sent' AND state <> 'cancelled' AND state <> 'left_out'")
+_UNSENT = text("state <> 'sent' AND state <> 'cancelled' AND state <> 'left_out'")  # `IN` costs each write
 
 dispatches = Table(
     "dispatches",

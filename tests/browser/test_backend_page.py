@@ -348,7 +348,7 @@ async def test_many_jobs_and_events_come_quickly(tmp_path: Path, browser: Browse
         answer = await page.goto(url)
         assert answer is not None
         assert len(await answer.body()) < 1_500_000
-        assert await page.locator(CELLS).count() == 4_000
+        assert await page.locator(CELLS).count() == 2_400
         timing = json.loads(
             await page.evaluate("JSON.stringify(performance.getEntriesByType('navigation')[0])")
         )

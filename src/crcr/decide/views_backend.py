@@ -36,7 +36,7 @@ class BackendQuery:
     older: bool = False
     """Superseded commits and closings too."""
     after: tuple[str | int, ...] | None = None
-    limit: int = 50
+    limit: int = 30
     detail: JobKey | None = None
     """The job whose details are open."""
 

@@ -25,7 +25,6 @@ from crcr.show.feed import Wakeups
 from crcr.show.frame import Frame
 from crcr.show.live_delay import LiveDelay
 from crcr.show.problems import ProblemPages
-from crcr.show.rendering import Renderer
 from crcr.show.sessions import Sessions
 from crcr.show.tokens import NamedToken, Tokens
 from crcr.wiring import Services
@@ -46,10 +45,9 @@ def build_app(services: Services, *, work: bool = True) -> Edge:
     is_public = services.settings.hud_access == "public"
     frame = Frame(
         views,
-        Renderer(),
-        upstreams,
-        clock,
-        _web_url(services.settings),
+        upstreams=upstreams,
+        clock=clock,
+        github_url=_web_url(services.settings),
         public_url=services.settings.public_url,
     )
     problem_page = ProblemPages(frame).page
@@ -68,14 +66,7 @@ def build_app(services: Services, *, work: bool = True) -> Edge:
             *admin.form_routes(perform, on=on),
             *headers.robots_route(is_public=is_public),
             _ingest_route(services.ingest),
-            *pages.routes(
-                views,
-                upstreams=upstreams,
-                clock=clock,
-                github_url=_web_url(services.settings),
-                public_url=services.settings.public_url,
-                delay=delay,
-            ),
+            *pages.routes(frame, delay),
             *events.routes(
                 views,
                 wakeups=Wakeups(subscribe, unsubscribe),

@@ -15,6 +15,7 @@ from starlette.applications import Starlette
 
 from browser.conftest import Site, site
 from crcr.show import pages
+from crcr.show.frame import Frame
 from crcr.show.job_links import key_of
 from crcr.sim.github import JobSpec, Workflow, WorkflowRun
 from crcr.sim.server import Server
@@ -276,7 +277,7 @@ async def stored_site(
     async with open_world(folder, upstreams=(STORED,)) as world:
         world.allowlist()
         server = Server(
-            Starlette(routes=pages.routes(world.views, upstreams=(STORED,), clock=world.clock)),
+            Starlette(routes=pages.routes(Frame(world.views, upstreams=(STORED,), clock=world.clock))),
             "127.0.0.1",
             0,
         )

@@ -28,6 +28,7 @@ from crcr.record.sqlite import SqliteTx, connect
 from crcr.record.statement import Statement
 from crcr.record.times import to_us
 from crcr.record.views import SqlViews
+from crcr.show.frame import Frame
 from crcr.show.pages import routes
 from crcr.sim.history import Plan
 from crcr.sim.history_backends import Listed
@@ -176,7 +177,7 @@ async def test_what_a_page_asks_of_a_store_with_a_past_walks_nothing(past: Past,
         guid=past.value("SELECT guid FROM deliveries WHERE event = 'push'"),
     )
     views = SqlViews(cast("Database", past), Lists(), (UPSTREAM,), ingests=True)
-    app = Starlette(routes=routes(views, upstreams=(UPSTREAM,), clock=ManualClock(NOW)))
+    app = Starlette(routes=routes(Frame(views, upstreams=(UPSTREAM,), clock=ManualClock(NOW))))
     past.asked.clear()
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(

@@ -17,7 +17,6 @@ from crcr.errors import NotFound, StoreUnavailable
 from crcr.show.badge import badge_of, draw, routes, text_width
 from crcr.show.frame import Frame
 from crcr.show.port import Views
-from crcr.show.rendering import Renderer
 from show_reading import ACTING, HOSTILE
 
 UPSTREAMS = RepoName("Torch/torch"), RepoName("other/upstream")
@@ -59,9 +58,7 @@ class FakeViews:
 
 
 async def get(views: FakeViews, address: str, method: str = "GET", **more: Any) -> httpx.Response:
-    frame = Frame(
-        cast("Views", views), cast("Renderer", None), UPSTREAMS, ManualClock(), "https://github.test"
-    )
+    frame = Frame(cast("Views", views), upstreams=UPSTREAMS, clock=ManualClock())
     app = Starlette(routes=routes(frame))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://hud.test") as http:
         return await http.request(method, address, **more)

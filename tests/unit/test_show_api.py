@@ -13,6 +13,7 @@ import pytest
 from crcr.app import create_app
 from crcr.errors import BadRequest, StoreUnavailable
 from crcr.show import api, cursors, health, pages
+from crcr.show.frame import Frame
 from crcr.show.metrics import Metrics
 from show_world import OTHER, UPSTREAM, World, open_world
 
@@ -35,7 +36,7 @@ def serve(world: World, views: Any) -> httpx.AsyncClient:
     app = create_app(
         hot={},
         routes=[
-            *pages.routes(views, upstreams=upstreams, clock=world.clock),
+            *pages.routes(Frame(views, upstreams=upstreams, clock=world.clock)),
             *api.routes(views, upstreams=upstreams, clock=world.clock),
             *health.routes(views, metrics=Metrics(), clock=world.clock),
         ],

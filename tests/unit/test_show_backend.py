@@ -48,6 +48,7 @@ from crcr.decide.views_backend import (
 from crcr.decide.window import Kind, Span
 from crcr.errors import NotFound
 from crcr.show import pages
+from crcr.show.frame import Frame
 from crcr.show.head_names import ROOM, shortened
 from crcr.show.job_links import token_of_job
 from crcr.show.pages_backend import in_order, kept
@@ -104,10 +105,12 @@ class Stage:
 def site() -> tuple[Stage, ASGIApp]:
     views = Stage()
     routes = pages.routes(
-        views,  # type: ignore[arg-type]
-        upstreams=(UPSTREAM,),
-        clock=ManualClock(NOW),
-        public_url="http://relay/",
+        Frame(
+            views,  # type: ignore[arg-type]
+            upstreams=(UPSTREAM,),
+            clock=ManualClock(NOW),
+            public_url="http://relay/",
+        )
     )
     return views, Starlette(routes=routes)
 

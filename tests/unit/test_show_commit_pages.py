@@ -17,6 +17,7 @@ from crcr.decide.views import Answer, JobView
 from crcr.decide.views_commit import BackendState, GateShown, PullState, PullView, WaiverState
 from crcr.errors import CrcrError
 from crcr.show import api, pages, status
+from crcr.show.frame import Frame
 from crcr.show.here import is_sha
 from crcr.show.job_links import token_of_job
 from crcr.show.rendering import _spans
@@ -49,7 +50,7 @@ async def browser(world: World) -> AsyncIterator[httpx.AsyncClient]:
     app.add_exception_handler(CrcrError, as_json)
     upstreams = (UPSTREAM, OTHER)
     app.router.routes += api.routes(world.views, upstreams=upstreams, clock=world.clock)
-    app.router.routes += pages.routes(world.views, upstreams=upstreams, clock=world.clock)
+    app.router.routes += pages.routes(Frame(world.views, upstreams=upstreams, clock=world.clock))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://relay") as client:
         yield client
 

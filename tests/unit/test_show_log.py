@@ -17,6 +17,7 @@ from crcr.decide.commands import Waive, parse_commands
 from crcr.errors import StoreUnavailable
 from crcr.record import schema, schema_history
 from crcr.show import pages
+from crcr.show.frame import Frame
 from crcr.show.reader import Reader, Way
 from show_reading import HOSTILE, Page, inert
 from show_world import OTHER, UPSTREAM, World, open_world
@@ -41,7 +42,9 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 
 def browse(views: Any, world: World, reader: Reader | None = None) -> httpx.AsyncClient:
-    app: ASGIApp = Starlette(routes=pages.routes(views, upstreams=(UPSTREAM, OTHER), clock=world.clock))
+    app: ASGIApp = Starlette(
+        routes=pages.routes(Frame(views, upstreams=(UPSTREAM, OTHER), clock=world.clock))
+    )
 
     async def seen_by(scope: Scope, receive: Receive, send: Send) -> None:
         await app({**scope, "state": {"reader": reader} if reader else {}}, receive, send)

@@ -15,6 +15,7 @@ from crcr.decide.numbers import Counted, LastResult, Tally
 from crcr.decide.views import AllowlistState, Summary
 from crcr.decide.window import Kind, Span
 from crcr.show import pages
+from crcr.show.frame import Frame
 from crcr.show.status import LATE_S
 from show_made import NOW, UPSTREAM, MadeViews, backend, crowd, every_state, figures, health, last, summary
 from show_reading import HOSTILE, Page, inert
@@ -23,7 +24,7 @@ from show_reading import HOSTILE, Page, inert
 @asynccontextmanager
 async def showing(made: Summary | MadeViews) -> AsyncIterator[httpx.AsyncClient]:
     views = made if isinstance(made, MadeViews) else MadeViews(made)
-    routes = pages.routes(views, upstreams=(UPSTREAM,), clock=ManualClock(NOW))  # type: ignore[arg-type]
+    routes = pages.routes(Frame(views, upstreams=(UPSTREAM,), clock=ManualClock(NOW)))  # type: ignore[arg-type]
     transport = httpx.ASGITransport(Starlette(routes=routes))
     async with httpx.AsyncClient(transport=transport, base_url="http://relay") as client:
         yield client

@@ -15,6 +15,7 @@ from crcr.errors import StoreUnavailable
 from crcr.record import schema
 from crcr.record.sums_anew import sum_anew
 from crcr.show import pages
+from crcr.show.frame import Frame
 from show_reading import HOSTILE, Page, inert
 from show_world import OTHER, UPSTREAM, World, open_world
 
@@ -27,7 +28,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 @pytest.fixture
 async def browser(world: World) -> AsyncIterator[httpx.AsyncClient]:
-    routes = pages.routes(world.views, upstreams=(UPSTREAM, OTHER), clock=world.clock)
+    routes = pages.routes(Frame(world.views, upstreams=(UPSTREAM, OTHER), clock=world.clock))
     async with browse(routes) as client:
         yield client
 
@@ -185,7 +186,7 @@ async def test_a_page_that_cannot_read_says_so_and_shows_no_zeros(world: World) 
         async def summary(self, *_: Any, **__: Any) -> Any:
             raise StoreUnavailable
 
-    routes = pages.routes(Down(), upstreams=(UPSTREAM,), clock=world.clock)  # type: ignore[arg-type]
+    routes = pages.routes(Frame(Down(), upstreams=(UPSTREAM,), clock=world.clock))  # type: ignore[arg-type]
     async with browse(routes) as client:
         answer = await client.get("/crcr")
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")

@@ -72,5 +72,13 @@ def _demo_backends() -> list[Listed]:
     for entry in entries:
         _, workflow = BACKENDS[entry.name.full_name]
         names = [name for spec in workflow.jobs for name in spec.names()]
-        found.append(Listed(entry.name.full_name, int(entry.level), names, silent=workflow.behaviour.silent))
+        found.append(
+            Listed(
+                entry.name.full_name,
+                int(entry.level),
+                names,
+                silent=workflow.behaviour.silent,
+                probe=bool(entry.expect),
+            )
+        )
     return found

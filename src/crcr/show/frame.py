@@ -36,20 +36,19 @@ class Frame:
     def __init__(
         self,
         views: Views,
-        renderer: Renderer,
+        *,
         upstreams: tuple[RepoName, ...],
         clock: Clock,
-        github_url: str,
-        *,
+        github_url: str = "https://github.com",
         public_url: str = "http://127.0.0.1:8000",
     ) -> None:
-        self.renderer = renderer
+        self.renderer = Renderer()
         self.clock = clock
         self.site = public_url.rstrip("/")
         """Where readers reach us; a request only says what its sender calls us."""
         self._views = views
         self._upstreams = upstreams
-        self._github_url = github_url
+        self._github_url = github_url.rstrip("/")
 
     def views(self, request: Request) -> Views:
         """The views as this reader may see them."""

@@ -6,28 +6,15 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from crcr.decide.model import RepoName
-from crcr.ports import Clock
 from crcr.show import badge, pages_backend, pages_commit, pages_log, pages_numbers
 from crcr.show.docs_page import docs_endpoint
 from crcr.show.frame import Frame
 from crcr.show.live_delay import LiveDelay
-from crcr.show.port import Views
-from crcr.show.rendering import Renderer
 from crcr.show.statics import shared_statics
 
 
-def routes(
-    views: Views,
-    *,
-    upstreams: tuple[RepoName, ...],
-    clock: Clock,
-    github_url: str = "https://github.com",
-    public_url: str = "http://127.0.0.1:8000",
-    delay: LiveDelay | None = None,
-) -> list[BaseRoute]:
+def routes(frame: Frame, delay: LiveDelay | None = None) -> list[BaseRoute]:
     """All HTML routes, static files and `/api/docs` included. Literal addresses stand before `{org}/{repo}`."""
-    frame = Frame(views, Renderer(), upstreams, clock, github_url.rstrip("/"), public_url=public_url)
     return [
         Route("/", _home),
         Route("/crcr/", _without_slash),

@@ -26,7 +26,8 @@ def add(api: APIRouter) -> None:
     _add_numbers(api)
     _add_backend(api)
     _add_lists(api)
-    _add_relay(api)
+    _add_deliveries(api)
+    _add_logs(api)
     _add_commits(api)
 
 
@@ -136,7 +137,7 @@ def _add_lists(api: APIRouter) -> None:
         return await Export(request, f"{asked.upstream}-allowlist").all_of(tables.ALLOWLIST, view.backends)
 
 
-def _add_relay(api: APIRouter) -> None:
+def _add_deliveries(api: APIRouter) -> None:
     @api.get(
         "/deliveries.csv",
         **_told("Deliveries: a line for each dispatch, and one for a delivery without any", _LONG),
@@ -161,6 +162,8 @@ def _add_relay(api: APIRouter) -> None:
         view = await asked.views.delivery(asked.upstream, guid)
         return await Export(request, f"{asked.upstream}-delivery-{guid}").all_of(tables.DELIVERY, [view])
 
+
+def _add_logs(api: APIRouter) -> None:
     @api.get("/effects.csv", **_told("Effects one by one", _LONG))
     async def effects_csv(
         request: Request,

@@ -33,6 +33,13 @@ TAG = "numbers"
 
 
 def add(api: APIRouter) -> None:
+    _add_all(api)
+    _add_one(api)
+
+
+def _add_all(api: APIRouter) -> None:
+    """Of all backends together."""
+
     @api.get("/summary", tags=[TAG], summary="Health, and all backends with their numbers")
     async def summary(
         asked: Asking,
@@ -54,6 +61,10 @@ def add(api: APIRouter) -> None:
         if one := pick_backend(view, backend):
             view = replace(view, backends=(one,))
         return await to_thread(backends.Metrics.model_validate, view)
+
+
+def _add_one(api: APIRouter) -> None:
+    """Of one backend."""
 
     @api.get("/badges/{org}/{repo}", tags=[TAG], summary="What a backend's badge says: state and pass rate")
     async def badge(

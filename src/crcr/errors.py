@@ -44,6 +44,8 @@ class NotAuthentic(CrcrError):
     """The token does not prove who is calling."""
 
     code = "not_authentic"
+    signed_by: str | None = None
+    """The repository that the token's signature proves, where only something else about it is wrong (`aud`, `exp`)."""
 
 
 class NotRegistered(CrcrError):

@@ -27,7 +27,13 @@ from crcr.ground import Ground, Seams, open_ground
 from crcr.handlers import effect_handlers
 from crcr.ports import Clock
 from crcr.receive.body import Bodies
-from crcr.receive.callback import CALLBACK, FAILED_AUTHENTICATION, CallbackIntake
+from crcr.receive.callback import (
+    CALLBACK,
+    FAILED_AUTHENTICATION,
+    NOTED_REFUSAL,
+    SANDBOX,
+    CallbackIntake,
+)
 from crcr.receive.identity import OidcVerifier
 from crcr.receive.ingest import IngestIntake
 from crcr.receive.issuers import GITHUB_ACTIONS, issuer_of, issuer_table
@@ -65,6 +71,10 @@ _LEASE = timedelta(seconds=120)
 _FAILED_PER_MINUTE = 30
 _FAILED_SIGN_INS = 10
 """A minute, for each address."""
+_NOTED_REFUSALS = 30
+"""A minute, for each repository; the rest are refused all the same, and not written down."""
+_SANDBOX_REPORTS = 20
+"""An hour, for each repository."""
 _AUDITED_FAILURES = 60
 """Failed log-ins that the audit log takes in an hour, from all addresses together."""
 
@@ -194,6 +204,8 @@ def _limits(ground: Ground) -> MemoryLimits:
         FAILED_AUTHENTICATION: failures,
         FAILED_SIGN_IN: Rule(_FAILED_SIGN_INS, 60.0),
         AUDITED_FAILURE: Rule(_AUDITED_FAILURES, 3600.0),
+        NOTED_REFUSAL: Rule(_NOTED_REFUSALS, 60.0),
+        SANDBOX: Rule(_SANDBOX_REPORTS, 3600.0),
     }
     return MemoryLimits(rules, ground.clock)
 

@@ -124,7 +124,7 @@ class ReportFacts:
 def admit(identity: Identity, standing: Standing) -> Admitted | Rejected | IgnoredReport:
     """Layers 1 (immutable id) and 2 (allowlist)."""
     binding, entry = standing.binding, standing.entry
-    if binding is not None and binding.repository_id != identity.repository_id:
+    if binding is not None and identity.repository_id not in (None, binding.repository_id):
         return Rejected(
             "identity_changed",
             f"{identity.repository} is bound to repository id {binding.repository_id}, the token says {identity.repository_id}",

@@ -24,12 +24,19 @@ class Identity:
     issuer: str
     kind: IssuerKind
     repository: RepoName
-    repository_id: int
+    """Signed by GitHub; for other issuers the one that an operator registered the pipeline for."""
+    repository_id: int | None
+    """Signed by GitHub; None where the operator's registration stands for it."""
     owner_id: int | None
     run_id: str | None
+    """Must be the report's own; None where the issuer does not sign it."""
     run_attempt: int | None
     check_run_id: str | None
     workflow_path: str | None
     """Path of the workflow file, from the signed `workflow_ref`; None where the issuer does not sign it."""
     event_name: str | None
     expires_at: datetime
+    build: str | None = None
+    """A signed number to which the report's `run_id` is bound at first sight, where no run's id is signed."""
+    private: bool = False
+    """Whether the issuer says that the repository is not public."""

@@ -106,6 +106,10 @@ class EffectKind(StrEnum):
     """A `/crcr` comment: rights asked, obeyed or refused, answered."""
     OFFER_WAIVER = "offer_waiver"
     """The gate's button: a comment with the ready command."""
+    VERIFY_COMMIT = "verify_commit"
+    """Whether a commit that a downstream tested on its own belongs to the upstream's history."""
+    INSPECT_REPOSITORY = "inspect_repository"
+    """How a downstream is set up: the App's installation and rights there, its workflows."""
 
 
 class JobState(StrEnum):

@@ -24,8 +24,9 @@ from crcr.decide.downstream import (
 )
 from crcr.decide.identity import Identity
 from crcr.decide.model import RepoName
+from crcr.decide.refusal import Refusal, refusal_of
 from crcr.decide.report import Report
-from crcr.errors import BadReport, CrcrError, NotAuthentic, NotRegistered
+from crcr.errors import BadReport, CrcrError, NotAuthentic, NotRegistered, RateLimited, Unavailable
 from crcr.ports import Clock, Limits, Verifier
 from crcr.receive.address import client_address, limit_subject
 from crcr.receive.answer import Answer
@@ -37,6 +38,8 @@ log = structlog.get_logger(__name__)
 CAP_BYTES = 2 * 1024 * 1024
 CALLBACK = "callback"
 FAILED_AUTHENTICATION = "failed_authentication"
+NOTED_REFUSAL = "noted_refusal"
+SANDBOX = "sandbox"
 
 
 class Reports(Protocol):
@@ -47,6 +50,28 @@ class Reports(Protocol):
     async def raise_alarm(
         self, standing: Standing, identity: Identity, reason: str, now: datetime
     ) -> bool: ...
+
+
+class SelfReports(Protocol):
+    """Nightly and periodic results, which nobody dispatched."""
+
+    async def take(
+        self, report: Report, identity: Identity, body: bytes, now: datetime
+    ) -> Outcome | IgnoredReport:
+        """Admit, judge and record."""
+        ...
+
+
+class Sandbox(Protocol):
+    """A space of its own for who is on no allowlist."""
+
+    async def take(self, report: Report, identity: Identity, now: datetime) -> Answer | Rejected: ...
+
+
+class Refusals(Protocol):
+    async def note(self, refusal: Refusal, now: datetime) -> None:
+        """Keep it for the pages of the upstreams that list the caller; nobody else is written down."""
+        ...
 
 
 class Tally(Protocol):
@@ -62,17 +87,23 @@ class CallbackIntake:
     trusted_proxies: tuple[IPv4Network | IPv6Network, ...]
     clock: Clock
     tally: Tally
+    self_reports: SelfReports | None = None
+    sandbox: Sandbox | None = None
+    """None where the operator has not turned it on."""
+    refusals: Refusals | None = None
 
     async def handle(self, request: Request) -> Answer | Rejected:
+        identity, report = None, None
         try:
             identity = await self._authenticate(request)
             async with self.bodies.read(request, CAP_BYTES) as body:
-                report = _dispatched(parse_report(body, signed_attempt=identity.run_attempt))
+                report = parse_report(body, signed_attempt=identity.run_attempt)
                 answer = await self._take(report, identity, body)
-        except CrcrError as refusal:
-            self.tally.callback(refusal.code)
+        except CrcrError as refused:
+            self.tally.callback(refused.code)
+            await self._keep(refused, identity, report)
             raise
-        self._note(answer, report, identity)
+        await self._note(answer, report, identity)
         return answer
 
     async def _authenticate(self, request: Request) -> Identity:
@@ -89,6 +120,15 @@ class CallbackIntake:
             raise
 
     async def _take(self, report: Report, identity: Identity, body: bytes) -> Answer | Rejected:
+        answer = await self._take_listed(report, identity, body)
+        if isinstance(answer, Rejected) and answer.code == "not_allowlisted" and self.sandbox is not None:
+            await self.limits.take(SANDBOX, identity.repository.key)
+            return await self.sandbox.take(report, identity, self.clock.now())
+        return answer
+
+    async def _take_listed(self, report: Report, identity: Identity, body: bytes) -> Answer | Rejected:
+        if report.event_type in SELF_REPORTS:
+            return await self._take_own(report, identity, body)
         standing, verdict = _best(
             identity, await self.reports.standings(identity.repository, report.delivery_id)
         )
@@ -97,11 +137,18 @@ class CallbackIntake:
                 await self._alarm(standing, identity, verdict.detail)
             return verdict
         if isinstance(verdict, IgnoredReport):
-            return Answer(
-                202, {"ok": True, "status": "ignored", "reason": verdict.reason, "hint": verdict.hint}
-            )
+            return _ignored(verdict)
         await self.limits.take(CALLBACK, identity.repository.key)
         outcome = await self.reports.take(report, identity, standing, body, self.clock.now())
+        return outcome if isinstance(outcome, Rejected) else _success(report, outcome)
+
+    async def _take_own(self, report: Report, identity: Identity, body: bytes) -> Answer | Rejected:
+        if self.self_reports is None:
+            raise BadReport(f"event_type: {report.event_type} self-reports are not taken here")
+        await self.limits.take(CALLBACK, identity.repository.key)
+        outcome = await self.self_reports.take(report, identity, body, self.clock.now())
+        if isinstance(outcome, IgnoredReport):
+            return _ignored(outcome)
         return outcome if isinstance(outcome, Rejected) else _success(report, outcome)
 
     async def _alarm(self, standing: Standing, identity: Identity, reason: str) -> None:
@@ -109,13 +156,30 @@ class CallbackIntake:
             who = {"repository": str(identity.repository), "repository_id": identity.repository_id}
             log.error("identity_changed", alarm=True, upstream=str(standing.upstream), **who)
 
-    def _note(self, answer: Answer | Rejected, report: Report, identity: Identity) -> None:
+    async def _keep(self, refused: CrcrError, identity: Identity | None, report: Report | None) -> None:
+        """Only what the sender can mend, and only from who is proved to have sent it."""
+        signed_by = getattr(refused, "signed_by", None)
+        caller = identity.repository if identity else RepoName(signed_by) if signed_by else None
+        if caller is not None and not isinstance(refused, Unavailable):
+            await self._remember(refusal_of(caller, refused.code, refused.detail, refused.hint, report))
+
+    async def _remember(self, refusal: Refusal) -> None:
+        if self.refusals is None:
+            return
+        try:
+            await self.limits.take(NOTED_REFUSAL, refusal.caller.key)
+            await self.refusals.note(refusal, self.clock.now())
+        except (RateLimited, Unavailable) as fault:
+            log.info("refusal_not_noted", repository=str(refusal.caller), reason=fault.code)
+
+    async def _note(self, answer: Answer | Rejected, report: Report, identity: Identity) -> None:
         if isinstance(answer, Answer):
             self.tally.callback("repeat" if answer.body.get("repeat") else str(answer.body["status"]))
             return
         self.tally.callback(answer.code)
         who = {"repository": str(identity.repository), "delivery": report.delivery_id, "run": report.run_id}
         log.info("report_refused", code=answer.code, job=report.job_name, **who)
+        await self._remember(refusal_of(identity.repository, answer.code, answer.detail, answer.hint, report))
 
 
 def _best(
@@ -127,14 +191,8 @@ def _best(
     return min(judged, key=lambda pair: order.index(type(pair[1])))
 
 
-def _dispatched(report: Report) -> Report:
-    """Refuse what this release does not take, plainly, instead of looking for a delivery that cannot be there."""
-    if report.event_type in SELF_REPORTS:
-        raise BadReport(
-            f"event_type: {report.event_type} self-reports are not taken by this release",
-            hint="report the results of dispatched runs",
-        )
-    return report
+def _ignored(verdict: IgnoredReport) -> Answer:
+    return Answer(202, {"ok": True, "status": "ignored", "reason": verdict.reason, "hint": verdict.hint})
 
 
 def _bearer(request: Request) -> str:

@@ -250,7 +250,7 @@ class Reports:
 
     async def _open(self, tx: Tx, context: ReportContext, outcome: OpenJob, now: datetime) -> JobRow:
         identity, upstream, key = context.identity, context.upstream, context.key
-        if context.standing.binding is None:
+        if context.standing.binding is None and identity.repository_id is not None:
             binding = Binding(identity.repository_id, identity.owner_id, confirmed=False)
             await self._targets.bind(tx, upstream, identity.repository, binding, now)
         if context.facts.run_delivery is None:

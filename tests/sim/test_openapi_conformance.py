@@ -165,7 +165,13 @@ Asker = Callable[..., Awaitable[httpx.Response]]
 async def _walk_app(github: GitHub, ask: Asker, auth: dict[str, str]) -> None:
     number = github.installation("org/upstream").id
     logged = github.deliveries()[0].id
-    for path in ("/app", "/app/installations", f"/app/installations/{number}", "/app/hook/deliveries"):
+    for path in (
+        "/app",
+        "/app/hook/config",
+        "/app/installations",
+        f"/app/installations/{number}",
+        "/app/hook/deliveries",
+    ):
         await ask("GET", path, auth)
     await ask("GET", f"/app/hook/deliveries/{logged}", auth)
     await ask("POST", f"/app/hook/deliveries/{logged}/attempts", auth)
@@ -180,7 +186,7 @@ async def _walk_repository(github: GitHub, ask: Asker, token: dict[str, str], he
     root = "/repos/org/upstream"
     for path in (
         "", "/contents/allow/list.yml", "/contents/allow", "/contents/none", "/pulls/1", "/pulls/1/files", "/pulls/9",
-        f"/commits/{head}", "/commits/none", f"/compare/main...{head}", f"/compare/{head}...main",
+        "/git/matching-refs/heads/m", "/git/matching-refs/heads/none", f"/commits/{head}", "/commits/none", f"/compare/main...{head}", f"/compare/{head}...main",
     ):  # fmt: skip
         await ask("GET", f"{root}{path}", token)
     await ask("GET", "/installation/repositories", token)
@@ -222,6 +228,7 @@ async def _walk_actions(github: GitHub, ask: Asker, token: dict[str, str]) -> No
     await ask("POST", f"{root}/rerun-failed-jobs", token)
     for path in (root, f"{root}/jobs", f"{root}/attempts/1/jobs", f"{root}/attempts/9/jobs"):
         await ask("GET", path, token)
+    await ask("GET", "/repos/acme/backend/actions/workflows", token)
     await ask("GET", "/repos/acme/backend/actions/runs?event=repository_dispatch&per_page=1", token)
     await ask("GET", f"/repos/acme/backend/actions/jobs/{run.jobs[0].id}", token)
 

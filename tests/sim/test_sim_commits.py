@@ -128,3 +128,16 @@ async def test_pull_requests_are_found_by_their_commits(github: GitHub, api: htt
 @pytest.mark.parametrize("basehead", ["main", "main...none", "none...main"])
 async def test_a_comparison_of_nothing_is_not_found(api: httpx.AsyncClient, basehead: str) -> None:
     assert (await api.get(f"{ROOT}/compare/{basehead}")).status_code == 404
+
+
+async def test_branches_are_listed_by_how_their_names_begin(github: GitHub, api: httpx.AsyncClient) -> None:
+    for branch in ("release/2.1", "release/2.0", "release-notes"):
+        await github.push("org/upstream", ref=f"refs/heads/{branch}")
+
+    async def asked(prefix: str) -> list[str]:
+        answer = await api.get(f"{ROOT}/git/matching-refs/heads/{prefix}")
+        return [each["ref"].removeprefix("refs/heads/") for each in answer.json()]
+
+    assert await asked("release/") == ["release-notes", "release/2.0", "release/2.1"]
+    assert await asked("release/2.1") == ["release/2.1"]
+    assert await asked("none") == []

@@ -15,7 +15,9 @@ import httpx
 from crcr.sim.clock import ManualClock
 from crcr.sim.demo_world import BACKENDS, GATING, NPU_LABEL
 from crcr.sim.github import CheckRun, GitHub
+from crcr.sim.nightly import NIGHTLY, Nights
 from crcr.sim.people import MAINTAINERS, MOST_COMMANDS_AN_HOUR, OUTSIDERS
+from crcr.sim.records import Dispatch, Json
 from crcr.sim.traffic import BLOCKED, LABELLED, UPSTREAM, demo_world, run_traffic
 from crcr.sim.upstream_life import MOST_OPEN
 
@@ -240,3 +242,28 @@ async def test_a_silent_simulator_answers_on_and_tells_nothing(
     assert (len(heard), told.status_code) == (1, 502)
     github.spawn(asyncio.sleep(3600))
     github.finish()
+
+
+async def test_a_night_is_told_where_the_backend_was_dispatched_from() -> None:
+    heard: list[Json] = []
+
+    def hear(request: httpx.Request) -> httpx.Response:
+        heard.append({"url": str(request.url), **json.loads(request.content)})
+        return httpx.Response(200, json={"ok": True})
+
+    async with GitHub(seed=1, transport=httpx.MockTransport(hear)) as github:
+        demo_world(github)
+        nights, backend = Nights(github, UPSTREAM, 1), "quantix/tpu-bridge"
+        await nights.one(backend)
+        assert heard == [], "nobody has told it of a relay yet"
+        relay = {"callback_url": "http://relay.test/github/callback", "audience": "relay"}
+        repository = github.repository(backend)
+        told = Dispatch(repository.id, "push", {"relay": relay}, github.clock.now(), None, 10)
+        github.world.dispatches.append(told)
+        for _ in range(8):
+            await nights.one(backend)
+        assert {each["url"] for each in heard} == {relay["callback_url"]}
+        assert {each["event_type"] for each in heard} == {"nightly"}
+        assert {each["workflow"]["status"] for each in heard} == {"completed"}
+        assert github.repository(UPSTREAM).head_sha in {each["delivery_id"] for each in heard}
+        assert repository.workflows.count(NIGHTLY) == 1

@@ -51,6 +51,13 @@ class Workflow:
     def wants(self, event: str, event_type: str) -> bool:
         return event in self.listens and (not self.types or event_type in self.types)
 
+    def planned(self, _run: "WorkflowRun") -> list[tuple[str, JobSpec]]:
+        """The jobs of a run, each with its name."""
+        return [(name, spec) for spec in self.jobs for name in spec.names()]
+
+    def title(self, run: "WorkflowRun") -> str:
+        return (self.run_name or "").replace("{delivery_id}", run.delivery_id or "")
+
 
 @dataclass
 class Job:
@@ -63,6 +70,20 @@ class Job:
     conclusion: str | None = None
     started_at: datetime | None = None
     completed_at: datetime | None = None
+    # Only of jobs that are really run: what their steps did, and what they gave to later jobs.
+    steps: list["StepRun"] = field(default_factory=list)
+    outputs: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class StepRun:
+    number: int
+    name: str
+    status: str = "queued"
+    conclusion: str | None = None
+    started_at: datetime | None = None
+    completed_at: datetime | None = None
+    log: str = ""
 
 
 @dataclass
@@ -93,8 +114,7 @@ class WorkflowRun:
 
     @property
     def display_title(self) -> str:
-        named = (self.workflow.run_name or "").replace("{delivery_id}", self.delivery_id or "")
-        return named.strip() or self.event_type or self.workflow.name
+        return self.workflow.title(self).strip() or self.event_type or self.workflow.name
 
     @property
     def status(self) -> str:

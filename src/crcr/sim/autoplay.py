@@ -36,7 +36,7 @@ class Player:
         self.breaking_heads: set[str] = set()
         # Those that pass alone, and break things in the merge queue, together with what landed meanwhile.
         self.clashing_heads: set[str] = set()
-        sim.ci.on_started = self._take
+        sim.ci.on_started.append(self._take)
 
     def _take(self, run: WorkflowRun) -> None:
         if run.workflow.automatic:

@@ -33,7 +33,9 @@ class DownstreamCi:
         self._log = callback_log
         self.audience = "crcr"
         self.callback_url: str | None = None
-        self.on_started: Callable[[WorkflowRun], None] = lambda _run: None
+        self.on_started: list[Callable[[WorkflowRun], None]] = []
+        # Asked first when a run is cancelled; true: it will see to it that the jobs end.
+        self.on_cancel: list[Callable[[WorkflowRun], bool]] = []
         self.news: list[news.News] = []
 
     def start_runs(
@@ -60,11 +62,11 @@ class DownstreamCi:
             client_payload=client_payload,
         )
         repository.next_run_number += 1
-        run.attempts[1] = [self._job(name, spec, 1) for spec in workflow.jobs for name in spec.names()]
+        run.attempts[1] = [self._job(name, spec, 1) for name, spec in workflow.planned(run)]
         self._world.runs[run.id] = run
         self._hear_run(run, "requested")
         self._hear_jobs(run, run.jobs)
-        self.on_started(run)
+        self._tell_started(run)
         return run
 
     def _job(self, name: str, spec: Any, attempt: int) -> Job:
@@ -83,11 +85,17 @@ class DownstreamCi:
         run.updated_at = self._world.now()
         # GitHub does not say `requested` again for a re-run.
         self._hear_jobs(run, [job for job in run.jobs if job.attempt == attempt])
-        self.on_started(run)
+        self._tell_started(run)
+
+    def _tell_started(self, run: WorkflowRun) -> None:
+        for listener in self.on_started:
+            listener(run)
 
     def cancel(self, run: WorkflowRun) -> list[Job]:
         """Cancel what is not yet completed; returns those jobs."""
         waiting = [job for job in run.jobs if job.status != "completed"]
+        if any(takes(run) for takes in self.on_cancel):
+            return waiting
         for job in waiting:
             self.complete(run, job, "cancelled")
         return waiting

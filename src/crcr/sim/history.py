@@ -43,6 +43,7 @@ _TABLES: dict[str, tuple[str, ...]] = {
         "destroyed_at",
     ),
     "gates": ("head_sha", "upstream", "state", "title", "judged_at"),
+    "commits": ("sha", "upstream", "standing", "branch", "seen_at", "checked_at"),
 }  # fmt: skip
 
 
@@ -180,6 +181,9 @@ class _Filling:
     def write(self, happened: Happened) -> None:
         if happened.event != "nightly":
             self._delivery(happened)
+        else:
+            told = (happened.at, happened.at + HOUR_US)
+            self.rows.add("commits", happened.guid, self.plan.upstream.lower(), "base", "main", *told)
         for backend in self._backends:
             if happened.event == "nightly":
                 if not _away(backend, happened.at):
@@ -243,14 +247,15 @@ class _Filling:
     def _run(self, backend: BackendCharacter, happened: Happened, sent_at: int) -> None:
         if not backend.jobs:
             return
-        if self._chance.random() < _SECOND_RUN:
+        if self._chance.random() < _SECOND_RUN and happened.event != "nightly":
             self._one_run(Run(backend, happened, self._new_run(), sent_at, superseded=True))
             sent_at += 60_000_000
         self._one_run(Run(backend, happened, self._new_run(), sent_at))
 
     def _one_run(self, run: Run) -> None:
         rows = self._jobs.rows(run)
-        if not rows:
+        if not rows or run.happened.event == "nightly":
+            self.rows.add_jobs(rows)
             return
         first = min(row[25] for row in rows)
         again = [row[25] for row in rows if row[5] == 2]

@@ -101,6 +101,8 @@ class JobWriter:
         made.url = f"{self.links}/{run.backend.name}/actions/runs/{run.run_id}/job/{made.check}"
         self._live(made, skipped=skipped)
         self._stop(made)
+        if made.told_once and not made.is_over:
+            return None
         if made.is_over and job.tests and made.conclusion in {"success", "failure"}:
             self._test(made)
         return _row_of(made, self.upstream)
@@ -203,6 +205,11 @@ class _Made:
         return self.state == "completed"
 
     @property
+    def told_once(self) -> bool:
+        """A nightly is reported when it is over: nobody has measured how long it waited and ran."""
+        return self.run.happened.event == "nightly"
+
+    @property
     def silent_at(self) -> int:
         return self.began + SILENT_AFTER_US
 
@@ -211,20 +218,24 @@ def _row_of(made: _Made, upstream: str) -> Row:
     run, job, over, check = made.run, made.job, made.is_over, made.check
     backend, happened = run.backend, run.happened
     told = made.conclusion if over else None
-    known_s = round(made.execution_s, 6) if over else None
+    own = made.told_once
+    known_s = round(made.execution_s, 6) if over and not own else None
+    queue_s, began, late = (None, made.ended, 0) if own else (made.queue_s, made.began, made.late)
     silent = made.state == "timed_out"
+    seen = backend.level >= 3 and not own
     trusted = (
         f'{{"verified_repo":"{backend.name}","downstream_repo_level":"L{backend.level}","ci_metrics":'
-        f'{{"queue_time":{made.queue_s},"execution_time":{"null" if known_s is None else known_s}}}}}'
+        f'{{"queue_time":{"null" if queue_s is None else queue_s},'
+        f'"execution_time":{"null" if known_s is None else known_s}}}}}'
     )
     return [
         happened.guid, upstream, backend.key, backend.workflow, str(run.run_id), made.attempt, job.name, job.name,
         made.state, told, "success" if made.disputed and over else told, "success" if made.disputed and over else None,
-        made.late, made.disputed if over else 0, int(run.superseded), check, check if over else None, backend.level,
+        late, made.disputed if over else 0, int(run.superseded), check, check if over else None, backend.level,
         happened.event, happened.pull.number if happened.pull else None, happened.head_sha or happened.guid,
-        backend.workflow_name, made.url, check, None, made.began, made.ended if over else None, made.silent_at,
-        made.silent_at if silent or made.late else None, "confirmed" if backend.level >= 3 and over else "unchecked",
-        told if backend.level >= 3 else None, made.queue_s, known_s, *made.tests, made.failures, made.expected,
+        backend.workflow_name, made.url, check, None, began, made.ended if over else None, made.silent_at,
+        made.silent_at if silent or late else None, "confirmed" if seen and over else "unchecked",
+        told if seen else None, queue_s, known_s, *made.tests, made.failures, made.expected,
         _counts_as(made), trusted, _body(made),
     ]  # fmt: skip
 

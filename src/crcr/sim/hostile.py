@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 import jwt
 
 from crcr.sim.keys import public_pem, rsa_key
-from crcr.sim.oidc import Issuer
+from crcr.sim.oidc_signing import Signing
 from crcr.sim.records import Json
 
 
@@ -33,7 +33,7 @@ class Hostile(enum.Enum):
     NOT_JWT = "not a token at all"
 
 
-def hostile_token(issuer: Issuer, kind: Hostile, claims: Json, now: datetime) -> str:
+def hostile_token(issuer: Signing, kind: Hostile, claims: Json, now: datetime) -> str:
     """Turn good claims into a token that is wrong in the given way."""
     if kind in _CLAIM_CHANGES:
         return issuer.sign({**claims, **_CLAIM_CHANGES[kind](now)})
@@ -76,7 +76,7 @@ def _encoded(value: Json) -> str:
     return base64.urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")
 
 
-def _hmac_token(issuer: Issuer, claims: Json) -> str:
+def _hmac_token(issuer: Signing, claims: Json) -> str:
     """Made by hand, since the library refuses to use a public key as a secret."""
     signed = f"{_encoded({'alg': 'HS256', 'typ': 'JWT', 'kid': issuer.kid})}.{_encoded(claims)}"
     digest = hmac.new(public_pem(issuer.key_slot), signed.encode(), hashlib.sha256).digest()

@@ -5,15 +5,10 @@ All claim values are strings, as on GitHub. Keys rotate: the old one stays publi
 """
 
 import uuid
-from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any
-
-import jwt
-from jwt.algorithms import RSAAlgorithm
 
 from crcr.sim.actions import Job, WorkflowRun
-from crcr.sim.keys import rsa_key
+from crcr.sim.oidc_signing import Signing
 from crcr.sim.records import Json, Repository
 from crcr.sim.state import World
 
@@ -21,12 +16,11 @@ TOKEN_LIFE = timedelta(minutes=5)
 ISSUER_PATH = "/_services/token"
 
 
-class Issuer:
+class Issuer(Signing):
     def __init__(self, world: World, base_url: str) -> None:
+        super().__init__("oidc", "crcr-sim")
         self._world = world
         self.base_url = base_url
-        self._generation = 1
-        self._published = [self.key_slot]
         self.signs_check_run_id = True
 
     @property
@@ -36,19 +30,6 @@ class Issuer:
     @property
     def jwks_url(self) -> str:
         return f"{self.url}/.well-known/jwks"
-
-    @property
-    def key_slot(self) -> str:
-        return f"oidc-{self._generation}"
-
-    @property
-    def kid(self) -> str:
-        return f"crcr-sim-{self._generation}"
-
-    def rotate(self, *, retire_old: bool = False) -> None:
-        """Sign with a new key from now on; the old one stays in the JWKS unless it is retired."""
-        self._generation += 1
-        self._published = [self.key_slot] if retire_old else [*self._published, self.key_slot]
 
     def discovery(self) -> Json:
         return {
@@ -61,19 +42,12 @@ class Issuer:
             "claims_supported": ["sub", "aud", "exp", "iat", "iss", "jti", "nbf", *_RUN_CLAIMS],
         }
 
-    def jwks(self) -> Json:
-        return {"keys": [_public_jwk(slot) for slot in self._published]}
-
     def claims(self, repository: Repository, run: WorkflowRun, job: Job, audience: str) -> Json:
         return {
             **self._registered_claims(repository, audience),
             **self._run_claims(repository, run),
             **({"check_run_id": str(job.id)} if self.signs_check_run_id else {}),
         }
-
-    def sign(self, claims: Mapping[str, Any], *, headers: Mapping[str, Any] | None = None) -> str:
-        header = {"kid": self.kid, **(headers or {})}
-        return jwt.encode(dict(claims), rsa_key(self.key_slot), algorithm="RS256", headers=header)
 
     def _registered_claims(self, repository: Repository, audience: str) -> Json:
         now = self._world.now()
@@ -123,16 +97,3 @@ _RUN_CLAIMS = (
     "base_ref", "event_name", "ref_protected", "ref_type", "job_workflow_ref", "job_workflow_sha",
     "repository_visibility", "runner_environment", "check_run_id",
 )  # fmt: skip
-
-
-def _public_jwk(slot: str) -> Json:
-    public = RSAAlgorithm.to_jwk(rsa_key(slot).public_key(), as_dict=True)
-    number = slot.removeprefix("oidc-")
-    return {
-        "kty": "RSA",
-        "use": "sig",
-        "alg": "RS256",
-        "kid": f"crcr-sim-{number}",
-        "n": public["n"],
-        "e": public["e"],
-    }

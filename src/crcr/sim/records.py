@@ -60,6 +60,8 @@ class Repository:
     branches: dict[str, str] = field(default_factory=dict)
     commits: dict[str, Commit] = field(default_factory=dict)
     workflows: list[Workflow] = field(default_factory=list)
+    # Paths of workflows that somebody has disabled.
+    disabled_workflows: set[str] = field(default_factory=set)
     # Logins in lower case, with their role.
     roles: dict[str, str] = field(default_factory=dict)
     required_checks: tuple[str, ...] = ()

@@ -13,7 +13,20 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from crcr.sim import rest_actions, rest_app, rest_checks, rest_comments, rest_commits, rest_oidc, rest_repos
+from crcr.sim import (
+    joining,
+    oidc_requests,
+    rest_actions,
+    rest_app,
+    rest_checks,
+    rest_comments,
+    rest_commits,
+    rest_git,
+    rest_oidc,
+    rest_other_cis,
+    rest_refs,
+    rest_repos,
+)
 from crcr.sim.auth import may
 from crcr.sim.exchange import ApiError, Ask, Auth, Identity, Reply, Route
 from crcr.sim.faults import Fault, Kind
@@ -33,9 +46,14 @@ ROUTES: tuple[Route, ...] = tuple(
             *rest_checks.ROUTES,
             *rest_repos.ROUTES,
             *rest_commits.ROUTES,
+            *rest_refs.ROUTES,
             *rest_comments.ROUTES,
             *rest_actions.ROUTES,
             *rest_oidc.ROUTES,
+            *rest_git.ROUTES,
+            *joining.ROUTES,
+            *rest_other_cis.ROUTES,
+            *oidc_requests.ROUTES,
         ),
         key=lambda route: -len(route.template),
     )

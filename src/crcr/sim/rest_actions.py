@@ -9,6 +9,7 @@ from crcr.sim.exchange import ApiError, Ask, Reply, Route
 from crcr.sim.paging import page_of
 from crcr.sim.records import Json
 from crcr.sim.shapes_actions import job_json, run_json
+from crcr.sim.shapes_workflows import workflow_json
 
 if TYPE_CHECKING:
     from crcr.sim.simulation import Simulation
@@ -90,6 +91,21 @@ def _jobs(sim: "Simulation", ask: Ask, run: WorkflowRun, jobs: list[Job]) -> Rep
     return Reply(200, {"total_count": len(jobs), "jobs": listed}, headers)
 
 
+async def list_workflows(sim: "Simulation", ask: Ask) -> Reply:
+    """Those whose file is on the default branch, and those that a test declared without one."""
+    repository = ask.repository
+    files = [
+        path
+        for path in repository.commits[repository.head_sha].tree
+        if path.startswith(".github/workflows/") and path.endswith((".yml", ".yaml"))
+    ]
+    paths = sorted({*files, *(each.path for each in repository.workflows)})
+    shown, headers = page_of(sim.base_url, ask, paths)
+    number = sim.world.workflow_id
+    listed = [workflow_json(sim.base_url, repository, number(repository.id, each), each) for each in shown]
+    return Reply(200, {"total_count": len(paths), "workflows": listed}, headers)
+
+
 async def get_job(sim: "Simulation", ask: Ask) -> Reply:
     wanted = ask.number("job_id")
     for run in sim.world.runs_of(ask.repository):
@@ -137,6 +153,7 @@ _ACTIONS = "/repos/{owner}/{repo}/actions"
 _READ, _WRITE = ("actions", "read"), ("actions", "write")
 _RUN = f"{_ACTIONS}/runs/{{run_id}}"
 ROUTES = (
+    Route("GET", f"{_ACTIONS}/workflows", list_workflows, permission=_READ),
     Route("GET", f"{_ACTIONS}/runs", list_runs, permission=_READ),
     Route("GET", _RUN, get_run, permission=_READ),
     Route("GET", f"{_RUN}/jobs", list_jobs, permission=_READ),

@@ -17,6 +17,11 @@ async def get_app(sim: "Simulation", _ask: Ask) -> Reply:
     return Reply(200, app_json(sim.base_url, sim.world, sim.app_id, sim.app_permissions))
 
 
+async def get_hook(sim: "Simulation", _ask: Ask) -> Reply:
+    url, secret = sim.webhook_url or "", "********" if sim.webhooks.secret else ""
+    return Reply(200, {"content_type": "json", "insecure_ssl": "0", "secret": secret, "url": url})
+
+
 async def list_installations(sim: "Simulation", ask: Ask) -> Reply:
     found = list(sim.world.installations.values())
     shown, headers = page_of(sim.base_url, ask, found)
@@ -132,6 +137,7 @@ async def redeliver(sim: "Simulation", ask: Ask) -> Reply:
 
 ROUTES = (
     Route("GET", "/app", get_app, Auth.APP),
+    Route("GET", "/app/hook/config", get_hook, Auth.APP),
     Route("GET", "/app/installations", list_installations, Auth.APP),
     Route("GET", "/app/installations/{installation_id}", get_installation, Auth.APP),
     Route("POST", "/app/installations/{installation_id}/access_tokens", create_token, Auth.APP),

@@ -1,6 +1,6 @@
 """GitHub's JSON of workflow runs, their jobs, and check runs."""
 
-from crcr.sim.actions import Job, WorkflowRun
+from crcr.sim.actions import Job, StepRun, WorkflowRun
 from crcr.sim.clock import stamp, stamp_or_none
 from crcr.sim.records import Account, CheckRun, Json, Repository
 from crcr.sim.shapes import account_json, node_id, repository_json
@@ -98,13 +98,24 @@ def job_json(base: str, repository: Repository, run: WorkflowRun, job: Job) -> J
         "started_at": stamp(job.started_at or job.created_at),
         "completed_at": stamp_or_none(job.completed_at),
         "name": job.name,
-        "steps": [],
+        "steps": [_step_json(step) for step in job.steps],
         "check_run_url": f"{api}/check-runs/{job.id}",
         "labels": ["self-hosted"],
         "runner_id": 7 if runner else None,
         "runner_name": "runner-7" if runner else None,
         "runner_group_id": 1 if runner else None,
         "runner_group_name": "Default" if runner else None,
+    }
+
+
+def _step_json(step: StepRun) -> Json:
+    return {
+        "name": step.name,
+        "status": step.status,
+        "conclusion": step.conclusion,
+        "number": step.number,
+        "started_at": stamp_or_none(step.started_at),
+        "completed_at": stamp_or_none(step.completed_at),
     }
 
 

@@ -15,11 +15,15 @@ from crcr.sim.auth import Authenticator
 from crcr.sim.ci import DownstreamCi
 from crcr.sim.clock import Clock, SystemClock
 from crcr.sim.faults import Faults
+from crcr.sim.joining import Joining
 from crcr.sim.limits import Limits, RateLedger
 from crcr.sim.oidc import Issuer
+from crcr.sim.oidc_others import BuildkiteIssuer, CircleCiIssuer, GenericIssuer, GitLabIssuer, OtherIssuer
+from crcr.sim.oidc_requests import RequestTokens
 from crcr.sim.payloads import from_app
 from crcr.sim.records import Account, Call, CallbackAnswer, Delivery, Json, Repository
 from crcr.sim.rest import RestApi
+from crcr.sim.runner.other_cis import OtherCis
 from crcr.sim.shapes import client_id
 from crcr.sim.state import World
 from crcr.sim.webhooks import Webhooks
@@ -60,6 +64,13 @@ class Simulation:
         self.limits = Limits()
         self.ledger = RateLedger(self.limits)
         self.issuer = Issuer(self.world, base_url)
+        self.buildkite = BuildkiteIssuer(self.world, self.issuer)
+        self.gitlab = GitLabIssuer(self.world, self.issuer)
+        self.circleci = CircleCiIssuer(self.world, self.issuer)
+        self.generic = GenericIssuer(self.world, self.issuer)
+        others = (self.buildkite, self.gitlab, self.circleci, self.generic)
+        self.request_tokens = RequestTokens()
+        self.others: dict[str, OtherIssuer] = {each.name: each for each in others}
         self.webhooks = Webhooks(self.world, self.faults.webhooks, self.http)
         self.webhooks.url = webhook_url
         self.webhooks.secret = webhook_secret or f"{self.rng.getrandbits(160):040x}"
@@ -72,6 +83,9 @@ class Simulation:
         self._transport = transport
         self._client: httpx.AsyncClient | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self.other_cis: OtherCis | None = None
+        self.joining: Joining | None = None
+        self.on_close: list[Callable[[], None]] = []
         self._silent = False
 
     @property
@@ -167,6 +181,8 @@ class Simulation:
         if self._client is not None:
             await self._client.aclose()
             self._client = None
+        for last in self.on_close:
+            last()
 
     async def __aenter__(self) -> Self:
         return self

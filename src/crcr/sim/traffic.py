@@ -12,6 +12,7 @@ from contextlib import suppress
 from crcr.sim.autoplay import Player
 from crcr.sim.demo_world import COMPILER_FILE, NPU_LABEL, UPSTREAM, demo_world
 from crcr.sim.github import GitHub
+from crcr.sim.nightly import Nights
 from crcr.sim.simulation import Sleep
 from crcr.sim.upstream_life import FILES, Life
 
@@ -37,6 +38,7 @@ async def run_traffic(
     """Live on `upstream` until `stop` is set."""
     chance = random.Random(seed)
     life = Life(github, upstream, chance, Player(github, speed=speed))
+    nights = Nights(github, upstream, seed)
     opening = _Opening(life)
     await opening.begin()
     while not stop.is_set():
@@ -45,6 +47,7 @@ async def run_traffic(
         if not stop.is_set():
             await life.settle()
             await (life.go_on() if opening.is_over else opening.go_on())
+            await nights.maybe()
             github.forget_old(KEPT_RECORDS)
 
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from crcr.sim.exchange import Reply
 from crcr.sim.records import Repository
 from crcr.sim.web_frame import Html, page
-from crcr.sim.web_lists import index_page, queue_page, repository_page, run_page
+from crcr.sim.web_lists import index_page, queue_page, repository_page
 from crcr.sim.web_pull import check_page, pull_page
+from crcr.sim.web_runs import run_page
 
 if TYPE_CHECKING:
     from crcr.sim.simulation import Simulation

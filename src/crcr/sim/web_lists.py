@@ -1,4 +1,4 @@
-"""The simulator's pages that list things: open pull requests, a repository, its merge queue, a run's jobs."""
+"""The simulator's pages that list things: open pull requests, a repository, its merge queue."""
 
 from typing import TYPE_CHECKING
 
@@ -6,6 +6,7 @@ from crcr.sim import merging
 from crcr.sim.records import MergeGroup, PullRequest, Repository
 from crcr.sim.rest_checks import newest
 from crcr.sim.web_frame import Html, joined, link, mark, state_of, tag
+from crcr.sim.web_runs import runs_list
 
 if TYPE_CHECKING:
     from crcr.sim.simulation import Simulation
@@ -29,6 +30,7 @@ def repository_page(sim: "Simulation", repository: Repository) -> Html:
         tag("h1", repository.full_name),
         tag("p", repository.description or "No description."),
         _pulls(sim, repository),
+        runs_list(sim, repository),
     )
 
 
@@ -86,17 +88,4 @@ def _group_card(sim: "Simulation", repository: Repository, place: int, group: Me
         tag("p", f"Waiting for: {', '.join(reasons)}" if reasons else "All required checks have passed."),
         *(tag("p", mark(state_of(each)), f" {name}: {state_of(each)}") for name, each in checks.items()),
         class_=f"card {'wait' if reasons else 'good'}",
-    )
-
-
-def run_page(sim: "Simulation", repository: Repository, number: int) -> Html | None:
-    run = sim.world.runs.get(number)
-    if run is None or run.repository_id != repository.id:
-        return None
-    jobs = [(job.name, job.conclusion or job.status) for job in run.jobs]
-    return joined(
-        tag("h1", run.display_title),
-        tag("p", f"{run.workflow.name} run {run.run_number}, attempt {run.attempt}"),
-        tag("p", _repository_link(repository), f" · {run.event} · {run.conclusion or run.status}"),
-        tag("ul", *(tag("li", mark(state), f" {name}: {state}") for name, state in jobs), class_="plain"),
     )

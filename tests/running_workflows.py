@@ -1,0 +1,86 @@
+"""A downstream whose workflow files the simulated runner really runs, for tests that look at what comes of it."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+from crcr.sim.actions import StepRun, WorkflowRun
+from crcr.sim.github import GitHub
+from crcr.sim.runner.runner import Runner
+from crcr.sim.server import serve
+
+DOWNSTREAM = "acme/runs"
+LISTENS = "on: {repository_dispatch: {types: [pull_request]}}\n"
+LIMIT_S = 30.0
+
+
+class Bench:
+    def __init__(self, github: GitHub, runner: Runner, folder: Path) -> None:
+        self.github = github
+        self.runner = runner
+        self.folder = folder
+
+    def dispatch(self, event_type: str = "pull_request", **payload: Any) -> list[WorkflowRun]:
+        repository = self.github.repository(DOWNSTREAM)
+        return self.github.ci.start_runs(repository, "repository_dispatch", event_type, payload)
+
+    async def ran(self, event_type: str = "pull_request", **payload: Any) -> WorkflowRun:
+        """The only run of a dispatch, when it is over."""
+        (run,) = self.dispatch(event_type, **payload)
+        await self.runner.settle()
+        return run
+
+    def rejoin(self, files: Mapping[str, str], **more: Any) -> None:
+        write(self.folder, files)
+        self.runner.join(self.github.repository(DOWNSTREAM), self.folder, **more)
+
+
+def write(folder: Path, files: Mapping[str, str]) -> Path:
+    """Files of a downstream; a workflow may be given by its bare name. What begins with #! can be run."""
+    for name, text in files.items():
+        path = folder / (name if "/" in name or name.startswith(".") else f".github/workflows/{name}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(dedent(text))
+        path.chmod(0o755 if text.startswith("#!") else 0o644)
+    return folder
+
+
+@asynccontextmanager
+async def bench(github: GitHub, folder: Path, files: Mapping[str, str], **more: Any) -> AsyncIterator[Bench]:
+    async with serve(github):
+        runner = Runner(github, limit_s=LIMIT_S)
+        repository = github.create_repository(DOWNSTREAM)
+        made = Bench(github, runner, write(folder, files))
+        runner.join(repository, folder, **more)
+        yield made
+        await runner.settle()
+
+
+def workflow(jobs: str, *, head: str = LISTENS + "permissions: {}\n") -> dict[str, str]:
+    return {"ci.yml": head + "jobs:\n" + _indented(dedent(jobs).strip("\n"))}
+
+
+def _indented(text: str) -> str:
+    return "".join(f"  {line}\n" for line in text.splitlines())
+
+
+def one_job(*steps: str, more: str = "") -> dict[str, str]:
+    """A workflow of one job `build` with these scripts as its steps."""
+    listed = "".join("- run: |\n" + _indented(_indented(dedent(step))) for step in steps)
+    return workflow(
+        f"build:\n  runs-on: x\n{_indented(dedent(more))}  steps:\n{_indented(_indented(listed))}"
+    )
+
+
+def results(run: WorkflowRun) -> dict[str, str | None]:
+    return {job.name: job.conclusion for job in run.jobs}
+
+
+def logs(run: WorkflowRun, job: str = "build") -> str:
+    return "".join(step.log for step in steps(run, job))
+
+
+def steps(run: WorkflowRun, job: str = "build") -> list[StepRun]:
+    return run.job(job).steps

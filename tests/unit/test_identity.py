@@ -399,4 +399,5 @@ def test_an_unsafe_issuer_cannot_be_configured(url: str, algorithms: tuple[str, 
 
 
 def test_an_issuer_on_this_machine_may_be_configured_without_tls() -> None:
-    assert issuer_of("http://127.0.0.1:8100", IssuerKind.GITHUB).jwks_url.startswith("http://127.0.0.1:8100/")
+    keys = issuer_of("http://127.0.0.1:8100", IssuerKind.GITHUB).jwks_url
+    assert keys == "http://127.0.0.1:8100/.well-known/jwks"

@@ -104,6 +104,14 @@ class RunFacts:
     superseded: bool
 
 
+@dataclass(frozen=True, slots=True)
+class BuildFacts:
+    """Where the token signs a build and not the run: which run the build spoke for first, and which build for the run."""
+
+    run_id: str | None
+    build: str | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportFacts:
     dispatch: DispatchFacts | None
@@ -115,6 +123,7 @@ class ReportFacts:
     """The jobs of this run attempt that have the reported name, or could be a leg of it."""
     run_superseded: bool = False
     """Whether this run was bound before and has stopped counting."""
+    build: BuildFacts | None = None
     rerun_asked_at: datetime | None = None
     """When the relay asked for this attempt, if it did."""
     opened_others: bool
@@ -186,14 +195,9 @@ def _refuse_claims(report: Report, identity: Identity, entry: Entry, facts: Repo
             f"delivery {report.delivery_id} was not dispatched to {identity.repository}",
             "send back the delivery_id of the dispatch's client_payload",
         )
-    signed = (identity.run_id, identity.run_attempt)
-    if identity.run_id is not None and signed != (report.run_id, report.run_attempt):
-        return Rejected(
-            "claim_mismatch",
-            f"the token is for run {identity.run_id} attempt {identity.run_attempt}, "
-            f"the report for run {report.run_id} attempt {report.run_attempt}",
-            "report from the run that did the work, with its own run_id and run_attempt",
-        )
+    mismatch = refuse_run(report, identity, facts.build)
+    if mismatch is not None:
+        return mismatch
     if identity.event_name is not None and identity.event_name not in {DISPATCH_EVENT, *entry.allow_events}:
         return Rejected(
             "wrong_event",
@@ -207,6 +211,31 @@ def _refuse_claims(report: Report, identity: Identity, entry: Entry, facts: Repo
             "a run reports for the one delivery that started it",
         )
     return None
+
+
+def refuse_run(report: Report, identity: Identity, bound: BuildFacts | None) -> Rejected | None:
+    """Fault 28: the run that the token proves, and the attempt where it is signed, must be the reported one."""
+    attempt = identity.run_attempt
+    if identity.run_id not in (None, report.run_id) or attempt not in (None, report.run_attempt):
+        of_attempt = "" if attempt is None else f" attempt {attempt}"
+        return Rejected(
+            "claim_mismatch",
+            f"the token is for run {identity.run_id}{of_attempt}, "
+            f"the report for run {report.run_id} attempt {report.run_attempt}",
+            "report from the run that did the work, with its own run_id and run_attempt",
+        )
+    if bound is None or (bound.run_id in (None, report.run_id) and bound.build in (None, identity.build)):
+        return None
+    return Rejected(
+        "claim_mismatch",
+        f"build {identity.build} reports for run {report.run_id}; "
+        + (
+            f"it spoke for run {bound.run_id} before"
+            if bound.run_id not in (None, report.run_id)
+            else f"build {bound.build} spoke for that run before"
+        ),
+        "report with the id of the build itself, the same in every report",
+    )
 
 
 def _event(report: Report, job: JobFacts | None) -> JobEvent:
@@ -224,12 +253,17 @@ def _rejected(verdict: Reject, report: Report, job: JobFacts | None) -> Rejected
             f"no in_progress was recorded for job {report.job_name!r} of run {report.run_id} attempt {report.run_attempt}",
             'send in_progress with "late": true for this job, then this report again',
         )
-    counts = worse(job.conclusion, report.conclusion)
+    return contradicts(job, report.conclusion, verdict.code)
+
+
+def contradicts(job: JobFacts, claimed: Conclusion, code: str = "conflicting_result") -> Rejected:
+    """A second result that is not the first: refused, and recorded as a dispute."""
+    counts = worse(job.conclusion or Conclusion.NONE, claimed)
     return Rejected(
-        verdict.code,
-        f"job {job.job_name!r} already completed as {job.first_conclusion}; {report.conclusion} is recorded as a dispute, {counts} counts",
+        code,
+        f"job {job.job_name!r} already completed as {job.first_conclusion}; {claimed} is recorded as a dispute, {counts} counts",
         "re-run the job to report a new result",
-        DisputeJob(job.job_name, counts, report.conclusion),
+        DisputeJob(job.job_name, counts, claimed),
     )
 
 
@@ -248,7 +282,7 @@ def _open(
         job_name=leg.job_name if leg else report.job_name,
         queue_s=_queue_s(report, facts, now),
         late=report.late,
-        unsigned=identity.run_id is None,
+        unsigned=identity.run_id is None and identity.build is None,
         superseded=bool(newer) or facts.run_superseded,
         supersedes=older,
         silent_at=silent_at,

@@ -21,18 +21,19 @@ from joserfc.errors import BadSignatureError, JoseError
 from joserfc.jwk import RSAKey
 from joserfc.jws import JWSRegistry
 
-from crcr.decide.identity import Identity
+from crcr.decide.identity import Identity, IssuerKind
+from crcr.decide.model import is_repo_name
+from crcr.decide.registration import RULES, Registration, find, missing, to_register, unmet
 from crcr.errors import NotAuthentic, NotRegistered
 from crcr.ports import Clock
-from crcr.receive.issuers import READERS, Issuer, SignedClaims, kind_by_name
+from crcr.receive.issuers import Issuer, kind_by_name
+from crcr.receive.readers import read_github, read_registered
+from crcr.receive.signed import SignedClaims
+from crcr.receive.token_times import NEW_TOKEN, TokenTimes, check_times, read_times
 
 MAX_TOKEN_BYTES = 16 * 1024
-LEEWAY_S = 60
 _MAX_PROOFS = 10_000
 _MAX_KID = 256
-_END_OF_TIME = 253_402_300_800  # the year 10000, where `datetime` ends
-
-_NEW_TOKEN = "ask the issuer for a new token right before the report is sent"  # noqa: S105
 
 _REQUIRED = ("exp", "iat", "iss", "aud")
 
@@ -56,27 +57,13 @@ class _UnverifiedHeader(msgspec.Struct, frozen=True):
     kid: str
 
 
-class _UnverifiedClaims(msgspec.Struct, frozen=True):
+class _UnverifiedIssuer(msgspec.Struct, frozen=True):
     iss: str
-    aud: Any = None
 
 
+_issuer_claim = msgspec.json.Decoder(_UnverifiedIssuer)
 _header = msgspec.json.Decoder(_UnverifiedHeader)
-_claims = msgspec.json.Decoder(_UnverifiedClaims)
-_signed_claims = msgspec.json.Decoder(dict[str, Any])
-
-
-@dataclass(frozen=True, slots=True)
-class _Times:
-    issued_at: float
-    not_before: float
-    expires_at: float
-    max_age_s: int
-
-    @property
-    def ends_at(self) -> float:
-        """By `exp` or by the issuer's maximum age, whichever comes first."""
-        return min(self.expires_at, self.issued_at + self.max_age_s)
+_claims = msgspec.json.Decoder(dict[str, Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +71,7 @@ class _Proof:
     """A verified token, with what must still hold each time it is shown again."""
 
     identity: Identity
-    times: _Times
+    times: TokenTimes
     issuer: Issuer
     kid: str
     key: RSAPublicKey
@@ -100,9 +87,11 @@ class OidcVerifier:
         keys: KeySource,
         clock: Clock,
         *,
+        registrations: Iterable[Registration] = (),
         max_proofs: int = _MAX_PROOFS,
     ) -> None:
         self._issuers = dict(issuers)
+        self._registrations = tuple(registrations)
         self._audiences = frozenset(audiences)
         if not self._audiences or "" in self._audiences:
             raise ValueError("at least one audience is needed, and none may be empty")
@@ -119,57 +108,86 @@ class OidcVerifier:
         proof = self._proofs.pop(digest, None)
         if proof is None or await self._keys.find(proof.issuer, proof.kid) != proof.key:
             proof = await self._prove(unverified)
-        _check_times(proof.times, self._clock.now().timestamp())
+        check_times(proof.times, self._clock.now().timestamp())
         self._proofs[digest] = proof
         if len(self._proofs) > self._max_proofs:
             self._proofs.popitem(last=False)
         return proof.identity
 
     async def _prove(self, unverified: bytes) -> _Proof:
-        unverified_header, unverified_claims = _peek(unverified)
-        issuer = self._issuer(unverified_claims.iss)
+        unverified_header, unverified_issuer, unverified_payload = _peek(unverified)
+        issuer = self._issuer(unverified_issuer, unverified_payload)
+        if issuer.kind in RULES:
+            self._registered(
+                issuer, _loosely(unverified_payload)
+            )  # before any key is read for a pipeline nobody knows
         if unverified_header.alg not in issuer.algorithms:
             raise NotAuthentic(
                 f"the token is signed with {ascii(unverified_header.alg)[:20]}; "
                 f"{issuer.issuer} signs with {' or '.join(issuer.algorithms)}",
-                hint=_NEW_TOKEN,
+                hint=NEW_TOKEN,
             )
         key = await self._keys.find(issuer, unverified_header.kid)
-        claims = self._decode(unverified, issuer, key, unverified_claims.aud)
-        times = _read_times(claims, issuer)
-        signed = SignedClaims(issuer, claims, datetime.fromtimestamp(times.ends_at, UTC))
-        return _Proof(READERS[issuer.kind](signed), times, issuer, unverified_header.kid, key)
-
-    def _issuer(self, unverified_issuer: str) -> Issuer:
-        issuer = self._issuers.get(unverified_issuer)
-        kind = issuer.kind if issuer else kind_by_name(unverified_issuer)
-        if kind is None:
-            raise NotAuthentic(
-                f"the issuer {ascii(unverified_issuer)[:200]} is not known; known are {', '.join(self._issuers)}",
-                hint="send a token of a known issuer, or ask the relay's operator to add yours",
-            )
-        if issuer is None or kind not in READERS:
-            # Before any key is read: without registration no token of this kind could be taken.
-            raise NotRegistered(
-                f"tokens of {kind} name no repository, and no pipeline of {ascii(unverified_issuer)[:200]} is registered",
-                hint="report from GitHub Actions; this relay cannot register other pipelines yet",
-            )
-        return issuer
-
-    def _decode(
-        self, unverified: bytes, issuer: Issuer, key: RSAPublicKey, unverified_aud: object
-    ) -> dict[str, Any]:
         claims = _verified_claims(unverified, issuer, self._jose_key(key))
+        try:
+            self._check(claims, issuer)
+            times = read_times(claims, issuer)
+            check_times(times, self._clock.now().timestamp())
+            signed = SignedClaims(issuer, claims, datetime.fromtimestamp(times.ends_at, UTC))
+            return _Proof(self._read(signed), times, issuer, unverified_header.kid, key)
+        except NotAuthentic as refusal:
+            refusal.signed_by = self._signed_by(issuer, claims)
+            raise
+
+    def _read(self, signed: SignedClaims) -> Identity:
+        if signed.issuer.kind is IssuerKind.GITHUB:
+            return read_github(signed)
+        registration = self._registered(signed.issuer, signed.claims)
+        problem = unmet(registration, signed.claims)
+        if problem is not None:
+            raise NotAuthentic(
+                f"this build may not speak for {registration.repository}: {problem}",
+                hint="report from a build of a registered branch, or ask the relay's operator to register this one",
+            )
+        return read_registered(signed, registration)
+
+    def _registered(self, issuer: Issuer, claims: Mapping[str, Any]) -> Registration:
+        own = (each for each in self._registrations if each.issuer == issuer.issuer)
+        found = find(own, claims)
+        if found is None:
+            raise _not_registered(issuer.kind, issuer.issuer, claims)
+        return found
+
+    def _signed_by(self, issuer: Issuer, claims: Mapping[str, Any]) -> str | None:
+        """Whose token it is, as its signature proves; whether it counts is another question."""
+        if issuer.kind is IssuerKind.GITHUB:
+            said = claims.get("repository")
+            return said if isinstance(said, str) and is_repo_name(said) else None
+        found = find((each for each in self._registrations if each.issuer == issuer.issuer), claims)
+        return str(found.repository) if found else None
+
+    def _issuer(self, unverified_issuer: str, unverified_payload: bytes) -> Issuer:
+        issuer = self._issuers.get(unverified_issuer)
+        if issuer is not None:
+            return issuer
+        kind = kind_by_name(unverified_issuer)
+        if kind is not None:
+            raise _not_registered(kind, unverified_issuer, _loosely(unverified_payload))
+        raise NotAuthentic(
+            f"the issuer {ascii(unverified_issuer)[:200]} is not known; known are {', '.join(self._issuers)}",
+            hint="send a token of a known issuer, or ask the relay's operator to add yours",
+        )
+
+    def _check(self, claims: Mapping[str, Any], issuer: Issuer) -> None:
         for name in _REQUIRED:
             if name not in claims:
-                raise NotAuthentic(f"the token has no claim {name!r}", hint=_NEW_TOKEN)
+                raise NotAuthentic(f"the token has no claim {name!r}", hint=NEW_TOKEN)
         if claims["iss"] != issuer.issuer:
-            raise NotAuthentic(f"the token is not issued by {issuer.issuer}", hint=_NEW_TOKEN)
+            raise NotAuthentic(f"the token is not issued by {issuer.issuer}", hint=NEW_TOKEN)
         audiences = claims["aud"] if isinstance(claims["aud"], list) else [claims["aud"]]
         # Whoever else a token is meant for could show it to us, so every entry of a list must be ours.
         if not audiences or not all(isinstance(each, str) and each in self._audiences for each in audiences):
-            raise self._wrong_audience(unverified_aud)
-        return claims
+            raise self._wrong_audience(claims["aud"])
 
     def _jose_key(self, key: RSAPublicKey) -> RSAKey:
         """The key as joserfc wants it; working that out costs as much as a signature, and keys change rarely."""
@@ -197,37 +215,58 @@ def _verified_claims(unverified: bytes, issuer: Issuer, key: RSAKey) -> dict[str
     """The claims of a token whose signature is by `key`, with one of the issuer's own algorithms."""
     try:
         signed = jws.deserialize_compact(unverified, key, registry=_signatures(issuer.algorithms))
-        return _signed_claims.decode(signed.payload)
+        return _claims.decode(signed.payload)
     except BadSignatureError:
         raise NotAuthentic(
             f"the signature is not by {issuer.issuer}", hint="send the token unchanged, as the issuer gave it"
         ) from None
     except (JoseError, ValueError, RecursionError):
-        raise NotAuthentic("the token cannot be used", hint=_NEW_TOKEN) from None
+        raise NotAuthentic("the token cannot be used", hint=NEW_TOKEN) from None
 
 
 def _as_bytes(unverified_token: str) -> bytes:
     # Characters are counted first, so that an oversized text is not even copied.
     if len(unverified_token) > MAX_TOKEN_BYTES:
-        raise NotAuthentic(f"the token is longer than {MAX_TOKEN_BYTES} bytes", hint=_NEW_TOKEN)
+        raise NotAuthentic(f"the token is longer than {MAX_TOKEN_BYTES} bytes", hint=NEW_TOKEN)
     try:
         return unverified_token.encode("ascii")
     except UnicodeEncodeError:
         raise _not_a_token() from None
 
 
-def _peek(unverified: bytes) -> tuple[_UnverifiedHeader, _UnverifiedClaims]:
+def _peek(unverified: bytes) -> tuple[_UnverifiedHeader, str, bytes]:
+    """What chooses the key: header, issuer, and the payload as it is."""
     parts = unverified.split(b".")
     if len(parts) != 3:
         raise _not_a_token()
     try:
         header = _header.decode(base64.urlsafe_b64decode(parts[0] + b"=="))
-        claims = _claims.decode(base64.urlsafe_b64decode(parts[1] + b"=="))
+        payload = base64.urlsafe_b64decode(parts[1] + b"==")
+        issuer = _issuer_claim.decode(payload).iss
     except (ValueError, RecursionError):
         raise _not_a_token() from None
     if not 0 < len(header.kid) <= _MAX_KID:
         raise _not_a_token()
-    return header, claims
+    return header, issuer, payload
+
+
+def _loosely(unverified_payload: bytes) -> dict[str, Any]:
+    """The claims, to choose a registration by and to tell the sender what it said."""
+    try:
+        return _claims.decode(unverified_payload)
+    except (ValueError, RecursionError):
+        return {}
+
+
+def _not_registered(kind: IssuerKind, issuer: str, unverified_claims: Mapping[str, Any]) -> NotRegistered:
+    """Told with what the token itself says, so that its sender knows what to ask for; nothing of it is believed."""
+    lacking = missing(kind, unverified_claims)
+    said = f"the token lacks {' and '.join(lacking)}; " if lacking else ""
+    hint = f"ask the relay's operator to add: {to_register(kind, issuer, unverified_claims)}"
+    return NotRegistered(
+        f"{said}no registration names this pipeline of {ascii(issuer)[:200]}",
+        hint=f"first ask for the ids: {RULES[kind].ask}; then {hint}" if lacking else hint,
+    )
 
 
 def _not_a_token() -> NotAuthentic:
@@ -235,35 +274,3 @@ def _not_a_token() -> NotAuthentic:
         "this is not an OIDC token: it needs three parts, `alg` and `kid` in its header, and `iss` in its claims",
         hint="send `Authorization: Bearer <token>` with the token of the job, not a GITHUB_TOKEN or an access token",
     )
-
-
-def _read_times(claims: Mapping[str, Any], issuer: Issuer) -> _Times:
-    expires_at, issued_at = _moment(claims, "exp"), _moment(claims, "iat")
-    if expires_at <= issued_at:
-        raise NotAuthentic("the token ends before it begins (`exp` is not after `iat`)", hint=_NEW_TOKEN)
-    not_before = _moment(claims, "nbf") if "nbf" in claims else issued_at
-    return _Times(issued_at, not_before, expires_at, issuer.max_age_s)
-
-
-def _moment(claims: Mapping[str, Any], name: str) -> float:
-    value = claims[name]
-    # The comparison is False for NaN and needs no float of a thousand-digit number.
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _END_OF_TIME:
-        raise NotAuthentic(f"the claim {name!r} must be a time as a number of seconds", hint=_NEW_TOKEN)
-    return float(value)
-
-
-def _check_times(times: _Times, now: float) -> None:
-    if now >= times.expires_at + LEEWAY_S:
-        raise NotAuthentic(f"the token expired {now - times.expires_at:.0f} s ago (`exp`)", hint=_NEW_TOKEN)
-    if now >= times.ends_at + LEEWAY_S:
-        raise NotAuthentic(
-            f"the token is {now - times.issued_at:.0f} s old (`iat`); at most {times.max_age_s} s are taken",
-            hint=_NEW_TOKEN,
-        )
-    early_s = max(times.issued_at, times.not_before) - now
-    if early_s > LEEWAY_S:
-        raise NotAuthentic(
-            f"the token begins {early_s:.0f} s from now (`iat` or `nbf`)",
-            hint="set the clock of the machine that issued it; up to a minute of difference is taken",
-        )

@@ -1,40 +1,31 @@
 """Whose tokens are taken, and what each kind of issuer signs: the table that `identity` works through.
 
 An issuer counts only when it stands in the table; nothing of it (keys' address, algorithm, life) is ever read
-from a token. A kind takes part once `READERS` says how its claims become an `Identity`; the other kinds are
-known by name, so that their callers are told what is missing instead of "unknown issuer".
+from a token. CircleCI has an issuer for each organisation: an unlisted one is known by its name, so that its
+callers are told what is missing instead of "unknown issuer".
 """
 
-import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from urllib.parse import urlsplit
 
-from crcr.decide.identity import Identity, IssuerKind
-from crcr.decide.model import RepoName
-from crcr.errors import NotAuthentic
+from crcr.decide.identity import IssuerKind
 
 GITHUB_ACTIONS = "https://token.actions.githubusercontent.com"
 
 _ORGANISATION_ISSUERS = {"https://oidc.circleci.com/org/": IssuerKind.CIRCLECI}
-_INCOMPLETE = "send the token of the job itself, as GitHub Actions issues it to a job with `id-token: write`"
 
 _RSA_SIGNATURES = frozenset({"RS256", "RS384", "RS512"})
 _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
-# Without leading zeros and within 64 bits, so that one id has one spelling and fits its column.
-_NUMBER = re.compile(r"[1-9][0-9]{0,17}")
-_EVENT_NAME = re.compile(r"[a-z][a-z_]{0,63}")
-# `owner/repo/.github/workflows/ci.yml@refs/heads/x`: a file name and a branch may both hold an `@`.
-_WORKFLOW_REF = re.compile(r"[^/]+/[^/]+/(?P<path>.+?)@(?:refs/.+|[0-9a-f]{40})")
 
 
 @dataclass(frozen=True, slots=True)
 class _Habits:
     """What all issuers of a kind have in common: where their keys are, and how long a token may be in use."""
 
-    keys_path: str
+    keys_path: str | None
+    """None: where the keys are stands in the issuer's discovery document."""
     max_age_s: int
 
 
@@ -43,9 +34,9 @@ _HABITS: Mapping[IssuerKind, _Habits] = MappingProxyType(
         # Tokens that live for hours have been seen, so the age is limited by us and not by `exp` alone.
         IssuerKind.GITHUB: _Habits("/.well-known/jwks", 600),
         IssuerKind.BUILDKITE: _Habits("/.well-known/jwks", 600),
-        IssuerKind.GITLAB: _Habits("/oauth/discovery/keys", 86_400),
+        IssuerKind.GITLAB: _Habits(None, 86_400),
         IssuerKind.CIRCLECI: _Habits("/.well-known/jwks-pub.json", 3_600),
-        IssuerKind.GENERIC: _Habits("/.well-known/jwks.json", 600),
+        IssuerKind.GENERIC: _Habits(None, 600),
     }
 )
 
@@ -54,13 +45,16 @@ _HABITS: Mapping[IssuerKind, _Habits] = MappingProxyType(
 class Issuer:
     issuer: str
     kind: IssuerKind
-    jwks_url: str
+    jwks_url: str | None
+    """None: it is read from the issuer's discovery document."""
     algorithms: tuple[str, ...] = ("RS256",)
     max_age_s: int = 600
+    reads: Mapping[str, str] = field(default_factory=dict)
+    """For a generic issuer: which claims hold run_id, run_attempt, job_id, workflow."""
 
     def __post_init__(self) -> None:
         for address in (self.issuer, self.jwks_url):
-            if not _is_safe_address(address):
+            if address is not None and not is_safe_address(address):
                 raise ValueError(f"{address!r} must be an https:// address (http only on this machine)")
         if not self.algorithms or not _RSA_SIGNATURES.issuperset(self.algorithms):
             raise ValueError(f"algorithms of {self.issuer} must be among {sorted(_RSA_SIGNATURES)}")
@@ -68,10 +62,13 @@ class Issuer:
             raise ValueError(f"max_age_s of {self.issuer} must be positive")
 
 
-def issuer_of(issuer: str, kind: IssuerKind, *, jwks_url: str | None = None) -> Issuer:
+def issuer_of(
+    issuer: str, kind: IssuerKind, *, jwks_url: str | None = None, reads: Mapping[str, str] | None = None
+) -> Issuer:
     """Complete a configured issuer by the habits of its kind."""
     habits = _HABITS[kind]
-    return Issuer(issuer, kind, jwks_url or issuer + habits.keys_path, max_age_s=habits.max_age_s)
+    usual = None if habits.keys_path is None else issuer.rstrip("/") + habits.keys_path
+    return Issuer(issuer, kind, jwks_url or usual, max_age_s=habits.max_age_s, reads=reads or {})
 
 
 def known_issuers() -> tuple[Issuer, ...]:
@@ -94,82 +91,10 @@ def kind_by_name(unverified_issuer: str) -> IssuerKind | None:
     return next(named, None)
 
 
-@dataclass(frozen=True, slots=True)
-class SignedClaims:
-    """Claims whose signature, issuer, audience and times were checked. Only `identity` makes one."""
-
-    issuer: Issuer
-    claims: Mapping[str, object]
-    expires_at: datetime
-
-    def text(self, name: str) -> str:
-        value = self.optional_text(name)
-        if value is None:
-            raise NotAuthentic(f"the token has no claim {name!r}", hint=_INCOMPLETE)
-        return value
-
-    def optional_text(self, name: str) -> str | None:
-        value = self.claims.get(name)
-        if value is None or value == "":
-            return None
-        if not isinstance(value, str):
-            raise NotAuthentic(f"the claim {name!r} must be text", hint=_INCOMPLETE)
-        return value
-
-    def digits(self, name: str) -> str:
-        return self._matching(name, self.text(name), _NUMBER, "a positive number written as text")
-
-    def optional_digits(self, name: str) -> str | None:
-        return None if self.optional_text(name) is None else self.digits(name)
-
-    def event(self, name: str) -> str:
-        return self._matching(name, self.text(name), _EVENT_NAME, "the name of an event")
-
-    def repository(self, name: str) -> RepoName:
-        try:
-            return RepoName(self.text(name))
-        except ValueError:
-            raise NotAuthentic(f"the claim {name!r} must be owner/name", hint=_INCOMPLETE) from None
-
-    @staticmethod
-    def _matching(name: str, value: str, form: re.Pattern[str], wanted: str) -> str:
-        if form.fullmatch(value) is None:
-            raise NotAuthentic(f"the claim {name!r} must be {wanted}", hint=_INCOMPLETE)
-        return value
-
-
-def _read_github(signed: SignedClaims) -> Identity:
-    """`sub` is not read: owners can change its form (docs.github.com, "customizing the token claims")."""
-    return Identity(
-        issuer=signed.issuer.issuer,
-        kind=signed.issuer.kind,
-        repository=signed.repository("repository"),
-        repository_id=int(signed.digits("repository_id")),
-        owner_id=int(signed.digits("repository_owner_id")),
-        run_id=signed.digits("run_id"),
-        run_attempt=int(signed.digits("run_attempt")),
-        check_run_id=signed.optional_digits("check_run_id"),  # GitHub Enterprise Server does not sign it
-        workflow_path=_workflow_path(signed.optional_text("workflow_ref")),
-        event_name=signed.event("event_name"),
-        expires_at=signed.expires_at,
-    )
-
-
-def _workflow_path(workflow_ref: str | None) -> str | None:
-    match = _WORKFLOW_REF.fullmatch(workflow_ref or "")
-    return match["path"] if match else None
-
-
-def _is_safe_address(address: str) -> bool:
+def is_safe_address(address: str) -> bool:
     try:
         parts = urlsplit(address)
         host = parts.hostname
     except ValueError:
         return False
     return bool(host) and (parts.scheme == "https" or (parts.scheme == "http" and host in _LOOPBACK))
-
-
-READERS: Mapping[IssuerKind, Callable[[SignedClaims], Identity]] = MappingProxyType(
-    {IssuerKind.GITHUB: _read_github}
-)
-"""How the claims of a kind become an identity. The other kinds sign no repository and wait for registration."""

@@ -19,13 +19,14 @@ from jwt.algorithms import RSAAlgorithm
 
 from crcr.errors import KeysUnavailable, NotAuthentic
 from crcr.ports import Clock
-from crcr.receive.issuers import Issuer
+from crcr.receive.issuers import Issuer, is_safe_address
 
 Fetch = Callable[[str], Awaitable[bytes]]
 """Reads an address, or raises `KeysUnavailable`."""
 
 FETCH_TIMEOUT_S = 3.0
 MAX_JWKS_BYTES = 256 * 1024
+_DISCOVERY = "/.well-known/openid-configuration"
 _MAX_KEYS = 100
 _KEY_BITS = range(2048, 8192 + 1)
 
@@ -97,7 +98,10 @@ class KeyCache:
 
     async def _read(self, issuer: Issuer, held: _KeySet) -> None:
         try:
-            held.keys = parse_jwks(await self._fetch(issuer.jwks_url), issuer.algorithms)
+            url = issuer.jwks_url or parse_discovery(
+                await self._fetch(issuer.issuer.rstrip("/") + _DISCOVERY), issuer
+            )
+            held.keys = parse_jwks(await self._fetch(url), issuer.algorithms)
         except KeysUnavailable as failure:
             log.warning("keys_read_failed", issuer=issuer.issuer, reason=failure.detail)
         else:
@@ -138,7 +142,24 @@ class _JwkSet(msgspec.Struct, frozen=True):
     keys: list[_Jwk]
 
 
+class _Discovery(msgspec.Struct, frozen=True):
+    issuer: str
+    jwks_uri: str
+
+
 _jwk_set = msgspec.json.Decoder(_JwkSet)
+_discovery = msgspec.json.Decoder(_Discovery)
+
+
+def parse_discovery(raw: bytes, issuer: Issuer) -> str:
+    """Return where the keys are; a document that speaks for another issuer is no answer."""
+    try:
+        found = _discovery.decode(raw)
+    except (ValueError, RecursionError):
+        raise KeysUnavailable("the issuer's discovery document is malformed") from None
+    if found.issuer != issuer.issuer or not is_safe_address(found.jwks_uri):
+        raise KeysUnavailable("the discovery document names another issuer or an unsafe address")
+    return found.jwks_uri
 
 
 def parse_jwks(raw: bytes, algorithms: tuple[str, ...]) -> dict[str, RSAPublicKey]:

@@ -13,6 +13,7 @@ from crcr.decide.numbers import Ended, ended_as
 from crcr.decide.report import Report
 from crcr.decide.which_job import JobFacts
 from crcr.decide.window import kind_of
+from crcr.record.builds import read_build
 from crcr.record.database import Row, Tx
 from crcr.record.job_rows import JobRow
 from crcr.record.schema import jobs
@@ -101,13 +102,12 @@ class ReportContext:
         # A run meets its siblings once, when it is bound; from then on its own row says whether it counts.
         siblings = [] if bound else await tx.all(_SIBLINGS, **key, workflow=workflow, run_id=report.run_id)
         run = {**key, "workflow": workflow, "run_id": report.run_id, "attempt": report.run_attempt}
-        found = tuple(
-            _job_facts(row) for row in await tx.all(_JOBS, **run, **_name_and_legs(report.job_name))
-        )
+        found = await named_jobs(tx, run, report.job_name)
         facts = ReportFacts(
             dispatch=await _dispatch_facts(tx, dispatch),
             run_delivery=bound,
             run_superseded=bool(dispatch and dispatch["run_superseded"]),
+            build=await read_build(tx, identity, report.run_id),
             sibling_runs=tuple(RunFacts(row["run_id"], bool(row["superseded"])) for row in siblings),
             jobs=found,
             rerun_asked_at=_rerun_asked_at(dispatch, report),
@@ -207,8 +207,10 @@ class ReportContext:
         )
 
 
-def _name_and_legs(name: str) -> dict[str, str]:
-    return {"name": name, "legs_from": f"{name} (", "legs_to": f"{name} )"}
+async def named_jobs(tx: Tx, run: dict[str, Any], name: str) -> tuple[JobFacts, ...]:
+    """The jobs of a run's attempt that have the name, or could be a leg of it."""
+    legs = {"name": name, "legs_from": f"{name} (", "legs_to": f"{name} )"}
+    return tuple(_job_facts(row) for row in await tx.all(_JOBS, **run, **legs))
 
 
 async def _opened_others(

@@ -25,6 +25,7 @@ from crcr.decide.report import Report
 from crcr.errors import NoAllowlist
 from crcr.record import sums
 from crcr.record.allowlists import Allowlists
+from crcr.record.builds import bind_build
 from crcr.record.counting import recount
 from crcr.record.database import Database, Row, Tx
 from crcr.record.effect_rows import add_once
@@ -135,7 +136,7 @@ class Reports:
             found = [
                 await self._standing_of(tx, row, caller) for row in rows if row["upstream"] in self._upstreams
             ]
-            return tuple(found) or await self._standings_anywhere(tx, caller)
+            return tuple(found) or await self.standings_anywhere(tx, caller)
 
         return await self._database.glance(unit)
 
@@ -189,20 +190,23 @@ class Reports:
         binding = None if bound is None else Binding(bound, row["owner_id"], bool(row["confirmed"]))
         return Standing(upstream, allowlist.find(caller), binding, row["suspended_at"] is not None)
 
-    async def _standings_anywhere(self, tx: Tx, caller: RepoName) -> tuple[Standing, ...]:
+    async def standings_anywhere(self, tx: Tx, caller: RepoName) -> tuple[Standing, ...]:
         """With every upstream that has a list; none of them having one is an outage, not an answer."""
         found: list[Standing] = []
         missing: NoAllowlist | None = None
         for upstream in self._upstreams.values():
             try:
-                found.append(await self._standing(tx, upstream, caller))
+                found.append(await self.standing(tx, upstream, caller))
             except NoAllowlist as none:
                 missing = none
         if not found and missing is not None:
             raise missing
         return tuple(found)
 
-    async def _standing(self, tx: Tx, upstream: RepoName, caller: RepoName) -> Standing:
+    def serves(self, name: str) -> bool:
+        return name.lower() in self._upstreams
+
+    async def standing(self, tx: Tx, upstream: RepoName, caller: RepoName) -> Standing:
         allowlist = await self._allowlists.in_force(tx, upstream)
         known = await self._targets.known(tx, upstream, caller)
         binding = known.binding if known else None
@@ -253,6 +257,7 @@ class Reports:
         if context.standing.binding is None and identity.repository_id is not None:
             binding = Binding(identity.repository_id, identity.owner_id, confirmed=False)
             await self._targets.bind(tx, upstream, identity.repository, binding, now)
+        await bind_build(tx, identity, context.report.run_id, now)
         if context.facts.run_delivery is None:
             await self._bind_run(tx, context, outcome, now)
         if context.report.run_attempt > 1:

@@ -163,7 +163,7 @@ class _Draft:
             read(rows(UpstreamSetting)[field], given, self._problems)
 
     def check_together(self) -> None:
-        checks = (_timeouts, _forward, _ingest, _readers, _proxy, _token_names)
+        checks = (_timeouts, _forward, _ingest, _readers, _proxy, _token_names, _kinds)
         self._problems += [problem for check in checks if (problem := check(self))]
         self._problems += _foreign_allowlists(self)
 
@@ -226,6 +226,15 @@ def _token_names(draft: _Draft) -> str | None:
         return None
     both = draft.written("admin_tokens"), draft.written("hud_tokens")
     return f"{both[0]} and {both[1]} must not share a name or a token; who may act may read too."
+
+
+def _kinds(draft: _Draft) -> str | None:
+    kinds = {each.issuer: each.kind for each in draft.values.get("oidc_issuers", ())}
+    for each in draft.values.get("oidc_registrations", ()):
+        if kinds.get(each.issuer, each.kind) is not each.kind:
+            names = draft.written("oidc_registrations"), draft.written("oidc_issuers")
+            return f"{names[0]} takes {each.issuer} for {each.kind}, {names[1]} for {kinds[each.issuer]}."
+    return None
 
 
 def _foreign_allowlists(draft: _Draft) -> Iterator[str]:

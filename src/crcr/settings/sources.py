@@ -7,8 +7,8 @@ holds a slash is written with %2F (`blob/release%2F2.0/allowlist.yml`), because 
 
 import json
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -24,6 +24,7 @@ _BLOB = re.compile(
 _FORM = "https://github.com/owner/repo/blob/branch/path"
 _SQLITE = "sqlite:///"
 _TOKEN_NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}")
+_READ = frozenset({"run_id", "run_attempt", "job_id", "workflow"})
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
@@ -52,6 +53,8 @@ class IssuerSetting:
     issuer: str
     kind: IssuerKind
     jwks_url: str | None = None
+    reads: Mapping[str, str] = field(default_factory=dict)
+    """For a generic issuer: the claims that hold run_id, run_attempt, job_id and workflow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +129,11 @@ def _json_list(value: str) -> object:
 
 
 def _issuer(given: Given, number: int, table: object) -> IssuerSetting:
-    known = {"issuer", "kind", "jwks_url"}
+    known = {"issuer", "kind", "jwks_url", "reads"}
     if not isinstance(table, dict) or not set(table) <= known or not {"issuer", "kind"} <= set(table):
-        raise Wrong(f"(number {number}) must have issuer and kind, may have jwks_url, and nothing else.")
+        raise Wrong(
+            f"(number {number}) must have issuer and kind, may have jwks_url and reads, and nothing else."
+        )
     try:
         kind = IssuerKind(str(table["kind"]))
     except ValueError:
@@ -142,7 +147,19 @@ def _issuer(given: Given, number: int, table: object) -> IssuerSetting:
     except Wrong as wrong:
         raise Wrong(f"(number {number}): an address {wrong}") from None
     # A token's `iss` is compared letter by letter, so the issuer is kept as written, its last slash included.
-    return IssuerSetting(str(table["issuer"]).strip(), kind, addresses[1] if len(addresses) > 1 else None)
+    keys = addresses[1] if len(addresses) > 1 else None
+    return IssuerSetting(str(table["issuer"]).strip(), kind, keys, _reads(number, kind, table.get("reads")))
+
+
+def _reads(number: int, kind: IssuerKind, value: object) -> Mapping[str, str]:
+    if value is None:
+        return {}
+    if kind is not IssuerKind.GENERIC:
+        raise Wrong(f"(number {number}): reads is for a generic issuer; what the others sign is known.")
+    texts = isinstance(value, dict) and all(isinstance(each, str) and each for each in value.values())
+    if not isinstance(value, dict) or not texts or not set(value) <= _READ:
+        raise Wrong(f"(number {number}): reads must name claims for some of {', '.join(sorted(_READ))}.")
+    return value
 
 
 def tokens(command: str) -> Callable[[Given], tuple[TokenSetting, ...]]:

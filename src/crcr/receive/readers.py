@@ -1,0 +1,70 @@
+"""How the claims of each kind of issuer become an `Identity`: one function a kind.
+
+GitHub names the repository itself. For the others the operator's registration does, and what the token proves
+about the run differs: GitLab and CircleCI sign its id, Buildkite a build's number to which the run is bound.
+"""
+
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from crcr.decide.identity import Identity, IssuerKind
+from crcr.decide.registration import CIRCLE, Registration
+from crcr.receive.signed import SignedClaims
+
+# `owner/repo/.github/workflows/ci.yml@refs/heads/x`: a file name and a branch may both hold an `@`.
+_WORKFLOW_REF = re.compile(r"[^/]+/[^/]+/(?P<path>.+?)@(?:refs/.+|[0-9a-f]{40})")
+_PUBLIC = "public"
+
+
+def read_github(signed: SignedClaims) -> Identity:
+    """`sub` is not read: owners can change its form (docs.github.com, "customizing the token claims")."""
+    return Identity(
+        issuer=signed.issuer.issuer,
+        kind=signed.issuer.kind,
+        repository=signed.repository("repository"),
+        repository_id=int(signed.digits("repository_id")),
+        owner_id=int(signed.digits("repository_owner_id")),
+        run_id=signed.digits("run_id"),
+        run_attempt=int(signed.digits("run_attempt")),
+        check_run_id=signed.optional_digits("check_run_id"),  # GitHub Enterprise Server does not sign it
+        workflow_path=_workflow_path(signed.optional_text("workflow_ref")),
+        event_name=signed.event("event_name"),
+        expires_at=signed.expires_at,
+        private=(signed.optional_text("repository_visibility") or _PUBLIC) != _PUBLIC,
+    )
+
+
+def read_registered(signed: SignedClaims, registration: Registration) -> Identity:
+    """A claim that is to be read must be there: a token without it would prove less, not more."""
+    kind = signed.issuer.kind
+    names = _RUN_CLAIMS.get(kind, signed.issuer.reads)
+    said = {part: signed.id(claim) for part, claim in names.items()}
+    return Identity(
+        issuer=signed.issuer.issuer,
+        kind=kind,
+        repository=registration.repository,
+        repository_id=None,
+        owner_id=None,
+        run_id=said.get("run_id"),
+        run_attempt=int(signed.digits(names["run_attempt"])) if "run_attempt" in names else None,
+        check_run_id=said.get("job_id"),
+        workflow_path=said.get("workflow"),
+        event_name=None,
+        expires_at=signed.expires_at,
+        build=said.get("build"),
+    )
+
+
+_RUN_CLAIMS: Mapping[IssuerKind, Mapping[str, str]] = MappingProxyType(
+    {
+        IssuerKind.BUILDKITE: {"build": "build_number", "job_id": "job_id"},
+        IssuerKind.GITLAB: {"run_id": "pipeline_id", "job_id": "job_id"},
+        IssuerKind.CIRCLECI: {"run_id": f"{CIRCLE}workflow-id", "job_id": f"{CIRCLE}job-id"},
+    }
+)
+
+
+def _workflow_path(workflow_ref: str | None) -> str | None:
+    match = _WORKFLOW_REF.fullmatch(workflow_ref or "")
+    return match["path"] if match else None

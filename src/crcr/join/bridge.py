@@ -1,0 +1,187 @@
+"""Starts a build of another CI for a dispatch: what the bridge workflow runs. Made by `crcr init`; safe to edit.
+
+Standard library only, Python 3.8 or newer. All values come from the environment. Each must have its narrow form, so
+that nothing written by a stranger reaches the other CI; titles, branches and labels are not passed on at all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+FORMS = {
+    "CRCR_DELIVERY_ID": r"[0-9A-Za-z][0-9A-Za-z-]{0,99}",
+    "CRCR_EVENT_TYPE": r"pull_request|push|merge_group|crcr_test|nightly",
+    "CRCR_CALLBACK_URL": r"https?://[A-Za-z0-9.:\[\]-]+/[A-Za-z0-9._/-]*",
+    "CRCR_AUDIENCE": r"[A-Za-z0-9][A-Za-z0-9._~:/@+-]{0,254}",
+    "CRCR_UPSTREAM": r"[A-Za-z0-9][A-Za-z0-9_-]{0,38}/[A-Za-z0-9._-]{1,100}",
+    "CRCR_HEAD_SHA": r"[0-9a-f]{40}",
+    "CRCR_NUMBER": r"[0-9]{1,18}",
+    "CRCR_ACTION": r"[a-z_]{1,50}",
+}
+OPTIONAL = {"CRCR_HEAD_SHA", "CRCR_NUMBER", "CRCR_ACTION"}
+ENDED = {"closed", "destroyed"}
+NO_COMMIT = "0" * 40
+ATTEMPTS, TIMEOUT_S, PAUSE_S = 4, 30, 2.0
+AGAIN = {429, 500, 502, 503, 504}
+
+
+class NoRedirects(urllib.request.HTTPRedirectHandler):
+    """The token goes to the address that it was meant for, and to no other."""
+
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        return None
+
+
+def stop(words: str) -> NoReturn:
+    print(f"::error title=CRCR bridge::{words}")
+    sys.exit(1)
+
+
+def told(env: Mapping[str, str]) -> dict[str, str]:
+    """Return what the dispatch says, each value in its form; a build gets nothing else."""
+    values = {}
+    for name, form in FORMS.items():
+        value = env.get(name, "")
+        if not value and name in OPTIONAL:
+            continue
+        if not re.fullmatch(form, value):
+            stop(f"{name} of the dispatch does not look as it should; nothing was started")
+        values[name] = value
+    return values
+
+
+def variables(values: Mapping[str, str]) -> dict[str, str]:
+    """Return the values for the reporter, and those by the names that the build knows."""
+    return {
+        **values,
+        "UPSTREAM_REPO": values["CRCR_UPSTREAM"],
+        "UPSTREAM_SHA": values.get("CRCR_HEAD_SHA", ""),
+        "UPSTREAM_PR": values.get("CRCR_NUMBER", ""),
+    }
+
+
+class Api:
+    """The other CI's API. A fault of the network or of the service is tried again, a refusal is told."""
+
+    def __init__(self, env: Mapping[str, str], sleep: Callable[[float], None]) -> None:
+        self.sleep = sleep
+        self.base = env.get("CRCR_BRIDGE_API", "").rstrip("/")
+        self.token = env.get("CRCR_BRIDGE_TOKEN", "")
+        if not self.token:
+            stop("the secret with the other CI's token is empty; see the comment in the workflow")
+        self.opener = urllib.request.build_opener(NoRedirects())
+
+    def call(self, method: str, path: str, headers: Mapping[str, str], body: Any = None) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        for attempt in range(1, ATTEMPTS + 1):
+            request = urllib.request.Request(self.base + path, data=data, method=method)
+            for name, value in {
+                "Content-Type": "application/json",
+                "Accept": "application/json",
+                **headers,
+            }.items():
+                request.add_header(name, value)
+            try:
+                with self.opener.open(request, timeout=TIMEOUT_S) as answer:
+                    return json.loads(answer.read() or b"null")
+            except urllib.error.HTTPError as refused:
+                fault = f"{method} {path.partition('?')[0]} was answered with {refused.code}"
+                if refused.code not in AGAIN:
+                    stop(fault)
+            except (OSError, ValueError) as broken:
+                fault = f"{method} {path.partition('?')[0]} failed: {type(broken).__name__}"
+            if attempt < ATTEMPTS:
+                self.sleep(PAUSE_S * 2 ** (attempt - 1))
+        stop(fault)
+
+
+class Buildkite:
+    def __init__(self, api: Api, env: Mapping[str, str]) -> None:
+        self.api, self.branch = api, env["CRCR_BRIDGE_BRANCH"]
+        organization, pipeline = env["CRCR_BRIDGE_ORGANIZATION"], env["CRCR_BRIDGE_PIPELINE"]
+        self.builds = f"/v2/organizations/{organization}/pipelines/{pipeline}/builds"
+        self.headers = {"Authorization": f"Bearer {api.token}"}
+
+    def start(self, values: Mapping[str, str]) -> None:
+        body = {
+            "commit": "HEAD",
+            "branch": self.branch,
+            "message": f"{values['CRCR_UPSTREAM']}: {values['CRCR_EVENT_TYPE']} {values['CRCR_DELIVERY_ID']}",
+            "env": variables(values),
+            "meta_data": {"crcr_change": change(values)},
+        }
+        self.api.call("POST", self.builds, self.headers, body)
+
+    def cancel(self, values: Mapping[str, str]) -> None:
+        asked = [("meta_data[crcr_change]", change(values)), ("per_page", "100")]
+        asked += [("state[]", state) for state in ("scheduled", "running", "failing")]
+        found: list[dict[str, Any]] = self.api.call(
+            "GET", f"{self.builds}?{urllib.parse.urlencode(asked)}", self.headers
+        )
+        for build in found:
+            self.api.call("PUT", f"{self.builds}/{int(build['number'])}/cancel", self.headers)
+
+
+class Gitlab:
+    def __init__(self, api: Api, env: Mapping[str, str]) -> None:
+        self.api, self.branch = api, env["CRCR_BRIDGE_BRANCH"]
+        self.trigger = f"/api/v4/projects/{env['CRCR_BRIDGE_PROJECT']}/trigger/pipeline"
+
+    def start(self, values: Mapping[str, str]) -> None:
+        body = {"token": self.api.token, "ref": self.branch, "variables": variables(values)}
+        self.api.call("POST", self.trigger, {}, body)
+
+    def cancel(self, values: Mapping[str, str]) -> None:
+        print(f"what runs for {change(values)} runs on: a trigger token can start pipelines, not cancel them")
+
+
+class Circleci:
+    def __init__(self, api: Api, env: Mapping[str, str]) -> None:
+        self.api, self.branch = api, env["CRCR_BRIDGE_BRANCH"]
+        self.pipeline = f"/api/v2/project/{env['CRCR_BRIDGE_PROJECT']}/pipeline"
+        self.definition = env.get("CRCR_BRIDGE_DEFINITION", "")
+
+    def start(self, values: Mapping[str, str]) -> None:
+        parameters = {name.lower(): value for name, value in values.items()}
+        headers, at = {"Circle-Token": self.api.token}, {"branch": self.branch}
+        if self.definition:
+            body = {"definition_id": self.definition, "config": at, "checkout": at, "parameters": parameters}
+            self.api.call("POST", f"{self.pipeline}/run", headers, body)
+        else:
+            self.api.call("POST", self.pipeline, headers, {**at, "parameters": parameters})
+
+    def cancel(self, values: Mapping[str, str]) -> None:
+        print(f"what runs for {change(values)} runs on: CircleCI does not find pipelines by their parameters")
+
+
+def change(values: Mapping[str, str]) -> str:
+    """Return what builds have in common of which only the newest matters."""
+    return f"{values['CRCR_UPSTREAM']}#{values.get('CRCR_NUMBER') or values['CRCR_DELIVERY_ID']}"
+
+
+def main(env: Mapping[str, str], sleep: Callable[[float], None] = time.sleep) -> None:
+    values = told(env)
+    kinds: dict[str, type[Buildkite | Gitlab | Circleci]]
+    kinds = {"buildkite": Buildkite, "gitlab": Gitlab, "circleci": Circleci}
+    there = kinds[env["CRCR_BRIDGE_TO"]](Api(env, sleep), env)
+    ended = values.get("CRCR_ACTION") in ENDED or values.get("CRCR_HEAD_SHA") == NO_COMMIT
+    if "CRCR_NUMBER" in values:
+        there.cancel(values)
+    if ended:
+        print("the change is closed or gone: nothing to start")
+    else:
+        there.start(values)
+        print(f"a build was started for delivery {values['CRCR_DELIVERY_ID']}")
+
+
+if __name__ == "__main__":
+    main(os.environ)

@@ -1,0 +1,86 @@
+"""What others must add for a downstream: the upstream its allowlist entry, the operator a registration."""
+
+import json
+import re
+from collections.abc import Mapping
+
+from crcr.decide.model import Level
+from crcr.join.wanted import PLACES, Ci, Wanted, check_wanted
+
+_GITLAB = "https://gitlab.com"
+_PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
+_NOT_TEXT = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n"})
+
+
+def allowlist_entry(wanted: Wanted) -> str:
+    """Return the entry under its level, as YAML ready to paste into the upstream's allowlist."""
+    _refuse_problems(wanted)
+    name, options = wanted.repository, _options(wanted)
+    text = f"{name}: {{{options}}}" if options else f"{name}"
+    if wanted.level is Level.L3:
+        return f"L3:\n  {_word(wanted.device or '')}:\n    {text if options else f'{name}: {{}}'}\n"
+    return f"{wanted.level.name}:\n  - {text}\n"
+
+
+def _options(wanted: Wanted) -> str:
+    options = []
+    if wanted.oncalls:
+        options.append(f"oncalls: [{', '.join(_word(each.removeprefix('@')) for each in wanted.oncalls)}]")
+    if wanted.level is Level.L4:
+        # Without it the gate would have to guess when the backend is complete.
+        options.append(f"jobs: [{_word(wanted.job_name)}]")
+    return ", ".join(options)
+
+
+def registration(wanted: Wanted) -> str | None:
+    """Return what the operator adds to the relay's settings so that another CI's tokens count, as TOML."""
+    _refuse_problems(wanted)
+    match wanted.ci:
+        case Ci.GITHUB:
+            return None
+        case Ci.BUILDKITE:
+            own: dict[str, str | None] = {"organization_id": None, "pipeline_id": None}
+            # Any step can ask for a token; only these two run nothing of a pull request.
+            claims = {"build_source": ["api", "ui"], "step_key": ["crcr-started", "crcr-finished"]}
+            return _registration(wanted, "https://agent.buildkite.com", own, claims)
+        case Ci.GITLAB:
+            url = (wanted.where("url") or "").rstrip("/")
+            own = {"project_id": None} if url == _GITLAB else {"kind": "gitlab", "project_id": None}
+            return _registration(wanted, url, own, {"pipeline_source": ["trigger"]})
+        case Ci.CIRCLECI:
+            issuer = f"https://oidc.circleci.com/org/{_told(wanted, 'organization_id')}"
+            # Any job can ask for a token; only those with the context run nothing of a pull request.
+            contexts = {"oidc.circleci.com/context-ids": [_told(wanted, "context_id")]}
+            return _registration(wanted, issuer, {"project_id": None}, contexts)
+
+
+def _registration(
+    wanted: Wanted, issuer: str, own: Mapping[str, str | None], claims: Mapping[str, list[str]]
+) -> str:
+    """Write a registration; what is None in `own` is taken from the wish's place."""
+    values = {"issuer": issuer, "repository": str(wanted.repository)}
+    values |= {name: value or _told(wanted, name) for name, value in own.items()}
+    lines = [f"{name} = {json.dumps(value)}" for name, value in values.items()]
+    lines.append(f"branches = [{json.dumps(wanted.branch)}]")
+    table = ", ".join(f"{_key(name)} = {json.dumps(allowed)}" for name, allowed in claims.items())
+    return "\n".join(("[[oidc.registration]]", *lines, f"claims = {{{table}}}", ""))
+
+
+def _told(wanted: Wanted, name: str) -> str:
+    """Return a part of the place, or a placeholder that says what belongs there."""
+    meaning = next(part.meaning for part in PLACES[wanted.ci] if part.name == name)
+    return wanted.where(name) or f"<{meaning}>"
+
+
+def _key(name: str) -> str:
+    return name if _PLAIN.fullmatch(name) else json.dumps(name)
+
+
+def _word(text: str) -> str:
+    plain = _PLAIN.fullmatch(text) and text.lower() not in _NOT_TEXT
+    return text if plain else json.dumps(text, ensure_ascii=False)
+
+
+def _refuse_problems(wanted: Wanted) -> None:
+    if problems := check_wanted(wanted):
+        raise ValueError("; ".join(problems))

@@ -1,0 +1,125 @@
+"""The files that make a repository a downstream, written from one wish.
+
+Templates hold everything that a person reads and edits; the values put into them were checked first, and stand
+between quotes or where a shell reads them. The delimiters are `{=` and `=}`, because `{{` belongs to GitHub.
+"""
+
+import json
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from crcr.decide.model import Level
+from crcr.join.entry import allowlist_entry, registration
+from crcr.join.reporter import bridge_text, reporter_text
+from crcr.join.wanted import Ci, Wanted, check_wanted
+
+__all__ = ["NewFile", "allowlist_entry", "generate", "registration"]
+
+REPORTER = ".crcr/report.py"
+BRIDGE = ".crcr/bridge.py"
+WORKFLOW = ".github/workflows/crcr.yml"
+BRIDGE_WORKFLOW = ".github/workflows/crcr-bridge.yml"
+NIGHTLY_WORKFLOW = ".github/workflows/crcr-nightly.yml"
+CI_FILES = {
+    Ci.BUILDKITE: ".buildkite/crcr.yml",
+    Ci.GITLAB: ".gitlab/crcr.yml",
+    Ci.CIRCLECI: ".circleci/crcr.yml",
+}
+
+_NIGHTLY_FIRST_HOUR, _NIGHTLY_HOURS = 2, 4
+
+
+@dataclass(frozen=True, slots=True)
+class NewFile:
+    path: str
+    text: str
+    why: str
+
+
+def generate(wanted: Wanted) -> tuple[NewFile, ...]:
+    """Return the files of a wish without a problem, those that a person edits first."""
+    if problems := check_wanted(wanted):
+        raise ValueError("; ".join(problems))
+    return tuple(_github(wanted) if wanted.ci is Ci.GITHUB else _elsewhere(wanted))
+
+
+def _github(wanted: Wanted) -> Iterator[NewFile]:
+    yield NewFile(
+        WORKFLOW, _render("github.yml", wanted), "runs your build for each dispatch, and reports it"
+    )
+    if wanted.nightly:
+        text = _render("github-nightly.yml", wanted)
+        yield NewFile(
+            NIGHTLY_WORKFLOW, text, "tests the upstream's newest commit every night, and reports it"
+        )
+    if wanted.action is None:
+        yield _reporter()
+
+
+def _elsewhere(wanted: Wanted) -> Iterator[NewFile]:
+    title = wanted.ci.title
+    text = _render("bridge.yml", wanted)
+    yield NewFile(BRIDGE_WORKFLOW, text, f"starts a build at {title} for each dispatch; runs no foreign code")
+    why = f"your build at {title}, and the steps that report it"
+    yield NewFile(CI_FILES[wanted.ci], _render(f"{wanted.ci.value}.yml", wanted), why)
+    if wanted.nightly:
+        text = _render("bridge-nightly.yml", wanted)
+        yield NewFile(
+            NIGHTLY_WORKFLOW, text, f"starts a build of the upstream's newest commit at {title} every night"
+        )
+    yield NewFile(BRIDGE, bridge_text(), "what the bridge runs: asks the other CI for a build")
+    yield _reporter()
+
+
+def _reporter() -> NewFile:
+    return NewFile(REPORTER, reporter_text(), "sends the reports; one file without dependencies")
+
+
+def _render(template: str, wanted: Wanted) -> str:
+    return (
+        _environment()
+        .get_template(template)
+        .render(
+            wanted=wanted, gates=wanted.level is Level.L4, labels=_labels(wanted.runs_on), cron=_cron(wanted)
+        )
+    )
+
+
+def _labels(runs_on: str) -> list[str]:
+    return [label.strip() for label in runs_on.split(",")]
+
+
+def _cron(wanted: Wanted) -> str:
+    """Return a time at night of its own for each repository: at full hours GitHub drops scheduled runs."""
+    minutes = zlib.crc32(wanted.repository.key.encode()) % (_NIGHTLY_HOURS * 60)
+    return f"{minutes % 60} {_NIGHTLY_FIRST_HOUR + minutes // 60} * * *"
+
+
+@cache
+def _environment() -> Environment:
+    # What is written is YAML: HTML's escapes would be wrong in it, and the values need none.
+    environment = Environment(  # noqa: S701
+        loader=PackageLoader("crcr.join"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        variable_start_string="{=",
+        variable_end_string="=}",
+    )
+    environment.filters.update(quoted=_quoted, dollars=_dollars)
+    return environment
+
+
+def _quoted(value: object) -> str:
+    """Return a value between double quotes, as YAML, TOML and JSON all read it."""
+    return json.dumps(str(value), ensure_ascii=False)
+
+
+def _dollars(text: str) -> str:
+    """Return a line of shell for a file in which Buildkite itself replaces `$NAME`."""
+    return text.replace("$", "$$")

@@ -1,0 +1,58 @@
+"""One line of the doctor: what was found, how bad it is, and what to do."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+
+class State(StrEnum):
+    OK = "ok"
+    WARNING = "warning"
+    """It works, and something about it should be looked at."""
+    PROBLEM = "problem"
+    UNKNOWN = "unknown"
+    """It could not be found out; nothing speaks against it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    name: str
+    """Stable, for programs: `allowlist`, `app`, `workflow`…"""
+    state: State
+    text: str
+    hint: str | None = None
+    """What to do."""
+
+
+def ok(name: str, text: str, hint: str | None = None) -> Finding:
+    return Finding(name, State.OK, text, hint)
+
+
+def warning(name: str, text: str, hint: str) -> Finding:
+    return Finding(name, State.WARNING, text, hint)
+
+
+def problem(name: str, text: str, hint: str) -> Finding:
+    return Finding(name, State.PROBLEM, text, hint)
+
+
+def unknown(name: str, text: str, hint: str | None = None) -> Finding:
+    return Finding(name, State.UNKNOWN, text, hint)
+
+
+_UNITS = (("day", timedelta(days=1)), ("hour", timedelta(hours=1)), ("minute", timedelta(minutes=1)))
+
+
+def ago(at: datetime, now: datetime) -> str:
+    past = now - at
+    for unit, size in _UNITS:
+        if past >= size:
+            number = past // size
+            return f"{number} {unit}{'s' if number > 1 else ''} ago"
+    return "just now"
+
+
+def listed(words: tuple[str, ...] | list[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    *first, last = words or ("nothing",)
+    return f"{', '.join(first)} and {last}" if first else last

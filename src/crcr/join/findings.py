@@ -1,0 +1,75 @@
+"""A downstream's set-up, examined: from what is known to findings in the order in which they are best mended.
+
+Pure. What depends on the one before it is left out while that one is broken: who is not listed hears nothing else,
+so that a repository which is hidden cannot be told from one that is not there.
+"""
+
+from collections.abc import Iterator
+from datetime import datetime
+
+from crcr.decide.setup import SetupFacts
+from crcr.join.finding import Finding, State, ago, listed, ok, problem, warning
+from crcr.join.findings_github import github_findings
+from crcr.join.findings_traffic import traffic_findings
+
+
+def examine(facts: SetupFacts, now: datetime) -> tuple[Finding, ...]:
+    return tuple(_findings(facts, now))
+
+
+def worst(findings: tuple[Finding, ...]) -> State:
+    """What all of them come to; what is not known does not count against a set-up."""
+    states = {each.state for each in findings}
+    return next((state for state in (State.PROBLEM, State.WARNING) if state in states), State.OK)
+
+
+def _findings(facts: SetupFacts, now: datetime) -> Iterator[Finding]:
+    yield _allowlist(facts)
+    if facts.entry is None:
+        return
+    yield _standing(facts, now)
+    yield from github_findings(facts, facts.entry, now)
+    yield from traffic_findings(facts, facts.entry, now)
+
+
+def _allowlist(facts: SetupFacts) -> Finding:
+    entry, name = facts.entry, "allowlist"
+    where = f" ({facts.allowlist_source})" if facts.allowlist_source else ""
+    if entry is not None:
+        device = f", device {entry.device}" if entry.device else ""
+        events = listed(sorted(entry.events)) if entry.events else "no events"
+        return ok(
+            name,
+            f"On the allowlist of {facts.upstream}{where} at {entry.level.name}{device}, for {events}.",
+        )
+    if not facts.has_allowlist:
+        return problem(
+            name,
+            f"The relay has no valid allowlist for {facts.upstream}.",
+            "tell its operator: nobody is dispatched to until it has read one",
+        )
+    return problem(
+        name,
+        f"{facts.repository} is not on the allowlist of {facts.upstream}{where}.",
+        "have the upstream's maintainers add it: /crcr/onboarding and `crcr init` write the entry for you",
+    )
+
+
+def _standing(facts: SetupFacts, now: datetime) -> Finding:
+    name = "standing"
+    if facts.suspended_at is not None:
+        return problem(
+            name,
+            f"Suspended by the operator {ago(facts.suspended_at, now)}: nothing is sent, and reports are refused.",
+            "ask the operator why; `crcr suspend --lift` takes it back",
+        )
+    if facts.paused_at is not None:
+        return warning(
+            name,
+            f"Dispatching for {facts.upstream} was paused {ago(facts.paused_at, now)}.",
+            "nothing to do: what waits is sent when the operator lets it go on",
+        )
+    return ok(name, "Neither suspended nor paused.")
+
+
+__all__ = ["Finding", "SetupFacts", "State", "examine", "worst"]

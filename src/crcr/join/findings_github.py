@@ -1,0 +1,198 @@
+"""Findings about what stands at GitHub: the App's installation and rights, the repository's id, its workflows."""
+
+from collections.abc import Iterator
+from datetime import datetime
+
+from crcr.decide.allowlist import Entry
+from crcr.decide.inspection import Inspection, InstallationFacts, WorkflowFacts
+from crcr.decide.model import Level
+from crcr.decide.setup import SetupFacts
+from crcr.join.finding import Finding, ago, listed, ok, problem, unknown, warning
+
+TEST_EVENT = "crcr_test"
+OWN_EVENTS = frozenset({"nightly", "periodic"})
+"""Reported without a dispatch."""
+_ACCEPT = "an owner of the organisation accepts the new permissions: Settings, GitHub Apps, Configure, Review request"
+_HERE = frozenset({"actions", "contents", "metadata"})
+"""What the App needs of a downstream; the others are for the upstream."""
+_FIRST = "`crcr init` in the repository writes one; commit it to the default branch"
+
+
+def github_findings(facts: SetupFacts, entry: Entry, now: datetime) -> Iterator[Finding]:
+    found = facts.inspection
+    if found is None or found.installed is None:
+        yield _not_asked(facts, found, now)
+        yield _identity(facts)
+        return
+    yield _app(facts, found)
+    if found.installation is not None and not found.installation.suspended:
+        yield _permissions(found.installation, entry)
+    yield _identity(facts)
+    if found.installation is not None and not found.installation.suspended:
+        yield from _workflows(found, entry)
+
+
+def _not_asked(facts: SetupFacts, found: Inspection | None, now: datetime) -> Finding:
+    name = "app"
+    if facts.is_being_inspected and facts.asked_at is not None:
+        return unknown(name, f"GitHub is being asked (since {ago(facts.asked_at, now)}).", "look again soon")
+    if found is not None:
+        return unknown(
+            name, f"GitHub could not be asked: {found.trouble or 'no answer'}.", "check again later"
+        )
+    return unknown(
+        name,
+        "Nobody has looked at the App's installation and the workflows yet.",
+        "have it checked now: `crcr doctor`, the button on /crcr/onboarding, or POST to /api/v1/setup",
+    )
+
+
+def _app(facts: SetupFacts, found: Inspection) -> Finding:
+    name = "app"
+    if found.installation is None:
+        return problem(
+            name,
+            f"The relay's GitHub App is not installed on {facts.repository}.",
+            f"install it there (the link is on /crcr/onboarding), with access to {facts.repository}",
+        )
+    if found.installation.suspended:
+        return problem(
+            name,
+            "The App's installation is suspended, so GitHub refuses every dispatch.",
+            "unsuspend it: the organisation's Settings, GitHub Apps, Configure",
+        )
+    if found.branch is not None and found.branch.archived:
+        return problem(
+            name, f"{facts.repository} is archived: it runs nothing.", "unarchive it, or leave the allowlist"
+        )
+    return ok(name, f"The App is installed on {facts.repository}.")
+
+
+def _permissions(installation: InstallationFacts, entry: Entry) -> Finding:
+    name = "permissions"
+    if not installation.grants("contents", "write"):
+        return problem(
+            name,
+            "The App may not write Contents there, without which GitHub takes no repository_dispatch.",
+            _ACCEPT,
+        )
+    if entry.level >= Level.L3 and not installation.grants("actions", "read"):
+        gating = entry.level >= Level.L4 and entry.jobs is None
+        text = "The App may not read Actions there, so results cannot be held against GitHub's own view"
+        if gating:
+            return problem(name, f"{text}, and the gate cannot tell when all is over.", _ACCEPT)
+        return warning(name, f"{text}.", _ACCEPT)
+    if entry.level >= Level.L3 and not installation.grants("actions", "write"):
+        return warning(name, "The App may not write Actions there: re-runs become fresh dispatches.", _ACCEPT)
+    given = [f"{each}: {right}" for each, right in sorted(installation.permissions.items()) if each in _HERE]
+    return ok(name, f"The App has the rights it needs ({', '.join(given)}).")
+
+
+def _identity(facts: SetupFacts) -> Finding:
+    name = "identity"
+    if facts.alarm:
+        return problem(
+            name,
+            f"The name {facts.repository} no longer stands for the repository that was admitted"
+            f" ({facts.alarm.replace('_', ' ')}).",
+            "ask the operator to look at it: `crcr repos rebind` accepts the new id, or the allowlist needs the new name",
+        )
+    if facts.repository_id is None:
+        return unknown(
+            name, "The relay does not know the repository's id yet.", "it is read once the App is installed"
+        )
+    if not facts.confirmed:
+        return warning(
+            name,
+            f"Bound to id {facts.repository_id} by its first report; GitHub has not confirmed it.",
+            "install the App: then GitHub itself is asked",
+        )
+    return ok(name, f"Bound to its repository id {facts.repository_id}, as GitHub told.")
+
+
+def _workflows(found: Inspection, entry: Entry) -> Iterator[Finding]:
+    branch = found.branch.default_branch if found.branch else "the default branch"
+    if found.workflows is None:
+        trouble = f": {found.trouble}" if found.trouble else ""
+        yield unknown(
+            "workflow", f"The workflows on {branch} could not be read{trouble}.", "check again later"
+        )
+        return
+    listening = tuple(each for each in found.workflows if each.listens)
+    yield _listening(found, listening, branch)
+    if not listening:
+        return
+    yield _events(listening, entry)
+    if entry.level >= Level.L2:
+        yield _id_token(listening)
+
+
+def _listening(found: Inspection, listening: tuple[WorkflowFacts, ...], branch: str) -> Finding:
+    name = "workflow"
+    running = [each.path for each in listening if each.runs]
+    if running:
+        return ok(
+            name,
+            f"{listed(running)} on {branch} {'listens' if len(running) == 1 else 'listen'} to dispatches.",
+        )
+    if listening:
+        states = listed([f"{each.path} is {(each.state or '').replace('_', ' ')}" for each in listening])
+        return problem(
+            name, f"{states}, so GitHub starts nothing.", "enable it again in the repository's Actions tab"
+        )
+    unread = [each for each in found.workflows or () if each.problem]
+    if unread:
+        why = listed([f"{each.path}: {each.problem}" for each in unread[:3]])
+        return problem(name, f"No workflow on {branch} listens to repository_dispatch ({why}).", _FIRST)
+    if found.files_left:
+        return unknown(
+            name, f"None of the workflows that were read listens; {found.files_left} more were not read."
+        )
+    if not found.workflows:
+        return problem(name, f"There is no workflow on {branch}; GitHub looks for it only there.", _FIRST)
+    return problem(
+        name,
+        f"None of the {len(found.workflows)} workflows on {branch} listens to repository_dispatch.",
+        _FIRST,
+    )
+
+
+def _events(listening: tuple[WorkflowFacts, ...], entry: Entry) -> Finding:
+    name = "events"
+    sent = tuple(sorted(entry.events - OWN_EVENTS))
+    heard = tuple(event for event in sent if any(each.takes(event) for each in listening))
+    missing = [event for event in sent if event not in heard]
+    if missing:
+        hint = (
+            f"add {listed(missing)} to `on: repository_dispatch: types`, or leave "
+            f"{'it' if len(missing) == 1 else 'them'} out of the allowlist's `events`"
+        )
+        text = f"No workflow listens to {listed(missing)}"
+        if heard:
+            return warning(name, f"{text}; heard are {listed(list(heard))}.", hint)
+        return problem(name, f"{text}, which is all that is sent.", hint)
+    if not any(each.takes(TEST_EVENT) for each in listening):
+        return ok(
+            name,
+            f"Listens to {listed(list(sent))}.",
+            f"add {TEST_EVENT} to the types to be able to try the round trip without an event",
+        )
+    return ok(name, f"Listens to {listed([*sent, TEST_EVENT])}.")
+
+
+def _id_token(listening: tuple[WorkflowFacts, ...]) -> Finding:
+    name = "id_token"
+    holders = [each.path for each in listening if each.id_token]
+    if holders:
+        return ok(name, f"{listed(holders)} may ask for an OIDC token (id-token: write).")
+    if any(each.calls_others for each in listening):
+        return unknown(
+            name,
+            "No id-token: write in the listening workflow itself; it calls reusable workflows, which were not read.",
+            "the calling job needs `permissions: id-token: write` too",
+        )
+    return problem(
+        name,
+        f"{listed([each.path for each in listening])} may not ask for an OIDC token, so it cannot report.",
+        "give the job that reports, and only that one, `permissions: id-token: write`",
+    )

@@ -1,0 +1,144 @@
+"""Findings about what went to and fro: the last dispatch, the last report, the last refusal, silence, nightly runs."""
+
+import re
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+from crcr.decide.allowlist import Entry
+from crcr.decide.model import DispatchState, JobState, Level
+from crcr.decide.setup import LastCallback, LastDispatch, LastRefusal, SetupFacts
+from crcr.decide.views import Answer
+from crcr.join.finding import Finding, ago, ok, problem, unknown, warning
+
+_FRESH = timedelta(hours=24)
+_NIGHTLY_WITHIN = timedelta(hours=48)
+_STATUS = re.compile(r"answered (\d{3})")
+_EXPLAINED = {
+    "401": "GitHub does not accept the App's token",
+    "403": "the App lacks a permission there",
+    "404": "the App is not installed there, or the repository is gone",
+    "410": "the repository is gone",
+    "422": "GitHub did not take the dispatch",
+}
+_ANSWERS = {
+    Answer.RUNNING: "GitHub sees its run going on",
+    Answer.NEVER_STARTED: "GitHub started no run for it",
+    Answer.UNANSWERED: "GitHub started runs since, and none of them names it",
+    Answer.UNREPORTED: "its run is over, and nothing was reported",
+    Answer.NOT_LISTENING: "such events have not been answered for two weeks",
+}
+
+
+def traffic_findings(facts: SetupFacts, entry: Entry, now: datetime) -> Iterator[Finding]:
+    yield _dispatch(facts, now)
+    if entry.level < Level.L2:
+        return
+    yield _callback(facts, now)
+    yield _refusal(facts.last_refusal, facts.last_callback, now)
+    if facts.silent:
+        yield _silence(facts)
+    if facts.last_nightly is not None:
+        yield _nightly(facts.last_nightly, now)
+
+
+def _dispatch(facts: SetupFacts, now: datetime) -> Finding:
+    name, last = "dispatch", facts.last_dispatch or facts.last_test
+    if last is None:
+        return unknown(
+            name,
+            "Nothing has been sent to it yet.",
+            "the next event of the upstream is; `crcr doctor --test` sends a test now",
+        )
+    what = f"The last dispatch ({last.event.replace('_', ' ')}, {ago(last.created_at, now)})"
+    match last.state:
+        case DispatchState.SENT:
+            said = f"; {_ANSWERS[last.answer]}" if last.answer else ""
+            if facts.parked:
+                text = f"{what} was sent{said}. Given up before it: {facts.parked}."
+                return warning(name, text, "the operator sends them again with `crcr effects retry`")
+            return ok(name, f"{what} was sent{said}.")
+        case DispatchState.PARKED:
+            return problem(
+                name,
+                f"{what} was given up: {_words(last, facts)}.",
+                "mend that first; then the operator sends it again with `crcr effects retry`",
+            )
+        case DispatchState.WAITING | DispatchState.HELD if last.error:
+            return warning(
+                name,
+                f"{what} could not be sent so far: {_words(last, facts)}.",
+                "it is tried again by itself",
+            )
+        case DispatchState.WAITING | DispatchState.HELD:
+            return ok(name, f"{what} waits for its turn.")
+    why = f" ({last.reason})" if last.reason else ""
+    return ok(name, f"{what} was {last.state.value.replace('_', ' ')}{why}.")
+
+
+def _words(last: LastDispatch, facts: SetupFacts) -> str:
+    """What GitHub said may name what not everybody should read; everybody gets what it means."""
+    said = last.error or last.reason or "no reason was kept"
+    if facts.for_admin:
+        return said.rstrip(".")
+    if "not installed" in said:
+        return _EXPLAINED["404"]
+    status = _STATUS.search(said)
+    if status:
+        return _EXPLAINED.get(
+            status[1], "GitHub is in trouble" if status[1] >= "500" else "GitHub refused it"
+        )
+    return "GitHub could not be reached"
+
+
+def _callback(facts: SetupFacts, now: datetime) -> Finding:
+    name, last = "callback", facts.last_callback
+    if last is not None:
+        ended = last.conclusion.value if last.conclusion else last.state.value
+        how = "still runs" if last.state is JobState.IN_PROGRESS else f"ended as {ended.replace('_', ' ')}"
+        return ok(name, f"The last report came {ago(last.at, now)}: {last.job_name} ({last.event}) {how}.")
+    found = facts.inspection.workflows if facts.inspection else None
+    listening = [each for each in found or () if each.listens]
+    hint = "`crcr doctor --test` tries the round trip"
+    if listening and not any(each.reports or each.calls_others for each in listening):
+        hint = (
+            "no listening workflow seems to use the reporter or its action; `crcr init` writes one that does"
+        )
+    if facts.last_dispatch is not None and facts.last_dispatch.state is DispatchState.SENT:
+        return warning(name, "Dispatches were sent, and no report ever came back.", hint)
+    return unknown(name, "No report has come yet.", hint)
+
+
+def _refusal(last: LastRefusal | None, taken: LastCallback | None, now: datetime) -> Finding:
+    name = "refusal"
+    if last is None:
+        return ok(name, "No report was refused.")
+    job = f" from {last.job_name}" if last.job_name else ""
+    run = f" (run {last.run_id})" if last.run_id else ""
+    text = f"A report{job}{run} was refused {ago(last.at, now)}: {last.code}: {last.detail}"
+    hint = last.hint or "the table of errors in docs/protocol.md says what it means"
+    if taken is None or taken.at <= last.at:
+        return problem(name, text, hint)
+    if now - last.at < _FRESH:
+        return warning(name, f"{text} Later reports were taken.", hint)
+    return ok(name, f"The last refusal ({last.code}) was {ago(last.at, now)}; later reports were taken.")
+
+
+def _silence(facts: SetupFacts) -> Finding:
+    last = facts.last_dispatch
+    said = f"; {_ANSWERS[last.answer]}" if last and last.answer else ""
+    return problem(
+        "silence",
+        f"Dispatches go unanswered: an answer was expected within the hour, and none came{said}.",
+        "look at the repository's Actions tab for runs of repository_dispatch, and at the last refusal above",
+    )
+
+
+def _nightly(last: LastCallback, now: datetime) -> Finding:
+    name, text = "nightly", f"The last nightly result came {ago(last.at, now)}"
+    if now - last.at > _NIGHTLY_WITHIN:
+        return warning(
+            name,
+            f"{text}: it has stopped.",
+            "look at its schedule: GitHub turns off schedules of repositories without a commit for 60 days",
+        )
+    return ok(name, f"{text}.")

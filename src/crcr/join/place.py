@@ -1,0 +1,69 @@
+"""The CIs that a downstream may use, and what says where each starts its builds."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+
+
+class Ci(StrEnum):
+    GITHUB = "github"
+    BUILDKITE = "buildkite"
+    GITLAB = "gitlab"
+    CIRCLECI = "circleci"
+
+    @property
+    def title(self) -> str:  # type: ignore[override]  # str.title is of no use for a name
+        return _TITLES[self]
+
+
+_TITLES = {
+    Ci.GITHUB: "GitHub Actions",
+    Ci.BUILDKITE: "Buildkite",
+    Ci.GITLAB: "GitLab CI",
+    Ci.CIRCLECI: "CircleCI",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PlacePart:
+    """One thing that says where a build of another CI is started, or who then speaks."""
+
+    name: str
+    meaning: str
+    form: str
+    required: bool = False
+    default: str | None = None
+
+
+_SLUG = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
+_UUID = r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
+
+PLACES: Mapping[Ci, tuple[PlacePart, ...]] = MappingProxyType(
+    {
+        Ci.GITHUB: (),
+        Ci.BUILDKITE: (
+            PlacePart("organization", "the organisation's slug", _SLUG, required=True),
+            PlacePart("pipeline", "the pipeline's slug", _SLUG, required=True),
+            PlacePart("organization_id", "the organisation's id", _UUID),
+            PlacePart("pipeline_id", "the pipeline's id", _UUID),
+        ),
+        Ci.GITLAB: (
+            PlacePart("project_id", "the project's number", r"[1-9][0-9]{0,17}", required=True),
+            PlacePart("url", "the instance's URL", r"https?://.+", default="https://gitlab.com"),
+        ),
+        Ci.CIRCLECI: (
+            PlacePart(
+                "project",
+                "the project's slug, such as gh/org/repo",
+                rf"{_SLUG}/{_SLUG}/{_SLUG}",
+                required=True,
+            ),
+            PlacePart("definition_id", "the pipeline definition's id", _UUID),
+            PlacePart("organization_id", "the organisation's id", _UUID),
+            PlacePart("project_id", "the project's id", _UUID),
+            PlacePart("context_id", "the id of the context `crcr`", _UUID),
+        ),
+    }
+)
+"""What `Wanted.place` holds for each CI. Ids are for the operator's registration and may be told later."""

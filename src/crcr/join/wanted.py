@@ -1,0 +1,164 @@
+"""What a downstream wants: its CI, its upstream, its level, its command; and what is wrong with such a wish, in words.
+
+The values end up in files that others run, so each has a narrow form: what could mean something to YAML, to a shell
+or to a CI's own expressions is refused. The command is the one exception: it is a line of shell, and stands where
+a shell reads it.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from urllib.parse import urlsplit
+
+from crcr.decide.model import Level, RepoName
+from crcr.join.place import PLACES, Ci
+
+__all__ = ["PLACES", "Ci", "Wanted", "check_wanted"]
+
+_LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+_MAX_COMMAND = 1000
+_EXPRESSIONS = ("${{", "<<", "$[[")
+"""What GitHub, CircleCI and GitLab replace before any shell or parser sees it."""
+
+_ADDRESS = re.compile(r"https?://[A-Za-z0-9.\[\]:-]{1,253}(?:/[A-Za-z0-9._~-]{1,100}){0,4}/?")
+_DEVICE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,36}[A-Za-z0-9])?")
+_ONCALL = re.compile(r"@?[A-Za-z0-9][A-Za-z0-9_-]{0,38}(?:/[A-Za-z0-9][A-Za-z0-9._-]{0,99})?")
+_AUDIENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~:/@+-]{0,254}")
+_JOB_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9 ._,:/+=()-]{0,126}[A-Za-z0-9.)])?")
+_GLOB = re.compile(r"[A-Za-z0-9._*][A-Za-z0-9._*?/-]{0,199}")
+_RUNNER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,99}(?: ?, ?[A-Za-z0-9][A-Za-z0-9._/-]{0,99}){0,9}")
+_BRANCH = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/-]{0,198}[A-Za-z0-9_-])?")
+_ACTION = re.compile(
+    r"[A-Za-z0-9][A-Za-z0-9_-]{0,38}/[A-Za-z0-9._-]{1,100}(?:/[A-Za-z0-9._-]{1,100}){0,8}@[0-9a-f]{40}"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    ci: Ci
+    upstream: RepoName
+    repository: RepoName
+    relay_url: str
+    """Where the relay is reached: `https://relay.example.org`."""
+    audience: str
+    level: Level = Level.L2
+    device: str | None = None
+    oncalls: tuple[str, ...] = ()
+    nightly: bool = False
+    command: str = "./ci/build-and-test"
+    job_name: str = "build"
+    junit: str | None = None
+    runs_on: str = "ubuntu-latest"
+    """A runner's label, or several with commas."""
+    branch: str = "main"
+    action: str | None = None
+    """`owner/repo/path@<40 hex>`: use that action; None: the reporter is put into the repository."""
+    place: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """Where the other CI is; see `PLACES`."""
+
+    def where(self, name: str) -> str | None:
+        """Return a part of `place`, or its default; an empty one counts as absent."""
+        default = next((each.default for each in PLACES[self.ci] if each.name == name), None)
+        return self.place.get(name) or default
+
+    @property
+    def callback_url(self) -> str:
+        return f"{self.relay_url.rstrip('/')}/github/callback"
+
+
+def check_wanted(wanted: Wanted) -> tuple[str, ...]:
+    """Return every problem of a wish, or nothing."""
+    return tuple(dict.fromkeys(_problems(wanted)))
+
+
+def _problems(wanted: Wanted) -> Iterator[str]:
+    yield from _formal(wanted)
+    yield from _address("the relay's URL", wanted.relay_url)
+    yield from _command(wanted.command)
+    yield from _duties(wanted)
+    yield from _place(wanted.ci, wanted.place)
+
+
+def _formal(wanted: Wanted) -> Iterator[str]:
+    """Go through the values that have a form and nothing else."""
+    forms: tuple[tuple[str, str | None, re.Pattern[str], str], ...] = (
+        ("the audience", wanted.audience, _AUDIENCE, "letters, digits and . _ ~ : / @ + -"),
+        ("the device", wanted.device, _DEVICE, "letters, digits, dot, dash and underscore, at most 38"),
+        ("the job's name", wanted.job_name, _JOB_NAME, "letters, digits, spaces and . _ , : / + = ( ) -"),
+        (
+            "the JUnit glob",
+            wanted.junit,
+            _GLOB,
+            "a path inside the repository; letters, digits and . _ - * ? /",
+        ),
+        ("the runner", wanted.runs_on, _RUNNER, "one label, or several with commas"),
+        ("the branch", wanted.branch, _BRANCH, "letters, digits and . _ / -"),
+        ("the action", wanted.action, _ACTION, "owner/repo/path@ and a full commit SHA of 40 hex digits"),
+    )
+    for name, value, form, hint in forms:
+        if value is not None and (not form.fullmatch(value) or ".." in value):
+            yield f"{name} {_shown(value)} cannot be used: write {hint}"
+    for oncall in wanted.oncalls:
+        if not _ONCALL.fullmatch(oncall):
+            yield f"{_shown(oncall)} is not an on-call: write a GitHub login or org/team"
+
+
+def _address(name: str, value: str) -> Iterator[str]:
+    hint = "write https://host (http only on this machine)"
+    if not _ADDRESS.fullmatch(value) or ".." in value:
+        yield f"{name} {_shown(value)} cannot be used: {hint}"
+        return
+    try:
+        parts = urlsplit(value)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        host = None
+    if not host or (parts.scheme == "http" and host not in _LOOPBACK):
+        yield f"{name} {_shown(value)} cannot be used: {hint}"
+
+
+def _command(command: str) -> Iterator[str]:
+    if not command.strip():
+        yield "the command is empty: write what builds and tests your repository"
+    elif len(command) > _MAX_COMMAND:
+        yield f"the command is longer than {_MAX_COMMAND} characters: put it into a script"
+    elif not command.isprintable():
+        yield f"the command {_shown(command)} must be one line of printable text: put more into a script"
+    for marker in _EXPRESSIONS:
+        if marker in command:
+            yield f"the command holds {marker}, which a CI would replace: take the value from the environment"
+
+
+def _duties(wanted: Wanted) -> Iterator[str]:
+    """What a level or a CI asks for, beyond the form of each value."""
+    if wanted.upstream == wanted.repository:
+        yield "the upstream and your repository are the same"
+    if wanted.level is Level.L3 and wanted.device is None:
+        yield "L3 needs a device: it becomes the label that asks for your checks, such as ciflow/crcr/npu"
+    if wanted.device is not None and wanted.level is not Level.L3:
+        yield "a device belongs to L3; leave it out, or choose L3"
+    if wanted.level is Level.L4 and not wanted.oncalls:
+        yield "L4 needs on-calls: a gate needs someone to call"
+    if wanted.action is not None and wanted.ci is not Ci.GITHUB:
+        yield f"the action works in GitHub Actions only; leave it out for {wanted.ci.title}"
+
+
+def _place(ci: Ci, place: Mapping[str, str]) -> Iterator[str]:
+    known = {each.name: each for each in PLACES[ci]}
+    for name, value in place.items():
+        if name not in known:
+            words = ", ".join(known) or "nothing more"
+            yield f"{ci.title} has no {_shown(name)}: it is placed by {words}"
+        elif value and not re.fullmatch(known[name].form, value):
+            yield f"{known[name].meaning} {_shown(value)} cannot be used"
+    for each in known.values():
+        if each.required and not place.get(each.name):
+            yield f"{ci.title} needs {each.meaning} ({each.name})"
+    if ci is Ci.GITLAB and place.get("url"):
+        yield from _address(known["url"].meaning, place["url"])
+
+
+def _shown(value: str) -> str:
+    text = value if len(value) <= 80 else value[:79] + "…"
+    return repr(text) if text.isprintable() else ascii(text)

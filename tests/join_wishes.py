@@ -1,0 +1,57 @@
+"""Wishes of repositories that join, and what is generated for them: all kinds for the linters, one for a story."""
+
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from crcr.decide.model import Level, RepoName
+from crcr.join.files import generate
+from crcr.join.wanted import Ci, Wanted
+
+RELAY = "https://relay.example.org"
+ACTION = f"pytorch/crcr/action@{'a' * 40}"
+PLACES: dict[Ci, dict[str, str]] = {
+    Ci.GITHUB: {},
+    Ci.BUILDKITE: {"organization": "acme", "pipeline": "crcr"},
+    Ci.GITLAB: {"project_id": "42"},
+    Ci.CIRCLECI: {"project": "gh/org/backend"},
+}
+
+
+def wish(ci: Ci = Ci.GITHUB, **changes: Any) -> Wanted:
+    level = changes.get("level", Level.L2)
+    made: dict[str, Any] = {
+        "ci": ci,
+        "upstream": RepoName("pytorch/pytorch"),
+        "repository": RepoName("org/backend"),
+        "relay_url": RELAY,
+        "audience": "crcr",
+        "device": "npu" if level is Level.L3 else None,
+        "oncalls": ("ada",) if level >= Level.L3 else (),
+        "place": PLACES[ci],
+    }
+    return Wanted(**{**made, **changes})
+
+
+def wishes() -> Iterator[Wanted]:
+    """Every CI, level, way to report, with and without nightly and test results."""
+    for ci, level, nightly, junit in product(Ci, Level, (False, True), (None, "out/**/*.xml")):
+        for action in (None, ACTION) if ci is Ci.GITHUB else (None,):
+            yield wish(ci, level=level, nightly=nightly, junit=junit, action=action)
+
+
+def text_of(path: str, wanted: Wanted) -> str:
+    return next(each.text for each in generate(wanted) if each.path == path)
+
+
+def write_all(folder: Path) -> list[Path]:
+    """Write every kind of wish below a folder, each in one of its own; return the files' paths."""
+    written = []
+    for number, wanted in enumerate(wishes()):
+        for file in generate(wanted):
+            path = folder / f"{number}-{wanted.ci.value}" / file.path
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(file.text, encoding="utf-8")
+            written.append(path)
+    return written

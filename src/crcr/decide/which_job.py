@@ -56,13 +56,29 @@ def find_job(
     `jobs` are the run's rows of this name and its legs; `opened_others` says whether the id opened rows of
     other names in this run.
     """
-    named = tuple(job for job in jobs if job.reported_name == report.job_name)
-    own = next((job for job in named if signed_id is not None and job.opened_by == signed_id), None)
+    named = _named(report, jobs)
+    own = _own(signed_id, named)
     if own is not None:
         return own
     if report.status is ReportStatus.IN_PROGRESS:
         return _find_for_start(report.job_name, signed_id, named, jobs)
     return _find_for_finish(report, signed_id, named, opened_others=opened_others)
+
+
+def find_told_once(
+    report: Report, signed_id: str | None, jobs: tuple[JobFacts, ...]
+) -> JobFacts | MatrixLeg | None:
+    """The same for jobs that report once, when they are over: a signed id has one row of each name."""
+    named = _named(report, jobs)
+    return _own(signed_id, named) or _find_for_start(report.job_name, signed_id, named, jobs)
+
+
+def _named(report: Report, jobs: tuple[JobFacts, ...]) -> tuple[JobFacts, ...]:
+    return tuple(job for job in jobs if job.reported_name == report.job_name)
+
+
+def _own(signed_id: str | None, named: tuple[JobFacts, ...]) -> JobFacts | None:
+    return next((job for job in named if signed_id is not None and job.opened_by == signed_id), None)
 
 
 def _find_for_start(

@@ -1,7 +1,8 @@
 """A callback's body becomes a `Report`, or is refused with the name of the field that is wrong.
 
 What identifies a job is checked hard; what only describes it (links, times, counts, failed tests) is cut or
-dropped, because a result must not be lost for a decoration. The echoed payload is skipped, never read.
+dropped, because a result must not be lost for a decoration. The echoed payload is skipped; only a self-report's is
+read, for the commit and the upstream that it is about, since no dispatch says that.
 """
 
 import re
@@ -11,13 +12,11 @@ from typing import Any
 import msgspec
 
 from crcr.decide.model import Conclusion
-from crcr.decide.report import Report, ReportStatus
+from crcr.decide.report import SELF_REPORTS, Report, ReportStatus
 from crcr.errors import BadReport
 from crcr.receive import report_details as details
 from crcr.receive.json_body import decode
-
-SELF_REPORTS = frozenset({"nightly", "periodic"})
-"""Event types that a downstream reports on its own, without a dispatch."""
+from crcr.receive.report_about import said_commit, said_upstream
 
 MAX_ATTEMPT = 10_000
 _NAME_CHARS = 256
@@ -47,13 +46,13 @@ def parse_report(body: bytes, *, signed_attempt: int | None = None) -> Report:
     except BadReport:
         # Half a character can be shown as a replacement, but not be part of a name.
         parts, forbidden = decode(_PARTS, without_halves(body), BadReport), "\0\ufffd"
-    parts.pop("payload", None)
+    payload = parts.pop("payload", None)
     try:
         kept = decode(_OBJECT, _ENCODE(parts), BadReport)
     except BadReport as refusal:
         why = refusal.detail.partition(" - at ")[0]
         raise BadReport(f"{_unreadable(parts)}: {why}", hint=refusal.hint) from None
-    return _report(_Fields(kept, forbidden=forbidden), _ENCODE(kept), signed_attempt)
+    return _report(_Fields(kept, forbidden=forbidden), _ENCODE(kept), signed_attempt, payload)
 
 
 class _Fields:
@@ -137,11 +136,14 @@ class _Fields:
         return text
 
 
-def _report(fields: _Fields, untrusted: bytes, signed_attempt: int | None) -> Report:
+def _report(
+    fields: _Fields, untrusted: bytes, signed_attempt: int | None, payload: msgspec.Raw | None
+) -> Report:
     event_type = fields.text("event_type", limit=_ID_CHARS) or ""
-    delivery_id = fields.required("delivery_id", limit=_ID_CHARS)
+    own = event_type in SELF_REPORTS
+    delivery_id = (fields.text if own else fields.required)("delivery_id", limit=_ID_CHARS) or ""
     status = fields.status()
-    if event_type in SELF_REPORTS and status is ReportStatus.IN_PROGRESS:
+    if own and status is ReportStatus.IN_PROGRESS:
         raise BadReport(f"workflow.status is in_progress; a {event_type} report is sent once, when completed")
     workflow = fields.workflow
     failed_tests, cut = details.failed_tests(workflow.get("failed_tests"))
@@ -165,6 +167,8 @@ def _report(fields: _Fields, untrusted: bytes, signed_attempt: int | None) -> Re
         failed_tests_cut=cut,
         environment=details.environment(workflow.get("environment")),
         untrusted=untrusted,
+        said_commit=said_commit(delivery_id, payload, workflow) if own else None,
+        said_upstream=said_upstream(payload) if own else None,
     )
 
 

@@ -12,6 +12,7 @@ from sqlalchemy import select
 
 from crcr.decide.model import EffectKind, RepoName
 from crcr.decide.report import Report
+from crcr.decide.window import Kind
 from crcr.record.database import Tx
 from crcr.record.effect_rows import add_effects, effect_row
 from crcr.record.job_rows import BY_KEY, JobRow
@@ -24,6 +25,7 @@ _TRUSTED = Statement(select(jobs.c.trusted).where(BY_KEY))
 _PARTS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ENCODE = msgspec.json.Encoder().encode
 _NULL = msgspec.Raw(b"null")
+_ABSENT = frozenset({b"null", b'""'})
 
 
 class Forwards:
@@ -36,14 +38,16 @@ class Forwards:
         stored = await tx.one(_TRUSTED, **row.key)
         if stored is None:
             return
+        own = row.dispatch["event"] in Kind.NIGHTLY.events
         delivery = row.key["delivery"]
-        queue = crc32(delivery.encode()) % _QUEUES
+        lane = delivery or report.run_id
+        queue = crc32(lane.encode()) % _QUEUES
         effect = effect_row(
             RepoName(row.key["upstream"]),
             EffectKind.FORWARD_RESULT,
             target=f"hud {queue}",
-            lane=delivery,
-            delivery=delivery,
+            lane=lane,
+            delivery=None if own else delivery,
             payload=envelope(stored["trusted"], report, body),
             now=now,
         )
@@ -51,13 +55,15 @@ class Forwards:
 
 
 def envelope(trusted: str, report: Report, body: bytes) -> bytes:
-    """The report with a check run id filled in where there is none, and what it echoed, beside what was proved.
+    """The report with what it is told apart by filled in where it is absent, and what it echoed, beside what was proved.
 
     The echoed payload is copied and never read: it may hold what JSON allows and Python refuses.
     """
     callback = _PARTS.decode(report.untrusted)
     workflow = _PARTS.decode(callback["workflow"])
-    if bytes(workflow.get("check_run_id", _NULL)) in {b"null", b'""'}:
+    if bytes(callback.get("delivery_id", _NULL)) in _ABSENT:
+        callback["delivery_id"] = msgspec.Raw(_ENCODE(report.said_commit or report.run_id))
+    if bytes(workflow.get("check_run_id", _NULL)) in _ABSENT:
         workflow["check_run_id"] = msgspec.Raw(_ENCODE(f"{report.run_id}-{report.run_attempt}"))
     callback["workflow"] = msgspec.Raw(_ENCODE(workflow))
     echoed = _echoed(body)

@@ -1,0 +1,55 @@
+"""Asks GitHub whether a commit that a downstream tested on its own belongs to the upstream.
+
+No answer is no verdict: an outage, a limit or a lacking right leaves the commit unchecked. That GitHub does not know a
+commit is only believed after the same token has read the upstream's branches.
+"""
+
+from datetime import datetime
+from typing import Protocol
+
+from crcr.decide.base_history import (
+    ELSEWHERE,
+    RELEASE_BRANCHES,
+    UNKNOWN,
+    CommitPlace,
+    CommitStanding,
+    branches_to_ask,
+)
+from crcr.decide.effects import ClaimedEffect
+from crcr.decide.model import RepoName
+from crcr.decide.outside import Target
+from crcr.deliver.upstream_target import Upstreams
+from crcr.ports import Clock, History
+
+
+class Commits(Protocol):
+    async def is_open(self, upstream: RepoName, sha: str) -> bool: ...
+    async def settle(self, upstream: RepoName, sha: str, place: CommitPlace, now: datetime) -> None: ...
+
+
+class VerifyCommit:
+    def __init__(self, commits: Commits, upstreams: Upstreams, github: History, clock: Clock) -> None:
+        self._commits = commits
+        self._upstreams = upstreams
+        self._github = github
+        self._clock = clock
+
+    async def __call__(self, effect: ClaimedEffect) -> bool:
+        sha = (effect.payload or b"").decode()
+        if not await self._commits.is_open(effect.upstream, sha):
+            return False
+        place = await self._place(await self._upstreams.target(effect.upstream), sha)
+        await self._commits.settle(effect.upstream, sha, place, self._clock.now())
+        return True
+
+    async def _place(self, where: Target, sha: str) -> CommitPlace:
+        default = await self._github.default_branch(where)
+        if await self._github.has_behind(where, default, sha):
+            return CommitPlace(CommitStanding.BASE, default)
+        if not await self._github.knows_commit(where, sha):
+            return UNKNOWN
+        releases = await self._github.branches(where, RELEASE_BRANCHES)
+        for branch in branches_to_ask(default, releases)[1:]:
+            if await self._github.has_behind(where, branch, sha):
+                return CommitPlace(CommitStanding.BASE, branch)
+        return ELSEWHERE

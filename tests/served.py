@@ -15,7 +15,8 @@ from pathlib import Path
 import uvicorn
 
 from commanding import WAIVE, failing_pull
-from gating import GATED, GATING, INFORMING, LABEL, gated, open_pull, run_all, say
+from gating import GATED, GATING, INFORMING, LABEL, gated, newest_run, open_pull, run_all, say
+from newcomers import try_out
 from stage import UPSTREAM, Stage
 
 ONLY_TOLD = "org/told"
@@ -29,8 +30,11 @@ Opened = Callable[[Path], AbstractAsyncContextManager[Stage]]
 
 @asynccontextmanager
 async def with_history(folder: Path, **more: str) -> AsyncIterator[Stage]:
-    """A failed and waived pull request, one that is superseded and passed, one that runs, a push, an outage."""
-    admins = {"CRCR_ADMIN_TOKENS": f"root=sha256:{sha256(ADMIN.encode()).hexdigest()}"}
+    """A failed and waived pull request, one that is superseded and passed, one that runs, a push, an outage.
+
+    And a report that was refused, and one of a newcomer in the sandbox.
+    """
+    admins = {"CRCR_ADMIN_TOKENS": f"root=sha256:{sha256(ADMIN.encode()).hexdigest()}", "CRCR_SANDBOX": "on"}
     everybody = (GATING, INFORMING, ONLY_TOLD, SECRET)
     async with gated(folder, LISTED, downstreams=everybody, **{**admins, **more}) as it:
         failed = await failing_pull(it, title="=HYPERLINK(1)\r\n<b>fuse</b>", labels=[LABEL])
@@ -49,6 +53,8 @@ async def with_history(folder: Path, **more: str) -> AsyncIterator[Stage]:
         await run_all(it, INFORMING, build="cancelled", test="skipped")
         await open_pull(it, title="Still running")
         it.github.repository(ONLY_TOLD).workflows = []
+        await it.github.report(newest_run(it, GATING), "build", run_id="1")
+        await try_out(it)
         yield it
 
 

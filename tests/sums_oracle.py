@@ -24,6 +24,8 @@ KINDS = {
     "periodic": "nightly",
 }
 PASSES, FAILS = {"success"}, {"failure", "timed_out", "action_required", "none", None}
+OWN: Row = {"test": 0, "superseded_at": None}
+"""In the place of a dispatch, for what a backend reports on its own: no test, and of no commit that gets old."""
 DECIDED = ("success", "failure", "timed_out", "silent")
 
 
@@ -43,7 +45,10 @@ def places(jobs: Iterable[Row], dispatches: Iterable[Row]) -> dict[tuple[Any, ..
     newest: dict[tuple[Any, ...], int] = defaultdict(int)
     for row in rows:
         newest[_name_key(row)] = max(newest[_name_key(row)], row["attempt"])
-    return {job_key(row): _place(row, sent_for[_dispatch_key(row)], newest[_name_key(row)]) for row in rows}
+    return {
+        job_key(row): _place(row, sent_for.get(_dispatch_key(row), OWN), newest[_name_key(row)])
+        for row in rows
+    }
 
 
 def backend_sums(jobs: Iterable[Row], dispatches: Iterable[Row], width_us: int) -> Sums:

@@ -27,6 +27,7 @@ from crcr.record.group_rows import let_go
 from crcr.record.lookups import Lookups
 from crcr.record.publishing import Publishing
 from crcr.record.reports import Reports
+from crcr.record.self_reports import SelfReports
 from crcr.record.sweeps import Sweeps
 from made import a_caller, a_pull, a_push, a_start
 
@@ -65,6 +66,9 @@ class Walk:
             upstreams=(CORE,),
             job_timeout=timedelta(hours=6),
         )
+        self.own_reports = SelfReports(
+            stores.database, reports=self.reports, targets=stores.targets, forwards=Forwards(enabled=False)
+        )
         self.sweeps = Sweeps(stores.database, quiet, timedelta(days=90))
         self.lookups = Lookups(stores.database, stores.allowlists, quiet, timedelta(hours=6))
         self.workers = [stores.outbox("one"), stores.outbox("two")]
@@ -76,6 +80,7 @@ class Walk:
             (14, self.start),
             (14, self.finish),
             (4, self.again),
+            (5, self.own),
             (3, self.look_up),
             (2, self.sweep),
             (2, self.replay),
@@ -231,6 +236,28 @@ class Walk:
             job = self.random.choice(ended)
             same = Conclusion(job["conclusion"]) if self.random.random() < 0.3 else None
             await self._finish(job, same)
+
+    async def own(self) -> None:
+        """A nightly result: of a known commit or none, for the first time, again, or of a later attempt."""
+        downstream = self.random.choice(BACKENDS)
+        key = f"own/{downstream}"
+        known = [run for run, (of, _) in self.runs.items() if of == key]
+        run = self.random.choice(known) if known and self.random.random() < 0.8 else self._new_run(key)
+        attempt, job_name = self.random.choice((1, 1, 1, 2, 3)), self.random.choice(JOBS)
+        who = self._who(downstream, run, attempt, job_name)
+        report: Report = a_start(
+            event_type=self.random.choice(("nightly", "periodic")),
+            delivery_id="",
+            said_commit=self.random.choice((None, "a" * 40, "b" * 40)),
+            run_id=run,
+            run_attempt=attempt,
+            job_name=job_name,
+            status=ReportStatus.COMPLETED,
+            conclusion=self.random.choice(list(Conclusion)),
+        )
+        admission = await self.own_reports.admit(report, who)
+        if isinstance(admission, tuple):
+            await self.own_reports.take(report, who, admission[0], b"{}", self.now)
 
     def _new_run(self, key: str) -> str:
         run = str(1_000 + self.number()) if self.random.random() > UNSIGNED else f"b-{self.number()}"

@@ -4,6 +4,8 @@ import ast
 import importlib
 import json
 import re
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from itertools import pairwise, takewhile
@@ -102,12 +104,27 @@ def _rooms(cell: str) -> set[str]:
     return {*names(cell), *([""] if "the package" in cell else [])}
 
 
+def of_reporter() -> set[str]:
+    """The reporter's own: one for each of its flags, as its help lists them."""
+    told = subprocess.run(
+        [sys.executable, str(ROOT / "action" / "report.py"), "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return {f"CRCR_{flag.upper().replace('-', '_')}" for flag in re.findall(r"--([a-z][a-z-]+)", told.stdout)}
+
+
+OF_COMMANDS = {"CRCR_TOKEN", *of_reporter()}
+"""Variables that a command reads for itself: no settings of the relay."""
+
+
 @every_page
 def test_a_setting_that_is_named_exists(page: Path) -> None:
     known = {row.variable: row for row in (*rows(Settings).values(), *LATER)}
     known |= {row.variable: row for row in rows(UpstreamSetting).values() if row.env}
     files = {f"{name}_FILE" for name, row in known.items() if row.secret}
-    assert set(re.findall(r"\bCRCR_[A-Z_]*[A-Z]", text_of(page))) <= {*known, *files}
+    assert set(re.findall(r"\bCRCR_[A-Z_]*[A-Z]", text_of(page))) <= {*known, *files, *OF_COMMANDS}
 
 
 @every_page

@@ -19,6 +19,7 @@ PAGES = {
     "job": BACKEND,
     "metrics": "/crcr/metrics?range=30d",
     "deliveries": "/crcr/deliveries",
+    "onboarding": "/crcr/onboarding?repository=lumen-hpc/xpu-ops&command=./ci/test-xpu&nightly=1",
 }
 WARM_UP_S = 60
 
@@ -66,6 +67,10 @@ async def photograph_relay(browser: Browser, url: str, blocked: str, folder: Pat
                 await page.locator("td a[href*='job=']", has_text="X").first.click()
                 await page.locator("aside").wait_for()
                 await page.evaluate("document.querySelector('.matrix-frame').scrollIntoView()")
+            if name == "onboarding":
+                await page.get_by_role("button", name=re.compile("Check (now|again)")).click()
+                await page.get_by_role("button", name="Check again").wait_for()
+                await page.goto(f"{url}{path}")
             await page.screenshot(path=folder / f"{name}-{scheme}.png")
         await context.close()
 

@@ -1,7 +1,7 @@
 """What runs beside the requests: the worker, the sweeper, the reading of allowlists, and their common end."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
@@ -15,13 +15,17 @@ from crcr.wiring import Services
 
 log = structlog.get_logger(__name__)
 
+Beside = Callable[[asyncio.Event], Coroutine[Any, Any, None]]
+
 
 class Company:
     """The tasks that run beside the requests; stopping waits for what is under way."""
 
-    def __init__(self, services: Services, *, work: bool) -> None:
+    def __init__(self, services: Services, *, work: bool, beside: tuple[Beside, ...] = ()) -> None:
+        """`beside` is what runs with the requests alone, until it is told to stop."""
         self._services = services
         self._work = work
+        self._beside = beside
         self._stopping = services.stopping
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -29,6 +33,8 @@ class Company:
         services = self._services
         await services.acts.register_upstreams(services.upstreams, services.clock.now())
         self._run(services.database.watch_other_processes())
+        for each in self._beside:
+            self._run(each(self._stopping))
         if not self._work:
             return
         freed = await free_leases(

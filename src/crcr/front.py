@@ -2,8 +2,9 @@
 
 from datetime import timedelta
 from functools import partial
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
+from fastapi import APIRouter
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -11,19 +12,23 @@ from starlette.routing import Route
 from crcr.app import Edge, ProblemPage, create_app, problem_response
 from crcr.company import Company
 from crcr.decide.gate import Policy
+from crcr.decide.model import RepoName
+from crcr.deliver.app_page import AppPage
 from crcr.errors import CrcrError
 from crcr.receive.address import client_address, limit_subject
 from crcr.receive.ingest import IngestIntake
 from crcr.record.admin import AdminDesk
+from crcr.record.inspections import Inspections
 from crcr.record.signals import CHANGES
 from crcr.record.views import SqlViews
-from crcr.settings import Settings
-from crcr.show import admin, api, events, headers, health, login, pages
+from crcr.settings import GitHubSource, Settings
+from crcr.show import admin, api, api_onboarding, api_setup, events, headers, health, login, pages
 from crcr.show.access import Access, Doors
 from crcr.show.admin_acts import performer
 from crcr.show.feed import Wakeups
 from crcr.show.frame import Frame
 from crcr.show.live_delay import LiveDelay
+from crcr.show.pages_onboarding import Welcome
 from crcr.show.problems import ProblemPages
 from crcr.show.sessions import Sessions
 from crcr.show.tokens import NamedToken, Tokens
@@ -39,6 +44,7 @@ def build_app(services: Services, *, work: bool = True) -> Edge:
         upstreams,
         _patience(services.settings),
         ingests=services.settings.hud_ingest_token is not None,
+        sandbox=services.settings.sandbox == "on",
     )
     subscribe = partial(services.signals.subscribe, CHANGES)
     unsubscribe = partial(services.signals.unsubscribe, CHANGES)
@@ -49,12 +55,14 @@ def build_app(services: Services, *, work: bool = True) -> Edge:
         clock=clock,
         github_url=_web_url(services.settings),
         public_url=services.settings.public_url,
+        sandbox=services.settings.sandbox == "on",
     )
     problem_page = ProblemPages(frame).page
     doors = _doors(services, problem_page)
     desk = AdminDesk(services.database, services.acts, services.targets, upstreams, clock)
     perform, on = performer(desk, upstreams), doors.tokens.has_admins
     delay = LiveDelay(services.metrics.live_delay)
+    setup, app_page = _setup_desk(services, views, doors), AppPage(services.github, clock)
     return create_app(
         hot={
             "/github/webhook": services.webhook.handle,
@@ -66,7 +74,7 @@ def build_app(services: Services, *, work: bool = True) -> Edge:
             *admin.form_routes(perform, on=on),
             *headers.robots_route(is_public=is_public),
             _ingest_route(services.ingest),
-            *pages.routes(frame, delay),
+            *pages.routes(frame, delay, _welcome(services, views, setup, app_page)),
             *events.routes(
                 views,
                 wakeups=Wakeups(subscribe, unsubscribe),
@@ -80,8 +88,12 @@ def build_app(services: Services, *, work: bool = True) -> Edge:
             *api.routes(views, upstreams=upstreams, clock=clock),
             *health.routes(views, metrics=services.metrics, clock=clock, is_public=is_public),
         ],
-        routers=[admin.router(perform, on=on)],
-        background=Company(services, work=work),
+        routers=[
+            admin.router(perform, on=on),
+            api_setup.router(setup),
+            _onboarding_router(services, app_page),
+        ],
+        background=Company(services, work=work, beside=(app_page.find,)),
         on_crash=services.on_crash,
         around=lambda app: headers.around(
             Access(app, doors), public_url=services.settings.public_url, is_public=is_public
@@ -119,6 +131,50 @@ def _doors(services: Services, problem_page: ProblemPage) -> Doors:
     )
 
 
+def _setup_desk(services: Services, views: SqlViews, doors: Doors) -> api_setup.SetupDesk:
+    return api_setup.SetupDesk(
+        views=views,
+        upstreams=services.upstreams,
+        inspections=Inspections(services.database),
+        acts=services.acts,
+        tokens=doors.tokens,
+        verifier=services.callback.verifier,
+        limits=services.limits,
+        subject_of=doors.subject_of,
+        clock=services.clock,
+    )
+
+
+def _onboarding_router(services: Services, app_page: AppPage) -> APIRouter:
+    return api_onboarding.router(
+        services.upstreams,
+        audience=services.settings.oidc_audiences[0],
+        public_url=services.settings.public_url,
+        app_page=lambda: app_page.address,
+    )
+
+
+def _welcome(services: Services, views: SqlViews, desk: api_setup.SetupDesk, app_page: AppPage) -> Welcome:
+    async def ask(request: Request, upstream: RepoName, repo: RepoName) -> bool:
+        return (await desk.ask(request, upstream, repo)).asked
+
+    async def newest_change() -> int:
+        return (await views.changes(None, 1)).newest
+
+    return Welcome(
+        audience=services.settings.oidc_audiences[0],
+        allowlists={
+            each.name: _on_github(each.allowlist)
+            for each in services.settings.upstreams
+            if isinstance(each.allowlist, GitHubSource)
+        },
+        app_page=lambda: app_page.address,
+        ask=ask,
+        newest_change=newest_change,
+        is_public=services.settings.hud_access == "public",
+    )
+
+
 def _ingest_route(intake: IngestIntake) -> Route:
     async def ingest(request: Request) -> Response:
         try:
@@ -139,6 +195,11 @@ def _web_url(settings: Settings) -> str:
     parts = urlsplit(settings.github_api_url)
     host = parts.netloc.removeprefix("api.") if parts.netloc.startswith("api.") else parts.netloc
     return f"{parts.scheme}://{host}"
+
+
+def _on_github(source: GitHubSource) -> str:
+    place = source.place
+    return f"{source.web}/{place.repository}/blob/{quote(place.ref, safe='')}/{quote(place.path)}"
 
 
 def _address(settings: Settings, request: Request) -> str:

@@ -93,7 +93,7 @@ def open_ground(settings: Settings, seams: Seams) -> Ground:
         api_http=api_http,
         keys_http=seams.http(GITHUB_ACTIONS),
         forward_http=seams.http(settings.hud_forward_url or GITHUB_ACTIONS),
-        github=_github(settings, api_http, seams.clock),
+        github=github_client(settings, api_http, seams.clock),
     )
 
 
@@ -123,7 +123,7 @@ def _checks(
     )
 
 
-def _github(settings: Settings, http: httpx.AsyncClient, clock: Clock) -> GitHubClient:
+def github_client(settings: Settings, http: httpx.AsyncClient, clock: Clock) -> GitHubClient:
     try:
         auth = AppAuth(settings.github_app_id, settings.github_app_private_key.get_secret_value(), clock)
     except ValueError as fault:

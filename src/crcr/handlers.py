@@ -9,15 +9,19 @@ from crcr.deliver.changes import AskFiles, ReadGroup
 from crcr.deliver.commands import AnswerCommand, OfferWaiver, Voice
 from crcr.deliver.effects import ConfirmHead, IdentifyRepository, RefreshAllowlist, SendDispatch
 from crcr.deliver.forward import ForwardResult
+from crcr.deliver.inspect import InspectRepository
 from crcr.deliver.look_up import LookUp
 from crcr.deliver.publish import PublishChecks
 from crcr.deliver.rerun import Rerun
 from crcr.deliver.upstream_target import Upstreams
+from crcr.deliver.verify_commit import VerifyCommit
 from crcr.deliver.worker import Handler
 from crcr.ground import Ground
 from crcr.record.commands import Commands
+from crcr.record.commits import Commits
 from crcr.record.dispatch_loads import DispatchLoads
 from crcr.record.doubts import Doubts
+from crcr.record.inspections import Inspections
 from crcr.record.lookups import Lookups
 from crcr.record.merge_groups import MergeGroups
 from crcr.record.path_questions import PathQuestions
@@ -41,6 +45,7 @@ def effect_handlers(ground: Ground, refreshers: dict[str, AllowlistRefresher]) -
         ),
         EffectKind.REFRESH_ALLOWLIST: RefreshAllowlist(refreshers),
         EffectKind.FORWARD_RESULT: _forwarder(settings, ground.forward_http),
+        EffectKind.INSPECT_REPOSITORY: InspectRepository(Inspections(ground.database), github, clock),
         **_upstream_handlers(ground),
     }
 
@@ -65,6 +70,7 @@ def _upstream_handlers(ground: Ground) -> dict[EffectKind, Handler]:
             Commands(database, ground.allowlists, ground.desk, publishing), upstreams, github, voice, clock
         ),
         EffectKind.OFFER_WAIVER: OfferWaiver(ground.desk, upstreams, voice, clock),
+        EffectKind.VERIFY_COMMIT: VerifyCommit(Commits(database), upstreams, github, clock),
     }
 
 

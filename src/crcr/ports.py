@@ -9,6 +9,7 @@ from typing import Protocol
 
 from crcr.decide.check_runs import Shown
 from crcr.decide.identity import Identity
+from crcr.decide.inspection import BranchFacts, InstallationFacts, ListedFile
 from crcr.decide.model import RepoName
 from crcr.decide.outside import (
     ActionsJob,
@@ -101,6 +102,24 @@ class Changes(Protocol):
         ...
 
 
+class History(Protocol):
+    """Where commits stand in an upstream."""
+
+    async def default_branch(self, where: Target) -> str: ...
+
+    async def branches(self, where: Target, prefix: str) -> tuple[str, ...]:
+        """Return the names of the branches that begin so."""
+        ...
+
+    async def knows_commit(self, where: Target, sha: str) -> bool:
+        """Say whether GitHub has it, be it a fork's."""
+        ...
+
+    async def has_behind(self, where: Target, branch: str, sha: str) -> bool:
+        """Say whether the branch is there and has the commit in its history."""
+        ...
+
+
 class People(Protocol):
     """Who may do what in an upstream, and answers to them."""
 
@@ -131,6 +150,24 @@ class Actions(Protocol):
     ) -> tuple[ActionsRun, ...]: ...
 
     async def run_jobs(self, where: Target, run_id: int, attempt: int) -> tuple[ActionsJob, ...]: ...
+
+
+class Setup(Protocol):
+    """How the App stands in a repository, and what workflows are there."""
+
+    async def read_installation(self, repo: RepoName) -> InstallationFacts | None:
+        """Return the App's installation, or None where it is not installed."""
+        ...
+
+    async def read_branch(self, where: Target) -> BranchFacts: ...
+
+    async def workflow_files(self, where: Target, ref: str) -> tuple[ListedFile, ...]: ...
+
+    async def workflow_text(self, where: Target, path: str, ref: str) -> str: ...
+
+    async def workflow_states(self, where: Target) -> dict[str, str]:
+        """Return GitHub's word for each workflow, by its path."""
+        ...
 
 
 class DeliveryLog(Protocol):

@@ -31,13 +31,13 @@ from crcr.receive.callback import (
     CALLBACK,
     FAILED_AUTHENTICATION,
     NOTED_REFUSAL,
-    SANDBOX,
     CallbackIntake,
 )
 from crcr.receive.identity import OidcVerifier
 from crcr.receive.ingest import IngestIntake
-from crcr.receive.issuers import GITHUB_ACTIONS, issuer_of, issuer_table
+from crcr.receive.issuers import GITHUB_ACTIONS, Issuer, issuer_of, issuer_table, known_issuers
 from crcr.receive.jwks import KeyCache, http_fetcher
+from crcr.receive.sandbox import SANDBOX, SandboxDoor
 from crcr.receive.webhook import WebhookIntake
 from crcr.record.actions_news import ActionsNews
 from crcr.record.acts import Acts
@@ -50,8 +50,11 @@ from crcr.record.leases import new_owner
 from crcr.record.memory_limits import MemoryLimits, Rule
 from crcr.record.outbox import Outbox
 from crcr.record.recovery import RecoveryStore
+from crcr.record.refusals import Refusals
 from crcr.record.repairs import Repairs
 from crcr.record.reports import Reports
+from crcr.record.sandbox import SandboxJobs
+from crcr.record.self_reports import SelfReports
 from crcr.record.signals import Signals
 from crcr.record.silences import Silences
 from crcr.record.sqlite import SqliteDatabase
@@ -59,6 +62,7 @@ from crcr.record.sweeps import Sweeps
 from crcr.record.targets import Targets
 from crcr.settings import FileSource, Settings, UpstreamSetting
 from crcr.show.access import FAILED_SIGN_IN
+from crcr.show.api_setup import INSPECTION, TEST_DISPATCH
 from crcr.show.login import AUDITED_FAILURE
 from crcr.show.metrics import Metrics
 
@@ -74,6 +78,10 @@ _FAILED_SIGN_INS = 10
 _NOTED_REFUSALS = 30
 """A minute, for each repository; the rest are refused all the same, and not written down."""
 _SANDBOX_REPORTS = 20
+"""An hour, for each repository."""
+_INSPECTIONS = 30
+"""A minute, for each address; a repository is looked at once a minute, whoever asks."""
+_TESTS = 6
 """An hour, for each repository."""
 _AUDITED_FAILURES = 60
 """Failed log-ins that the audit log takes in an hour, from all addresses together."""
@@ -130,7 +138,7 @@ def build(settings: Settings, seams: Seams | None = None) -> Services:
     )
     stopping, webhook = asyncio.Event(), _webhook(ground, inbox)
     refreshers = {
-        each.name.key: AllowlistRefresher(each.name, _source(each, ground.github), ground.allowlists, clock)
+        each.name.key: AllowlistRefresher(each.name, source_of(each, ground.github), ground.allowlists, clock)
         for each in settings.upstreams
     }
     return Services(
@@ -175,11 +183,15 @@ def _reports(ground: Ground) -> Reports:
         ground.database,
         allowlists=ground.allowlists,
         targets=ground.targets,
-        forwards=Forwards(enabled=ground.settings.hud_forward_url is not None),
+        forwards=_forwards(ground),
         publishing=ground.publishing,
         upstreams=ground.upstreams,
         job_timeout=ground.job_timeout,
     )
+
+
+def _forwards(ground: Ground) -> Forwards:
+    return Forwards(enabled=ground.settings.hud_forward_url is not None)
 
 
 def _reconciler(ground: Ground, intake: WebhookIntake, stopping: asyncio.Event) -> Reconciler:
@@ -206,6 +218,8 @@ def _limits(ground: Ground) -> MemoryLimits:
         AUDITED_FAILURE: Rule(_AUDITED_FAILURES, 3600.0),
         NOTED_REFUSAL: Rule(_NOTED_REFUSALS, 60.0),
         SANDBOX: Rule(_SANDBOX_REPORTS, 3600.0),
+        INSPECTION: Rule(_INSPECTIONS, 60.0),
+        TEST_DISPATCH: Rule(_TESTS, 3600.0),
     }
     return MemoryLimits(rules, ground.clock)
 
@@ -251,7 +265,17 @@ def _callback(ground: Ground, keys: KeyCache, limits: MemoryLimits, reports: Rep
         trusted_proxies=ground.settings.trusted_proxies,
         clock=ground.clock,
         tally=ground.metrics,
+        self_reports=SelfReports(
+            ground.database, reports=reports, targets=ground.targets, forwards=_forwards(ground)
+        ),
+        sandbox=_sandbox(ground, limits) if ground.settings.sandbox == "on" else None,
+        refusals=Refusals(ground.database, ground.allowlists, ground.targets, ground.upstreams),
     )
+
+
+def _sandbox(ground: Ground, limits: MemoryLimits) -> SandboxDoor:
+    tried = SandboxJobs(ground.database, ground.allowlists, ground.upstreams)
+    return SandboxDoor(tried, limits, f"{ground.settings.public_url.rstrip('/')}/crcr/sandbox")
 
 
 def _ingest(ground: Ground) -> IngestIntake:
@@ -266,24 +290,40 @@ def _ingest(ground: Ground) -> IngestIntake:
     )
 
 
-def _verifier(settings: Settings, keys: KeyCache, clock: Clock) -> OidcVerifier:
+def issuers_of(settings: Settings) -> dict[str, Issuer]:
+    """Whose tokens are taken here."""
     extra = [
-        issuer_of(each.issuer, IssuerKind(each.kind), jwks_url=each.jwks_url)
+        issuer_of(each.issuer, IssuerKind(each.kind), jwks_url=each.jwks_url, reads=each.reads)
         for each in settings.oidc_issuers
     ]
-    table = issuer_table(extra)
+    told = {each.issuer for each in (*known_issuers(), *extra)}
+    table = issuer_table(
+        [
+            *extra,
+            *(
+                issuer_of(each.issuer, each.kind)
+                for each in settings.oidc_registrations
+                if each.issuer not in told
+            ),
+        ]
+    )
     if urlsplit(settings.github_api_url).hostname != PUBLIC_API and not any(
         each.issuer == GITHUB_ACTIONS for each in extra
     ):
         # The same names mean other repositories on a server of its own: only its own tokens count there.
         del table[GITHUB_ACTIONS]
-    return OidcVerifier(table, settings.oidc_audiences, keys, clock)
+    return table
 
 
-def _source(upstream: UpstreamSetting, github: GitHubClient) -> Source:
+def _verifier(settings: Settings, keys: KeyCache, clock: Clock) -> OidcVerifier:
+    table, registrations = issuers_of(settings), settings.oidc_registrations
+    return OidcVerifier(table, settings.oidc_audiences, keys, clock, registrations=registrations)
+
+
+def source_of(upstream: UpstreamSetting, github: GitHubClient) -> Source:
     if isinstance(upstream.allowlist, FileSource):
         return FileReader(upstream.allowlist.path)
     return GitHubReader(github, upstream.allowlist.place)
 
 
-__all__ = ["PUBLIC_API", "Seams", "Services", "build"]
+__all__ = ["PUBLIC_API", "Seams", "Services", "build", "issuers_of", "source_of"]

@@ -60,8 +60,9 @@ async def site(
     javascript: bool = True,
     allowlist: str | Mapping[str, str] = ALLOWLIST,
     downstreams: tuple[str, ...] = ("org/notified", "org/reporter", "org/silent"),
+    **more: str,
 ) -> AsyncIterator[Site]:
-    async with stage(folder, allowlist, downstreams=downstreams) as it:
+    async with stage(folder, allowlist, downstreams=downstreams, **more) as it:  # type: ignore[arg-type]
         server = Server(it.app, "127.0.0.1", 0)
         await server.start()
         context = await browser.new_context(java_script_enabled=javascript)

@@ -7,6 +7,7 @@ import pytest
 from playwright.async_api import Browser
 
 from browser.conftest import Site, site
+from newcomers import try_out
 from published import package_file
 from stage import UPSTREAM
 
@@ -37,10 +38,17 @@ PAGES = (
     "/crcr/deliveries?show=effects",
     "/crcr/waivers",
     "/crcr/audit",
+    "/crcr/sandbox",
+    "/crcr/sandbox?repository=nobody",
     "/crcr/search?q=org",
     "/crcr/search?q=",
+    "/crcr/onboarding",
+    "/crcr/onboarding?repository=org/reporter&level=L4",
+    "/crcr/onboarding?repository=org/nobody&ci=circleci&nightly=1",
     "/api/docs",
 )
+LOOPBACK = {"CRCR_PUBLIC_URL": "http://127.0.0.1:8000", "CRCR_SANDBOX": "on"}
+"""Files for who joins are written only where callers' tokens are safe on their way."""
 SERIOUS = ("serious", "critical")
 
 
@@ -65,6 +73,12 @@ async def tell(here: Site, run: Any, job: str, conclusion: str | None) -> None:
         assert answer.status_code == 200
 
 
+async def tell_in_vain(here: Site, run: Any) -> None:
+    """A report that is refused, and one that a newcomer tries out."""
+    await here.it.github.report(run, "build", run_id="1")
+    await try_out(here.it, conclusion="failure")
+
+
 async def fill(here: Site) -> list[str]:
     """Results of all kinds; returns the pages that exist only with them."""
     github = here.it.github
@@ -79,6 +93,7 @@ async def fill(here: Site) -> list[str]:
     for run in github.runs("org/gate"):
         await github.start_job(run, "build")
         await github.complete_job(run, "build", "failure")
+    await tell_in_vain(here, github.runs("org/reporter")[0])
     await here.it.act()
     guid = github.runs("org/reporter")[0].delivery_id
     await here.page.goto(f"{here.url}/crcr/org/reporter")
@@ -91,7 +106,7 @@ async def fill(here: Site) -> list[str]:
 async def test_no_page_has_a_serious_violation(tmp_path: Path, browser: Browser, scheme: str) -> None:
     axe = package_file("axe-core", "axe.min.js").read_text()
     found: list[str] = []
-    async with site(tmp_path, browser, allowlist=ALLOWLIST, downstreams=BACKENDS) as here:
+    async with site(tmp_path, browser, allowlist=ALLOWLIST, downstreams=BACKENDS, **LOOPBACK) as here:  # type: ignore[arg-type]
         more = await fill(here)
         context = await browser.new_context(color_scheme=scheme, reduced_motion="reduce")  # type: ignore[arg-type]
         page = await context.new_page()
@@ -106,7 +121,7 @@ async def test_no_page_has_a_serious_violation(tmp_path: Path, browser: Browser,
 
 async def test_no_page_scrolls_sideways(tmp_path: Path, browser: Browser) -> None:
     wide: list[str] = []
-    async with site(tmp_path, browser, allowlist=ALLOWLIST, downstreams=BACKENDS) as here:
+    async with site(tmp_path, browser, allowlist=ALLOWLIST, downstreams=BACKENDS, **LOOPBACK) as here:  # type: ignore[arg-type]
         more = await fill(here)
         for width in (1440, 1024, 390):
             await here.page.set_viewport_size({"width": width, "height": 900})

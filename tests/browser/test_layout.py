@@ -1,5 +1,6 @@
 """How pages fit: one line of frame, charts in line, paper, and colours that the reader chose."""
 
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -23,9 +24,9 @@ async def wider_than_its_place(page: Page, what: str) -> bool:
 async def test_the_frame_keeps_to_one_line_and_charts_to_theirs(tmp_path: Path, browser: Browser) -> None:
     async with site(tmp_path, browser) as here:
         page = here.page
-        for width in (1024, 800):
+        for width, path in product((1024, 800), ("/crcr/metrics", "/crcr/onboarding?repository=org/silent")):
             await page.set_viewport_size({"width": width, "height": 800})
-            await page.goto(f"{here.url}/crcr/metrics")
+            await page.goto(f"{here.url}{path}")
             assert (await page.locator(".top").evaluate("each => each.getBoundingClientRect().height")) < 60
             assert not await wider_than_its_place(page, "html")
         await page.set_viewport_size({"width": 1024, "height": 800})

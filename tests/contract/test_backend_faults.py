@@ -108,10 +108,11 @@ async def test_fault_46_a_nightly_is_a_row_for_each_run(world: World) -> None:
     for night in (1, 2):
         for job in range(3):
             world.job(
-                f"night {night} {job}",  # each job may name a delivery of its own, and nobody dispatched any
+                ("", "a" * 40, "b" * 40)[job],  # jobs of one run may name no commit, or different ones
                 "failure" if (night, job) == (1, 0) else "success",
                 event="nightly",
                 number=None,
+                head_sha=(None, "a" * 40, "b" * 40)[job],
                 run_id=str(night),
                 job_name=f"job {job}",
                 hours_ago=24 * night,

@@ -79,15 +79,29 @@ def test_every_row_has_the_rows_that_it_speaks_of(made: sqlite3.Connection) -> N
         " AND d.level = j.level AND d.head_sha = j.head_sha AND d.sent_at < j.in_progress_at"
     )
     told = "SELECT 1 FROM deliveries v WHERE v.guid = d.delivery AND v.event = d.event AND v.received_at = d.created_at"
-    assert number(made, f"jobs j WHERE NOT EXISTS ({run})") == 0
+    assert number(made, f"jobs j WHERE j.event <> 'nightly' AND NOT EXISTS ({run})") == 0
     assert number(made, f"jobs j WHERE j.event <> 'nightly' AND NOT EXISTS ({sent})") == 0
     assert number(made, f"dispatches d WHERE NOT EXISTS ({told})") == 0
     assert number(made, "jobs WHERE event = 'nightly' AND head_sha <> delivery") == 0
+    place = (
+        "SELECT 1 FROM commits c WHERE c.sha = j.head_sha AND c.upstream = j.upstream AND c.standing = 'base'"
+    )
+    assert number(made, f"jobs j WHERE j.event = 'nightly' AND NOT EXISTS ({place})") == 0
     assert (
         number(made, "pulls p WHERE NOT EXISTS (SELECT 1 FROM deliveries v WHERE v.head_sha = p.head_sha)")
         == 0
     )
     assert number(made, "jobs WHERE completed_at < in_progress_at") == 0
+
+
+def test_a_nightly_is_told_once_when_it_is_over_and_answers_nothing(made: sqlite3.Connection) -> None:
+    nights = "jobs j WHERE j.event = 'nightly'"
+    assert number(made, nights) > 0
+    measured = "(queue_s IS NOT NULL OR execution_s IS NOT NULL OR in_progress_at <> completed_at)"
+    assert (
+        number(made, f"{nights} AND (state <> 'completed' OR superseded = 1 OR late = 1 OR {measured})") == 0
+    )
+    assert number(made, f"{nights} AND EXISTS (SELECT 1 FROM runs r WHERE r.run_id = j.run_id)") == 0
 
 
 def test_it_has_of_everything(made: sqlite3.Connection) -> None:
@@ -151,7 +165,8 @@ def test_the_sums_hold_every_job_once(made: sqlite3.Connection) -> None:
         for each in (hour, days.setdefault(day, Counter())):
             each[row["ended_as"]] += 1
         if Ended(row["ended_as"]) in TIMED:
-            hour[QUEUE[bucket_of(row["queue_s"])]] += 1
+            if row["queue_s"] is not None:
+                hour[QUEUE[bucket_of(row["queue_s"])]] += 1
             if row["execution_s"] is not None:
                 hour[EXECUTION[bucket_of(row["execution_s"])]] += 1
     names = (*(each.value for each in Ended), *QUEUE, *EXECUTION)

@@ -39,6 +39,7 @@ GROWING = (
     *("deliveries", "dispatches", "runs", "jobs", "effects", "changes", "audit", "pulls"),
     *("checks", "gates", "waivers", "commands", "recovered", "merge_groups", "approvals"),
     *("hours", "days", "job_days", "ingested", "levels"),
+    *("refusals", "sandbox_jobs", "builds", "commits"),
 )
 BY_THE_MILLION = ("dispatches", "runs", "jobs", "hours", "days", "job_days", "ingested")
 """Of these, all that an upstream or even one delivery of many backends has is too much to walk."""
@@ -162,10 +163,18 @@ PAGES = (
     "/crcr/big/backend?kind=nightly", "/crcr/big/backend?kind=ingested", "/crcr/big/backend?author=mira-holt&older=1",
     "/crcr/few/jobs?q=fix", "/crcr/pr/{number}", "/crcr/commit/{sha}", "/crcr/commit/{night}", "/crcr/metrics?range=90d", "/crcr/deliveries",
     "/crcr/deliveries?number={number}", "/crcr/deliveries?sha={sha}", "/crcr/deliveries/{guid}", "/crcr/waivers",
-    "/crcr/audit", "/crcr/search?q=scatter", "/crcr/search?q={sha}", "/crcr/search?q={number}",
+    "/crcr/audit", "/crcr/sandbox", "/crcr/sandbox?repository=7", "/crcr/sandbox?repository=a", "/crcr/search?q=scatter", "/crcr/search?q={sha}", "/crcr/search?q={number}",
     "/crcr/search?q=mira-holt", "/badge/big/backend.svg", "/badge/big/backend.svg?kind=nightly",
     "/badge/big/backend.svg?kind=ingested",
 )  # fmt: skip
+
+
+async def test_what_a_set_up_asks_of_a_store_with_a_past_walks_nothing(past: Past) -> None:
+    views = SqlViews(cast("Database", past), Lists(), (UPSTREAM,))
+    past.asked.clear()
+    facts = await views.setup(UPSTREAM, RepoName("big/backend"), NOW)
+    assert (facts.last_dispatch is not None, facts.last_callback is not None) == (True, True)
+    assert {sql: found for sql, params in past.asked if (found := walks(past.connection, sql, params))} == {}
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -176,7 +185,7 @@ async def test_what_a_page_asks_of_a_store_with_a_past_walks_nothing(past: Past,
         night=past.value("SELECT head_sha FROM jobs WHERE event = 'nightly'"),
         guid=past.value("SELECT guid FROM deliveries WHERE event = 'push'"),
     )
-    views = SqlViews(cast("Database", past), Lists(), (UPSTREAM,), ingests=True)
+    views = SqlViews(cast("Database", past), Lists(), (UPSTREAM,), ingests=True, sandbox=True)
     app = Starlette(routes=routes(Frame(views, upstreams=(UPSTREAM,), clock=ManualClock(NOW))))
     past.asked.clear()
     transport = httpx.ASGITransport(app)

@@ -209,7 +209,7 @@ async def test_the_walk_goes_everywhere(stores: Stores) -> None:
     """The walks above say nothing about what they never come to."""
     met: set[str | None] = set()
     marks: set[str] = set()
-    for seed in range(5):
+    for seed in range(8):
         walk = Walk(stores, Random(seed), numbers=seed * 1_000_000)
         await walk.begin()
         for _ in range(STEPS):
@@ -221,4 +221,5 @@ async def test_the_walk_goes_everywhere(stores: Stores) -> None:
     assert met == {None, "success", "failure", "timed_out", "silent", "other", "superseded", "earlier"}
     assert {"late", "disputed", "superseded", "unsigned", "expected"} <= marks
     assert {"pull_request", "push", "merge_group", "crcr_test", "disputed", "confirmed"} <= marks
+    assert {"nightly", "periodic"} <= marks
     assert {"attempt 1", "attempt 2", "attempt 3"} <= marks

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from crcr.decide.base_history import ELSEWHERE, UNCHECKED, CommitPlace, CommitStanding
 from crcr.decide.commit import Verification
 from crcr.decide.gate import Standing
 from crcr.decide.model import DispatchState, Level
@@ -24,6 +25,7 @@ from crcr.decide.views_commit import (
 )
 from crcr.decide.window import Span
 from crcr.errors import BadRequest, NotFound
+from crcr.record.schema_joining import commits
 from show_world import OTHER, UPSTREAM, World, open_world
 
 HEAD = f"{7:040x}"
@@ -433,13 +435,36 @@ async def test_a_pushed_commit_has_its_nightly_results_too(world: World) -> None
     ]
 
 
-async def test_a_nightly_that_goes_by_another_name_is_found_by_it(world: World) -> None:
-    nightly(world, delivery="night 7")
-    [shown] = (await commit(world, "e" * 40, delivery="night 7")).backends
-    assert shown.delivery == "night 7"
-    for sha, name in (("e" * 40, None), ("d" * 40, "night 7")):
-        with pytest.raises(NotFound):
-            await commit(world, sha, delivery=name)
+async def test_a_nightly_of_an_unknown_commit_is_on_no_commits_page(world: World) -> None:
+    nightly(world, delivery="", head_sha=None)
+    with pytest.raises(NotFound):
+        await commit(world, "e" * 40)
+
+
+@pytest.mark.parametrize(
+    ("row", "place"),
+    [
+        (None, UNCHECKED),
+        ({"standing": "unchecked"}, UNCHECKED),
+        ({"standing": "elsewhere"}, ELSEWHERE),
+        ({"standing": "base", "branch": "release/2.1"}, CommitPlace(CommitStanding.BASE, "release/2.1")),
+        ({"standing": "base", "branch": "main", "upstream": OTHER.key}, UNCHECKED),
+    ],
+)
+async def test_a_commit_that_was_tested_on_its_own_says_where_it_stands(
+    world: World, row: dict[str, Any] | None, place: CommitPlace
+) -> None:
+    nightly(world)
+    if row is not None:
+        world.add(commits, {"sha": "e" * 40, "upstream": UPSTREAM.key, "seen_at": world.ago(hours=1), **row})
+    assert (await commit(world, "e" * 40)).place == place
+
+
+async def test_of_a_commit_that_nobody_tested_on_their_own_nobody_asks_where_it_stands(world: World) -> None:
+    delivery = world.delivery(number=None, head_sha="e" * 40, ref="refs/heads/main")
+    world.dispatch(delivery, "good/backend", event="push", action=None, number=None)
+    world.job(delivery, event="push")
+    assert (await commit(world, "e" * 40)).place is None
 
 
 @pytest.mark.parametrize(

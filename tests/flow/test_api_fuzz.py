@@ -65,6 +65,7 @@ def known(address: str) -> Known:
         "cursor": [each for each in cursors if each],
         "upstream": [UPSTREAM],
         "q": ["fuse", "1", "org/gating", "build"],
+        "repository": ["new/comer"],
     }
 
 

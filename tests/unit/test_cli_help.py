@@ -39,8 +39,8 @@ ALL = dict(commands())
 
 def test_the_commands_are_these() -> None:
     assert set(map(" ".join, ALL)) == {
-        *("serve", "worker", "migrate", "demo", "check-config", "suspend", "pause", "dispatch"),
-        "reconcile",
+        *("serve", "worker", "migrate", "demo", "demo-join", "check-config", "suspend", "pause", "dispatch"),
+        *("reconcile", "init", "doctor"),
         *("allowlist check", "allowlist diff", "allowlist refresh", "allowlist show"),
         *("deliveries list", "deliveries show", "deliveries replay", "effects list", "effects retry"),
         *("repos list", "repos rebind", "audit list", "admin token"),

@@ -12,7 +12,15 @@ PORTS = [
     for each in vars(ports).values()
     if inspect.isclass(each) and each.__module__ == "crcr.ports" and getattr(each, "_is_protocol", False)
 ]
-GITHUB = [ports.GitHub, ports.Checks, ports.Changes, ports.People, ports.Actions, ports.DeliveryLog]
+GITHUB = [
+    ports.GitHub,
+    ports.Checks,
+    ports.Changes,
+    ports.History,
+    ports.People,
+    ports.Actions,
+    ports.DeliveryLog,
+]
 
 
 def methods(port: type) -> list[str]:
@@ -32,6 +40,8 @@ def test_the_client_answers_every_call_as_the_port_names_it(port: type) -> None:
 
 def typed(
     client: GitHubClient,
-) -> tuple[ports.GitHub, ports.Checks, ports.Changes, ports.People, ports.Actions, ports.DeliveryLog]:
+) -> tuple[
+    ports.GitHub, ports.Checks, ports.Changes, ports.History, ports.People, ports.Actions, ports.DeliveryLog
+]:
     """Return the client as each port, for the type checker to object."""
-    return client, client, client, client, client, client
+    return client, client, client, client, client, client, client

@@ -200,6 +200,66 @@ def test_a_self_report_is_sent_once_when_completed(event_type: str) -> None:
     assert "workflow.status" in _refusal(in_progress)
 
 
+SHA, OTHER_SHA = "a1" * 20, "b2" * 20
+OWN = {"event_type": "nightly"}
+
+
+@pytest.mark.parametrize(
+    ("said", "commit"),
+    [
+        ({"delivery_id": SHA.upper()}, SHA),
+        ({"delivery_id": SHA, "payload": {"head_sha": OTHER_SHA}}, SHA),
+        ({"payload": {"head_sha": SHA, "after": OTHER_SHA}}, SHA),
+        ({"payload": {"head_sha": "", "after": SHA}}, SHA),
+        ({"payload": {"head_sha": {"a": 1}, "after": SHA}}, SHA),
+        ({"payload": "text", "delivery_id": ABSENT}, None),
+        ({"payload": [SHA]}, None),
+        ({"delivery_id": f"{SHA}0"}, None),
+        ({"delivery_id": SHA[:-1]}, None),
+        ({"delivery_id": "0" * 40, "payload": {"after": "0" * 40}}, None),
+        ({"delivery_id": f" {SHA}"}, None),
+        ({"delivery_id": None, "payload": None}, None),
+    ],
+)
+def test_fault_24_a_self_report_says_its_commit_as_a_whole_sha_or_not_at_all(
+    said: dict[str, Any], commit: str | None
+) -> None:
+    assert parse_report(_body(top={**OWN, **said})).said_commit == commit
+
+
+def test_the_workflow_may_name_the_commit_last_of_all() -> None:
+    assert parse_report(_body(top=OWN, pytorch_head_sha=SHA)).said_commit == SHA
+    first = parse_report(_body(top={**OWN, "payload": {"after": OTHER_SHA}}, pytorch_head_sha=SHA))
+    assert first.said_commit == OTHER_SHA
+
+
+@pytest.mark.parametrize(
+    ("payload", "upstream"),
+    [
+        ({"repository": {"full_name": "Up/stream"}}, "Up/stream"),
+        ({"repository": {"full_name": "no name"}}, None),
+        ({"repository": {"full_name": ["a/b"]}}, None),
+        ({"repository": "Up/stream"}, None),
+        ({}, None),
+    ],
+)
+def test_a_self_report_names_its_upstream_as_github_does(payload: Any, upstream: str | None) -> None:
+    assert parse_report(_body(top={**OWN, "payload": payload})).said_upstream == upstream
+
+
+@pytest.mark.parametrize("event_type", ["pull_request", "push", ABSENT, "Nightly"])
+def test_what_was_dispatched_names_neither_and_must_name_its_delivery(event_type: Any) -> None:
+    payload = {"head_sha": SHA, "repository": {"full_name": "up/stream"}}
+    report = parse_report(_body(top={"event_type": event_type, "delivery_id": SHA, "payload": payload}))
+    assert (report.said_commit, report.said_upstream) == (None, None)
+    assert "delivery_id" in _refusal(_body(top={"event_type": event_type, "delivery_id": ABSENT}))
+
+
+@pytest.mark.parametrize("missing", [ABSENT, None, ""])
+def test_a_self_report_need_not_name_a_delivery(missing: Any) -> None:
+    assert parse_report(_body(top={**OWN, "delivery_id": missing})).delivery_id == ""
+
+
 @pytest.mark.parametrize("path", ["delivery_id", "event_type", "workflow.name", "workflow.job_name"])
 @pytest.mark.parametrize("value", ["a\0b", "a\ud800b", "\udc00", 5, True, [], {"a": 1}, "x" * 257])
 def test_a_text_that_cannot_be_stored_is_refused_by_name(path: str, value: Any) -> None:

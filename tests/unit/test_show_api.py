@@ -219,6 +219,7 @@ async def test_every_list_and_table_has_its_csv(client: httpx.AsyncClient) -> No
         "/api/v1/badges/{org}/{repo}",
         "/api/v1/backends/{org}/{repo}/jobs/{token}",
         "/api/v1/effects/list",
+        "/api/v1/setup/{org}/{repo}",
     }
     without = {path for path in paths if not path.endswith(".csv") and f"{path}.csv" not in paths}
     assert without == alone
@@ -231,7 +232,7 @@ async def test_json_and_csv_take_the_same_parameters(client: httpx.AsyncClient) 
     }
     asked["/api/v1/effects"] = asked["/api/v1/effects/list"]
     pairs = [(asked[path.removesuffix(".csv")], asked[path]) for path in asked if path[:-4] in asked]
-    assert len(pairs) == 13
+    assert len(pairs) == 15
     assert [one for one, other in pairs if one != other] == []
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from urllib.parse import urlsplit
 
 import httpx
 import structlog
@@ -23,6 +24,7 @@ from rich.table import Table
 from rich.text import Text
 
 from crcr import log as logs
+from crcr.cli.demo_key import kept_key
 from crcr.cli.printing import console, say
 from crcr.cli.serving import address_of, answering, stop_signal
 from crcr.errors import NotPossible
@@ -30,6 +32,8 @@ from crcr.front import build_app
 from crcr.github.lanes import Lanes
 from crcr.settings import Settings, load_settings
 from crcr.sim.github import GitHub
+from crcr.sim.joining import Joining
+from crcr.sim.runner.runner import Runner
 from crcr.sim.server import serve as serve_github
 from crcr.sim.traffic import BLOCKED, LABELLED, UPSTREAM, demo_world, run_traffic
 from crcr.wiring import Seams, Services, build
@@ -39,7 +43,7 @@ log = structlog.get_logger(__name__)
 _GRACE_S = 2
 _HOST = "127.0.0.1"
 _GITHUB_PORT = 8001
-_ALLOWLIST = "blob/main/.github/crcr-allowlist.yml"
+_ALLOWLIST = ".github/crcr-allowlist.yml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +131,17 @@ async def _github(show: Show, url: str) -> AsyncIterator[GitHub]:
         serve_github(github, host=_HOST, port=_port_for_github(show)),
     ):
         demo_world(github)
-        yield github
+        with _open_to_join(github):
+            yield github
+
+
+@contextmanager
+def _open_to_join(github: GitHub) -> Iterator[None]:
+    """Let `crcr demo-join` bring in repositories, whose files are then really run."""
+    runner = Runner(github, on_problem=lambda problem: log.warning("simulated_run_failed", problem=problem))
+    joining = Joining(github, runner, upstream=UPSTREAM, allowlist=_ALLOWLIST)
+    with kept_key(urlsplit(github.base_url).port or 0, joining.key):
+        yield
 
 
 def _port_for_github(show: Show) -> int:
@@ -155,7 +169,7 @@ def demo_settings(folder: Path, github: GitHub, url: str) -> Settings:
     issuer = {"issuer": github.issuer_url, "kind": "github", "jwks_url": github.jwks_url}
     environ = {
         "CRCR_UPSTREAM": UPSTREAM,
-        "CRCR_ALLOWLIST": f"{github.base_url}/{UPSTREAM}/{_ALLOWLIST}",
+        "CRCR_ALLOWLIST": f"{github.base_url}/{UPSTREAM}/blob/main/{_ALLOWLIST}",
         "CRCR_GITHUB_APP_ID": str(github.app_id),
         "CRCR_GITHUB_APP_PRIVATE_KEY": github.private_key_pem,
         "CRCR_GITHUB_WEBHOOK_SECRET": github.webhook_secret,
@@ -164,6 +178,7 @@ def demo_settings(folder: Path, github: GitHub, url: str) -> Settings:
         "CRCR_DATABASE_URL": f"sqlite:///{folder / 'crcr.db'}",
         "CRCR_OIDC_AUDIENCE": "crcr-demo",
         "CRCR_OIDC_ISSUERS": json.dumps([issuer]),
+        "CRCR_SANDBOX": "on",
         "CRCR_RATE_LIMIT_PER_MIN": "10000",  # life may be fifty times as fast as it is
     }
     return load_settings(config=None, environ=environ, cwd=folder)
@@ -178,6 +193,7 @@ def _tell(show: Show, url: str, github: GitHub, folder: Path, first: int) -> Non
         "checks by label": f"{upstream}/pull/{labelled} (an L3 backend, asked for by its label)",
         "merge queue": f"{upstream}/queue",
         "JSON API": f"{url}/api/v1/summary (all of it: {url}/api/docs)",
+        "to join": f"crcr demo-join me/my-backend --folder DIR --github {github.base_url}",
         "data": str(folder) if show.data else f"{folder} (deleted at the end)",
         "to stop": f"Ctrl-C, or wait {show.length.total_seconds():g} s" if show.length else "Ctrl-C",
     }

@@ -9,7 +9,21 @@ import typer
 from typer.core import TyperGroup
 
 from crcr import __version__
-from crcr.cli import acts, admin, allowlist, check_config, deliveries, demo, effects, reconcile, repos, serve
+from crcr.cli import (
+    acts,
+    admin,
+    allowlist,
+    check_config,
+    deliveries,
+    demo,
+    demo_join,
+    doctor,
+    effects,
+    init,
+    reconcile,
+    repos,
+    serve,
+)
 from crcr.cli.options import LOOK_AND_ACT
 from crcr.cli.printing import complain
 from crcr.errors import BadSettings, CrcrError
@@ -56,7 +70,7 @@ def root(
     """Every command stands for itself; nothing is shared but this roof."""
 
 
-for each in (serve, demo, check_config, acts, reconcile):
+for each in (serve, demo, demo_join, init, doctor, check_config, acts, reconcile):
     each.register(app)
 for group in (allowlist.app, deliveries.app, effects.app, repos.repos, repos.audit, admin.app):
     app.add_typer(group, rich_help_panel=LOOK_AND_ACT)

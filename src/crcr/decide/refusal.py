@@ -2,8 +2,12 @@
 
 from dataclasses import dataclass
 
-from crcr.decide.model import RepoName
+from crcr.decide.model import Binding, RepoName
 from crcr.decide.report import Report
+
+KEPT_ONCE = frozenset({"identity_changed", "not_authentic", "rate_limited"})
+"""Of these the newest takes the place of the one before: a storm of them, or somebody who only holds an old token of
+the repository, must not push out what its maintainers have to read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -11,6 +15,8 @@ class Refusal:
     """`caller` is proved: nobody can fill another's page with refusals."""
 
     caller: RepoName
+    caller_id: int | None = None
+    """The repository's immutable id, where GitHub has signed it: a name can change hands."""
     code: str
     detail: str
     hint: str | None = None
@@ -20,17 +26,43 @@ class Refusal:
     job_name: str | None = None
 
 
-def refusal_of(caller: RepoName, code: str, detail: str, hint: str | None, report: Report | None) -> Refusal:
+def refusal_of(
+    caller: RepoName,
+    code: str,
+    detail: str,
+    hint: str | None,
+    report: Report | None,
+    *,
+    caller_id: int | None = None,
+) -> Refusal:
     """Where the body could not be read there is no report to name."""
     if report is None:
-        return Refusal(caller=caller, code=code, detail=detail, hint=hint)
+        return Refusal(caller=caller, caller_id=caller_id, code=code, detail=detail, hint=hint)
     return Refusal(
         caller=caller,
+        caller_id=caller_id,
         code=code,
         detail=detail,
         hint=hint,
-        delivery_id=report.delivery_id,
+        delivery_id=report.delivery_id or None,
         run_id=report.run_id,
         workflow_name=report.workflow_name,
         job_name=report.job_name,
+    )
+
+
+def as_kept(refusal: Refusal, binding: Binding | None) -> Refusal:
+    """What may stand on the page of the bound repository.
+
+    Who has taken over its name is told of in our own words, whatever was wrong with the report: the maintainers want
+    to know of it, and not a word of the stranger's belongs on their page.
+    """
+    if binding is None or refusal.caller_id in (None, binding.repository_id):
+        return refusal
+    return Refusal(
+        caller=refusal.caller,
+        caller_id=refusal.caller_id,
+        code="identity_changed",
+        detail=f"a repository of this name with the id {refusal.caller_id} reported; bound is {binding.repository_id}",
+        hint="if the repository was re-created on purpose, an operator accepts it with `crcr repos rebind`",
     )

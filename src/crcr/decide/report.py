@@ -1,7 +1,8 @@
 """The content of one callback, after its form was checked and before anything in it is believed.
 
-Nothing here names a commit, a pull request or a label: those come from our own records. `untrusted` is the
-body as it came, less the echoed payload, and is kept for display and forwarding only.
+Nothing here names a pull request or a label: those come from our own records. A commit and an upstream are said
+only where nobody was dispatched, and are then looked at. `untrusted` is the body as it came, less the echoed
+payload, and is kept for display and forwarding only.
 """
 
 from dataclasses import dataclass
@@ -9,6 +10,9 @@ from datetime import datetime
 from enum import StrEnum
 
 from crcr.decide.model import Conclusion
+
+SELF_REPORTS = frozenset({"nightly", "periodic"})
+"""Event types that a downstream reports on its own, without a dispatch."""
 
 
 class ReportStatus(StrEnum):
@@ -37,6 +41,7 @@ class FailedTest:
 class Report:
     event_type: str
     delivery_id: str
+    """Empty where a self-report named none."""
     status: ReportStatus
     conclusion: Conclusion | None
     """None for `in_progress`; `Conclusion.NONE` for a `completed` that named none."""
@@ -60,3 +65,7 @@ class Report:
     """`workflow.environment` as compact JSON text."""
     untrusted: bytes
     """The body as JSON without its echoed `payload`."""
+    said_commit: str | None = None
+    """Of a self-report: the commit that it says it tested, 40 digits in lower case."""
+    said_upstream: str | None = None
+    """Of a self-report: the repository that its payload names."""

@@ -3,9 +3,11 @@
 from dataclasses import dataclass
 from datetime import datetime
 
+from crcr.decide.base_history import CommitPlace
 from crcr.decide.model import Level, RepoName
 from crcr.decide.numbers import Counted, Figures, Tally
 from crcr.decide.views import BackendSummary, DispatchView, JobView
+from crcr.decide.views_joining import RefusalView
 from crcr.decide.window import Kind, Span
 
 
@@ -68,6 +70,8 @@ class MatrixRow:
     dispatch: DispatchView | None
     """None for what nobody dispatched."""
     cells: tuple[JobView | None, ...]
+    place: CommitPlace | None = None
+    """Of a nightly run: where its commit stands in the upstream."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +119,8 @@ class JobDetail:
     superseded: bool
     """Of a commit that a newer one took the place of."""
     test: bool
+    place: CommitPlace | None = None
+    """Of a nightly run: where its commit stands in the upstream."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +139,8 @@ class BackendPage:
     """Newest first."""
     detail: JobDetail | None
     """None when none was asked for, or the asked one is not there."""
+    refusals: tuple[RefusalView, ...] = ()
+    """Of the last two weeks, newest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

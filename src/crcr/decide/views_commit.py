@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
+from crcr.decide.base_history import CommitPlace
 from crcr.decide.gate import GateState, Standing
 from crcr.decide.model import DeliveryState, DispatchState, Level, RepoName
 from crcr.decide.numbers import Counted
@@ -335,6 +336,8 @@ class CommitView:
     cursor: int
     event: str
     ref: str | None
+    place: CommitPlace | None
+    """Where it stands in the upstream, once somebody has tested it on their own."""
     numbers: tuple[int, ...]
     """The pull requests that have it, or had it, as their head."""
     group: GroupView | None

@@ -9,12 +9,14 @@ from crcr.decide.outside import FilePlace, FileText, PullFacts, RepositoryFacts,
 from crcr.errors import OutsideRefused
 from crcr.github import api
 from crcr.github.calls import ActionsCalls, ChangeCalls, CheckCalls, LogCalls, PeopleCalls
+from crcr.github.calls_history import HistoryCalls
+from crcr.github.calls_setup import SetupCalls
 from crcr.github.tokens import Scope
 
 _KNOWN_INSTALLATIONS = 1000
 
 
-class GitHubClient(CheckCalls, ChangeCalls, PeopleCalls, ActionsCalls, LogCalls):
+class GitHubClient(CheckCalls, ChangeCalls, PeopleCalls, ActionsCalls, LogCalls, SetupCalls, HistoryCalls):
     """The ports to GitHub over HTTP. The caller owns `http` and closes it."""
 
     async def find_installation(self, repo: RepoName) -> int:

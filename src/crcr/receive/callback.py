@@ -25,13 +25,14 @@ from crcr.decide.downstream import (
 from crcr.decide.identity import Identity
 from crcr.decide.model import RepoName
 from crcr.decide.refusal import Refusal, refusal_of
-from crcr.decide.report import Report
+from crcr.decide.report import SELF_REPORTS, Report
+from crcr.decide.self_report import Admission, OwnOutcome, OwnResult
 from crcr.errors import BadReport, CrcrError, NotAuthentic, NotRegistered, RateLimited, Unavailable
 from crcr.ports import Clock, Limits, Verifier
 from crcr.receive.address import client_address, limit_subject
 from crcr.receive.answer import Answer
 from crcr.receive.body import Bodies
-from crcr.receive.report import SELF_REPORTS, parse_report
+from crcr.receive.report import parse_report
 
 log = structlog.get_logger(__name__)
 
@@ -39,7 +40,6 @@ CAP_BYTES = 2 * 1024 * 1024
 CALLBACK = "callback"
 FAILED_AUTHENTICATION = "failed_authentication"
 NOTED_REFUSAL = "noted_refusal"
-SANDBOX = "sandbox"
 
 
 class Reports(Protocol):
@@ -55,17 +55,21 @@ class Reports(Protocol):
 class SelfReports(Protocol):
     """Nightly and periodic results, which nobody dispatched."""
 
-    async def take(
-        self, report: Report, identity: Identity, body: bytes, now: datetime
-    ) -> Outcome | IgnoredReport:
-        """Admit, judge and record."""
+    async def admit(self, report: Report, identity: Identity) -> tuple[Standing, Admission] | Rejected:
+        """Choose the upstream, and judge the sender there; refuse whom no upstream lists."""
         ...
+
+    async def take(
+        self, report: Report, identity: Identity, standing: Standing, body: bytes, now: datetime
+    ) -> OwnOutcome | IgnoredReport: ...
 
 
 class Sandbox(Protocol):
     """A space of its own for who is on no allowlist."""
 
-    async def take(self, report: Report, identity: Identity, now: datetime) -> Answer | Rejected: ...
+    async def take(self, report: Report, identity: Identity, now: datetime) -> Answer | Rejected | None:
+        """None: it is not for this caller, whose refusal stands."""
+        ...
 
 
 class Refusals(Protocol):
@@ -122,8 +126,7 @@ class CallbackIntake:
     async def _take(self, report: Report, identity: Identity, body: bytes) -> Answer | Rejected:
         answer = await self._take_listed(report, identity, body)
         if isinstance(answer, Rejected) and answer.code == "not_allowlisted" and self.sandbox is not None:
-            await self.limits.take(SANDBOX, identity.repository.key)
-            return await self.sandbox.take(report, identity, self.clock.now())
+            return await self.sandbox.take(report, identity, self.clock.now()) or answer
         return answer
 
     async def _take_listed(self, report: Report, identity: Identity, body: bytes) -> Answer | Rejected:
@@ -132,12 +135,8 @@ class CallbackIntake:
         standing, verdict = _best(
             identity, await self.reports.standings(identity.repository, report.delivery_id)
         )
-        if isinstance(verdict, Rejected):
-            if verdict.code == "identity_changed":
-                await self._alarm(standing, identity, verdict.detail)
-            return verdict
-        if isinstance(verdict, IgnoredReport):
-            return _ignored(verdict)
+        if not isinstance(verdict, Admitted):
+            return await self._turn_away(standing, identity, verdict)
         await self.limits.take(CALLBACK, identity.repository.key)
         outcome = await self.reports.take(report, identity, standing, body, self.clock.now())
         return outcome if isinstance(outcome, Rejected) else _success(report, outcome)
@@ -145,11 +144,26 @@ class CallbackIntake:
     async def _take_own(self, report: Report, identity: Identity, body: bytes) -> Answer | Rejected:
         if self.self_reports is None:
             raise BadReport(f"event_type: {report.event_type} self-reports are not taken here")
+        admission = await self.self_reports.admit(report, identity)
+        if isinstance(admission, Rejected):
+            return admission
+        standing, verdict = admission
+        if not isinstance(verdict, Admitted):
+            return await self._turn_away(standing, identity, verdict)
         await self.limits.take(CALLBACK, identity.repository.key)
-        outcome = await self.self_reports.take(report, identity, body, self.clock.now())
+        outcome = await self.self_reports.take(report, identity, standing, body, self.clock.now())
         if isinstance(outcome, IgnoredReport):
             return _ignored(outcome)
         return outcome if isinstance(outcome, Rejected) else _success(report, outcome)
+
+    async def _turn_away(
+        self, standing: Standing, identity: Identity, verdict: IgnoredReport | Rejected
+    ) -> Answer | Rejected:
+        if isinstance(verdict, IgnoredReport):
+            return _ignored(verdict)
+        if verdict.code == "identity_changed":
+            await self._alarm(standing, identity, verdict.detail)
+        return verdict
 
     async def _alarm(self, standing: Standing, identity: Identity, reason: str) -> None:
         if await self.reports.raise_alarm(standing, identity, reason, self.clock.now()):
@@ -161,25 +175,29 @@ class CallbackIntake:
         signed_by = getattr(refused, "signed_by", None)
         caller = identity.repository if identity else RepoName(signed_by) if signed_by else None
         if caller is not None and not isinstance(refused, Unavailable):
-            await self._remember(refusal_of(caller, refused.code, refused.detail, refused.hint, report))
+            caller_id = identity.repository_id if identity else None
+            told = (refused.code, refused.detail, refused.hint)
+            await self._remember(refusal_of(caller, *told, report, caller_id=caller_id))
 
     async def _remember(self, refusal: Refusal) -> None:
         if self.refusals is None:
             return
         try:
-            await self.limits.take(NOTED_REFUSAL, refusal.caller.key)
+            # By the id where one is proved: who took over a name does not use up its former owner's.
+            await self.limits.take(NOTED_REFUSAL, str(refusal.caller_id or refusal.caller.key))
             await self.refusals.note(refusal, self.clock.now())
         except (RateLimited, Unavailable) as fault:
             log.info("refusal_not_noted", repository=str(refusal.caller), reason=fault.code)
 
     async def _note(self, answer: Answer | Rejected, report: Report, identity: Identity) -> None:
         if isinstance(answer, Answer):
-            self.tally.callback("repeat" if answer.body.get("repeat") else str(answer.body["status"]))
+            self.tally.callback(_outcome(answer))
             return
         self.tally.callback(answer.code)
         who = {"repository": str(identity.repository), "delivery": report.delivery_id, "run": report.run_id}
         log.info("report_refused", code=answer.code, job=report.job_name, **who)
-        await self._remember(refusal_of(identity.repository, answer.code, answer.detail, answer.hint, report))
+        told = (answer.code, answer.detail, answer.hint)
+        await self._remember(refusal_of(identity.repository, *told, report, caller_id=identity.repository_id))
 
 
 def _best(
@@ -189,6 +207,13 @@ def _best(
     judged = [(standing, admit(identity, standing)) for standing in standings]
     order = (Admitted, IgnoredReport, Rejected)
     return min(judged, key=lambda pair: order.index(type(pair[1])))
+
+
+def _outcome(answer: Answer) -> str:
+    """What was tried out is counted apart from results."""
+    if answer.body.get("sandbox"):
+        return "sandbox"
+    return "repeat" if answer.body.get("repeat") else str(answer.body["status"])
 
 
 def _ignored(verdict: IgnoredReport) -> Answer:
@@ -205,8 +230,8 @@ def _bearer(request: Request) -> str:
     return token.strip()
 
 
-def _success(report: Report, outcome: Outcome) -> Answer:
+def _success(report: Report, outcome: Outcome | OwnResult) -> Answer:
     body = {"ok": True, "status": report.status.value, "repeat": isinstance(outcome, RepeatedReport)}
-    if isinstance(outcome, OpenJob) and outcome.warning:
+    if isinstance(outcome, OpenJob | OwnResult) and outcome.warning:
         body |= {"warning": outcome.warning, "job_name": outcome.job_name}
     return Answer(200, body)

@@ -46,6 +46,8 @@ def parse_envelope(body: bytes) -> Ingested:
         report = parse_report(bytes(untrusted["callback_payload"]))
     except BadReport as refusal:
         raise BadReport(f"{CALLBACK}: {refusal.detail}", hint=refusal.hint) from None
+    if not report.delivery_id:  # a self-report may do without; a row here is told apart by it
+        raise BadReport(f"{CALLBACK}: delivery_id is missing")
     metrics = _metrics(trusted)
     return Ingested(
         repository=_repository(trusted),

@@ -15,8 +15,11 @@ from crcr.record.effect_rows import add_once
 from crcr.record.log_rows import note_change
 from crcr.record.lookups import look_up
 from crcr.record.publishing import Publishing
+from crcr.record.refusals import FORGET_REFUSALS
+from crcr.record.sandbox import FORGET_SANDBOX, KEPT_FOR
 from crcr.record.statement import Statement
 from crcr.record.times import to_us
+from crcr.record.views_refusals import SHOWN_FOR
 
 _STEP = 500
 _KEEP_CHANGES = timedelta(days=1)
@@ -118,11 +121,13 @@ class Sweeps:
         await self._publishing.again_for(tx, row, now)
 
     async def forget(self, now: datetime) -> None:
-        """Let go of what is kept for a while only: raw bodies, finished effects, live changes."""
+        """Let go of what is kept for a while only: raw bodies, finished effects, live changes, refusals, the sandbox."""
         for statement, before in (
             (_FORGET_BODIES, now - self._keep_bodies),
             (_FORGET_EFFECTS, now - _KEEP_FINISHED),
             (_FORGET_CHANGES, now - _KEEP_CHANGES),
+            (FORGET_REFUSALS, now - SHOWN_FOR),
+            (FORGET_SANDBOX, now - KEPT_FOR),
         ):
             await _step_by_step(partial(self._remove, statement, before))
 

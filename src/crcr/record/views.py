@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from crcr.decide.gate import Policy
 from crcr.decide.model import RepoName
+from crcr.decide.setup import SetupFacts
 from crcr.decide.views import (
     AllowlistView,
     Changes,
@@ -23,6 +24,7 @@ from crcr.decide.views import (
 )
 from crcr.decide.views_backend import BackendPage, BackendQuery, BadgeView, JobDetail, JobKey, MetricsView
 from crcr.decide.views_commit import CommitView, PullView, WaiverPage
+from crcr.decide.views_joining import RefusalList, SandboxPage, SandboxQuery
 from crcr.decide.views_log import (
     AuditPage,
     AuditQuery,
@@ -33,6 +35,7 @@ from crcr.decide.views_log import (
     WaiverQuery,
 )
 from crcr.decide.window import Kind, Span, Window
+from crcr.errors import NotFound
 from crcr.record.database import Database, Tx, Unit
 from crcr.record.views_audit import audit_page
 from crcr.record.views_backends import BackendReader
@@ -45,14 +48,21 @@ from crcr.record.views_jobs import job_page
 from crcr.record.views_listed import ListReader, Seen, allowlist_view, who_is_seen
 from crcr.record.views_numbers import backend_page, metrics_view, summary
 from crcr.record.views_pull import commit_view, pull_view
+from crcr.record.views_refusals import refusal_list
 from crcr.record.views_relay import changes_after, effects_view, open_gates, vitals_of
+from crcr.record.views_sandbox import not_shown, sandbox_page
 from crcr.record.views_search import search
+from crcr.record.views_setup import setup_facts
 from crcr.record.views_waivers import waiver_list, waiver_page
 
 T = TypeVar("T")
 
 DEFAULT_TIMEOUTS = Policy(gate_timeout=timedelta(hours=8), job_timeout=timedelta(hours=6))
 """What the settings say when nobody has set them."""
+
+SANDBOX_OFF = (
+    "its operator can turn it on with CRCR_SANDBOX=on; reports of allowlisted repositories need no sandbox"
+)
 
 
 class SqlViews:
@@ -66,6 +76,7 @@ class SqlViews:
         timeouts: Policy = DEFAULT_TIMEOUTS,
         *,
         ingests: bool = False,
+        sandbox: bool = False,
         everything: bool = False,
     ) -> None:
         self._database = database
@@ -73,6 +84,7 @@ class SqlViews:
         self._upstreams = upstreams
         self._timeouts = timeouts
         self._ingests = ingests
+        self._sandbox = sandbox
         self._everything = everything
 
     def for_admins(self) -> "SqlViews":
@@ -82,6 +94,7 @@ class SqlViews:
             self._upstreams,
             self._timeouts,
             ingests=self._ingests,
+            sandbox=self._sandbox,
             everything=True,
         )
 
@@ -104,6 +117,22 @@ class SqlViews:
     async def job(self, upstream: RepoName, downstream: RepoName, key: JobKey) -> JobDetail:
         async def unit(tx: Tx) -> JobDetail:
             return await job_detail(tx, upstream, downstream, key, await self._seen(tx, upstream))
+
+        return await self._read(unit)
+
+    async def refusals(self, upstream: RepoName, downstream: RepoName, now: datetime) -> RefusalList:
+        async def unit(tx: Tx) -> RefusalList:
+            return await refusal_list(tx, upstream, downstream, await self._seen(tx, upstream), now)
+
+        return await self._read(unit)
+
+    async def sandbox(self, query: SandboxQuery, now: datetime) -> SandboxPage:
+        if not self._sandbox:
+            raise NotFound("the sandbox is off on this relay", hint=SANDBOX_OFF)
+
+        async def unit(tx: Tx) -> SandboxPage:
+            hidden = await not_shown(tx, self._lists, self._upstreams)
+            return await sandbox_page(tx, query, hidden, now, everything=self._everything)
 
         return await self._read(unit)
 
@@ -205,6 +234,12 @@ class SqlViews:
     async def allowlist(self, upstream: RepoName) -> AllowlistView:
         async def unit(tx: Tx) -> AllowlistView:
             return await allowlist_view(tx, upstream, await self._seen(tx, upstream))
+
+        return await self._read(unit)
+
+    async def setup(self, upstream: RepoName, repo: RepoName, now: datetime) -> SetupFacts:
+        async def unit(tx: Tx) -> SetupFacts:
+            return await setup_facts(tx, upstream, repo, await self._seen(tx, upstream), now)
 
         return await self._read(unit)
 

@@ -43,12 +43,16 @@ _ENDED_INGESTED = Statement(
         " AND downstream = :downstream AND ended_as IS NOT NULL GROUP BY ended_as"
     )
 )
-_LAST_RUN = Statement(
+# Only of commits that belong to the upstream: a badge speaks of the base.
+_LAST_NIGHTS = Statement(
     text(
-        "SELECT delivery FROM jobs WHERE upstream = :upstream AND downstream = :downstream AND event = :event"
-        " AND ended_as IN ('success', 'failure', 'timed_out', 'other') ORDER BY completed_at DESC LIMIT 1"
+        "SELECT j.workflow, j.run_id, j.ended_as, j.completed_at FROM jobs j JOIN commits c ON c.sha = j.head_sha"
+        " AND c.upstream = j.upstream AND c.standing = 'base' WHERE j.upstream = :upstream"
+        " AND j.downstream = :downstream AND j.event = :event"
+        " AND j.ended_as IN ('success', 'failure', 'timed_out', 'other') ORDER BY j.completed_at DESC LIMIT :most"
     )
 )
+_MOST_OF_NIGHT = 500
 _FAILED = frozenset({"failure", "timed_out", "silent"})
 _BASE = {Kind.PUSH: ("push",)}
 
@@ -71,21 +75,40 @@ async def badge_view(reader: BackendReader, downstream: RepoName, span: Span) ->
 
 async def _state(tx: Tx, upstream: RepoName, downstream: RepoName, kind: Kind) -> Counted | None:
     where = {"upstream": upstream.key, "downstream": downstream.key}
+    if kind is Kind.NIGHTLY:
+        return _together(await _last_night(tx, where))
     ended_as = _ENDED_INGESTED if kind is Kind.INGESTED else _ENDED
     for row in await _newest(tx, kind, where):
         ended = {each["ended_as"] for each in await tx.all(ended_as, delivery=row["delivery"], **where)}
-        if ended & _FAILED:
-            return Counted.FAILURE
-        if ended & {"success", "other"}:
-            return Counted.SUCCESS if "success" in ended else Counted.OTHER
+        if (state := _together(ended)) is not None:
+            return state
     return None
+
+
+def _together(ended: set[str]) -> Counted | None:
+    if ended & _FAILED:
+        return Counted.FAILURE
+    if ended & {"success", "other"}:
+        return Counted.SUCCESS if "success" in ended else Counted.OTHER
+    return None
+
+
+async def _last_night(tx: Tx, where: dict[str, str]) -> set[str]:
+    """How the jobs of the run ended that reported last, whichever commits they named."""
+    found = [
+        await tx.all(_LAST_NIGHTS, event=event, most=_MOST_OF_NIGHT, **where) for event in Kind.NIGHTLY.events
+    ]
+    rows = max(found, key=lambda rows: rows[0]["completed_at"] if rows else 0)
+    return {row["ended_as"] for row in rows if _run(row) == _run(rows[0])}
+
+
+def _run(row: Row) -> tuple[str, str]:
+    return row["workflow"], row["run_id"]
 
 
 async def _newest(tx: Tx, kind: Kind, where: dict[str, str]) -> list[Row]:
     """The newest deliveries, in whose order the first with a result decides."""
     if kind is Kind.INGESTED:
         return await tx.all(_NEWEST_INGESTED, most=_LOOKED_AT, **where)
-    if kind is Kind.NIGHTLY:
-        return [row for event in kind.events for row in await tx.all(_LAST_RUN, event=event, **where)]
     events = _BASE.get(kind, kind.events)
     return [row for event in events for row in await tx.all(_NEWEST, event=event, most=_LOOKED_AT, **where)]

@@ -55,9 +55,8 @@ _JOBS = Statement(
 # What backends report on their own names no delivery, but the commit in its place.
 _OWN_REPORTS = Statement(
     select(*VIEW_COLUMNS, jobs.c.level).where(
-        jobs.c.delivery == bindparam("delivery"),
+        jobs.c.delivery == bindparam("head_sha"),
         jobs.c.upstream == bindparam("upstream"),
-        jobs.c.head_sha == bindparam("head_sha"),
         text("jobs.event IN ('nightly', 'periodic')"),
         CURRENT_RUN,
         LATEST_ATTEMPT,
@@ -110,14 +109,14 @@ class CommitReader:
         backends = [self._backend(row, found.get(row["downstream"], [])) for row in rows]
         return await self._with_tests(sorted(backends, key=worst_first))
 
-    async def reporting_on_their_own(self, head_sha: str, delivery: str) -> tuple[CommitBackend, ...]:
-        """Who tested the commit without being told of it, such as nightly; `delivery` is what their jobs go by."""
-        where = {"delivery": delivery, "upstream": self.upstream.key, "head_sha": head_sha}
+    async def reporting_on_their_own(self, head_sha: str) -> tuple[CommitBackend, ...]:
+        """Who tested the commit without being told of it, such as nightly; their jobs go by its SHA."""
+        where = {"head_sha": head_sha, "upstream": self.upstream.key}
         found: dict[tuple[str, str], list[Row]] = {}
         for row in await self.tx.all(_OWN_REPORTS, **where):
             if row["downstream"] in self.seen.reporting:
                 found.setdefault((row["downstream"], row["event"]), []).append(row)
-        backends = [self._on_its_own(delivery, rows) for rows in found.values()]
+        backends = [self._on_its_own(head_sha, rows) for rows in found.values()]
         return await self._with_tests(sorted(backends, key=worst_first))
 
     async def checks(self, head_sha: str, gate: GateView | None) -> tuple[CheckView, ...]:
@@ -146,14 +145,14 @@ class CommitReader:
             dispatch=dispatch,
         )
 
-    def _on_its_own(self, delivery: str, rows: list[Row]) -> CommitBackend:
+    def _on_its_own(self, head_sha: str, rows: list[Row]) -> CommitBackend:
         found = [job_view(row, self.seen) for row in rows]
         return _concerned(
             self.seen.reporting[rows[0]["downstream"]],
             found,
             level=Level(max(row["level"] for row in rows)),
             state=state_of_jobs(found),
-            delivery=delivery,
+            delivery=head_sha,
             event=rows[0]["event"],
             dispatch=None,
         )

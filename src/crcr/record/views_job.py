@@ -6,8 +6,9 @@ from crcr.decide.ingested import BELIEVED
 from crcr.decide.model import RepoName
 from crcr.decide.numbers import Tally
 from crcr.decide.views_backend import Column, JobDetail, JobFigures, JobKey
-from crcr.decide.window import Kind, Window
+from crcr.decide.window import Kind, Window, kind_of
 from crcr.errors import NotFound
+from crcr.record.commits import read_place
 from crcr.record.database import Row, Tx
 from crcr.record.schema import jobs
 from crcr.record.statement import Statement
@@ -102,7 +103,12 @@ async def job_detail(tx: Tx, upstream: RepoName, downstream: RepoName, key: JobK
         sent_at=from_us_or_none(around["sent_at"]) if around else None,
         superseded=bool(around and around["superseded_at"] is not None),
         test=bool(around and around["test"]),
+        place=await read_place(tx, upstream, asked["head_sha"]) if _is_own(asked) else None,
     )
+
+
+def _is_own(row: Row) -> bool:
+    return kind_of(row["event"]) is Kind.NIGHTLY
 
 
 async def jobs_by_name(

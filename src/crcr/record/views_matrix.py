@@ -5,6 +5,7 @@ a filter that matches nothing costs no more than a page. Superseded runs and ear
 cells; superseded commits are left out of the rows unless they are asked for.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from crcr.decide.views import JobView
 from crcr.decide.views_backend import BackendQuery, Column, Matrix, MatrixRow
 from crcr.decide.window import Kind
 from crcr.errors import BadRequest
+from crcr.record.commits import read_place
 from crcr.record.database import Row
 from crcr.record.schema import jobs
 from crcr.record.statement import Statement
@@ -176,6 +178,8 @@ class MatrixReader:
                 runs.setdefault((row["workflow"], row["run_id"]), []).append(job_view(row, self.reader.seen))
         found = [(_nightly_facts(cells), cells) for cells in runs.values() if self._keeps(cells)]
         found.sort(key=lambda each: each[0]["at"], reverse=True)
+        for facts, _ in found[:_MOST_NIGHTS]:
+            facts["place"] = await read_place(self.reader.tx, self.query.upstream, facts["head_sha"])
         return found
 
     def _keeps(self, cells: list[JobView]) -> bool:
@@ -247,17 +251,23 @@ def _facts(row: Row, seen: Seen) -> dict[str, Any]:
 
 def _nightly_facts(cells: list[JobView]) -> dict[str, Any]:
     first = min(cells, key=lambda cell: cell.started_at)
+    said = Counter(cell.head_sha for cell in cells if cell.head_sha)
+    sha = said.most_common(1)[0][0] if said else None
     return {
         "event": first.event,
-        "head_sha": first.head_sha,
-        "delivery": first.delivery,
+        "head_sha": sha,
+        "delivery": sha or "",
         "at": first.started_at,
         "key": f"{first.workflow}/{first.run_id}",
     }
 
 
 def _row(facts: dict[str, Any], cells: list[JobView], columns: tuple[Column, ...]) -> MatrixRow:
-    by_column = {_key(job): job for job in sorted(cells, key=lambda job: job.started_at)}
+    own = (
+        "place" in facts
+    )  # such a run may name two commits: of two results in one cell a failed one is shown
+    cells = sorted(cells, key=lambda job: (own and job.counted is Counted.FAILURE, job.started_at))
+    by_column = {_key(job): job for job in cells}
     dispatch = facts.get("dispatch")
     return MatrixRow(
         key=facts.get("key") or facts["delivery"],
@@ -273,6 +283,7 @@ def _row(facts: dict[str, Any], cells: list[JobView], columns: tuple[Column, ...
         superseded=dispatch is not None and dispatch.superseded_at is not None,
         test=dispatch is not None and dispatch.test,
         dispatch=dispatch,
+        place=facts.get("place"),
         cells=tuple([by_column.get((each.workflow, each.workflow_name, each.job_name)) for each in columns]),
     )
 

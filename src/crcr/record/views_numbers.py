@@ -22,6 +22,7 @@ from crcr.record.views_figures import read_last
 from crcr.record.views_job import job_detail, jobs_by_name
 from crcr.record.views_listed import allowlist_state
 from crcr.record.views_matrix import MatrixReader, read_failures
+from crcr.record.views_refusals import refusals_of
 from crcr.record.views_relay import newest_change, relay_health
 
 _OWN = (Kind.PULLS, Kind.PUSH, Kind.NIGHTLY)
@@ -63,6 +64,7 @@ async def backend_page(reader: BackendReader, query: BackendQuery, *, ingests: b
         failures=await read_failures(reader, matrix.rows),
         levels=await level_history(tx, upstream, entry.name) if public else (),
         detail=await _detail(reader, query),
+        refusals=await refusals_of(tx, upstream, entry.name, reader.seen, reader.now),
     )
 
 

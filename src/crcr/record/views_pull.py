@@ -15,7 +15,6 @@ from crcr.decide.model import DeliveryState, DispatchState, Pull, RepoName
 from crcr.decide.timeline import Known, timeline
 from crcr.decide.views_commit import (
     Arrival,
-    CommitBackend,
     CommitView,
     GateShown,
     GroupView,
@@ -24,6 +23,7 @@ from crcr.decide.views_commit import (
     StateCount,
 )
 from crcr.errors import NotFound
+from crcr.record.commits import read_place
 from crcr.record.database import Row, Tx
 from crcr.record.group_rows import load_group
 from crcr.record.pull_rows import load_pull
@@ -116,7 +116,7 @@ async def commit_view(reader: CommitReader, head_sha: str, delivery: str | None)
     heads = await tx.all(_HEADS, head_sha=head_sha, upstream=upstream.key)
     named = [delivery, group["delivery"] if group else None]
     arrived = await _arrived(reader, head_sha, [row["number"] for row in heads], named)
-    on_their_own = await _on_their_own(reader, head_sha, delivery, arrived)
+    on_their_own = await reader.reporting_on_their_own(head_sha)
     if not arrived and not on_their_own:
         raise NotFound(
             f"no delivery of {upstream} about the commit {head_sha[:64]} is known by its SHA",
@@ -144,6 +144,7 @@ async def commit_view(reader: CommitReader, head_sha: str, delivery: str | None)
         cursor=await newest_change(tx),
         event=arrived[0]["event"] if arrived else on_their_own[0].event,
         ref=arrived[0]["ref"] if arrived else None,
+        place=await read_place(tx, upstream, head_sha) if on_their_own else None,
         numbers=tuple(sorted(numbers)),
         group=shown,
         gate=gate,
@@ -153,16 +154,6 @@ async def commit_view(reader: CommitReader, head_sha: str, delivery: str | None)
         timeline=moments,
         timeline_left_out=left_out + max(0, len(arrived) - _MOST_ARRIVALS),
     )
-
-
-async def _on_their_own(
-    reader: CommitReader, head_sha: str, delivery: str | None, arrived: list[Row]
-) -> tuple[CommitBackend, ...]:
-    """Who reported about the commit without a dispatch; such reports go by its SHA, or by a name of their own."""
-    names = dict.fromkeys((head_sha, delivery or head_sha))
-    dispatched = {row["guid"] for row in arrived}
-    found = [await reader.reporting_on_their_own(head_sha, name) for name in names if name not in dispatched]
-    return tuple(backend for each in found for backend in each)
 
 
 async def _arrived(

@@ -10,7 +10,8 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, SecretStr
 
-from crcr.settings import readers, sources
+from crcr.decide.registration import Registration
+from crcr.settings import readers, registrations, sources
 from crcr.settings.sources import IssuerSetting, Sqlite, TokenSetting
 from crcr.settings.table import FROZEN, Setting, rows
 from crcr.settings.upstreams import UpstreamSetting
@@ -103,6 +104,17 @@ class Settings(BaseModel):
             sources.issuers,
             'token issuers added or replaced, as JSON `[{"issuer":…,"kind":"github","jwks_url":…}]`, or '
             "as `[[oidc.issuer]]` tables; the public ones are known",
+        ),
+    ] = ()
+    oidc_registrations: Annotated[
+        tuple[Registration, ...],
+        Setting(
+            "OIDC_REGISTRATIONS",
+            "oidc.registration",
+            registrations.registrations,
+            "which pipelines of Buildkite, GitLab, CircleCI or a generic issuer speak for which repository, as JSON "
+            '`[{"issuer":…,"repository":…,"pipeline_id":…,"organization_id":…,"branches":["main"]}]`, or as '
+            "`[[oidc.registration]]` tables; docs/operations.md says what each kind needs",
         ),
     ] = ()
     rate_limit_per_min: Annotated[
@@ -198,6 +210,17 @@ class Settings(BaseModel):
             secret=True,
         ),
     ] = ()
+    sandbox: Annotated[
+        Literal["off", "on"],
+        Setting(
+            "SANDBOX",
+            "sandbox",
+            readers.one_of("off", "on"),
+            "`on`: repositories that are on no allowlist may try their reports at `/crcr/sandbox`, in a space of its own "
+            "that decides nothing (20 reports an hour for each, kept for 48 hours)",
+            default="off",
+        ),
+    ]
     hud_proxy_header: Annotated[
         str,
         Setting(

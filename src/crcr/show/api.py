@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from crcr.decide.model import RepoName
 from crcr.ports import Clock
-from crcr.show import api_commits, api_csv, api_lists, api_numbers
+from crcr.show import api_commits, api_csv, api_joining, api_lists, api_numbers, api_setup
 from crcr.show.api_asked import DESK, Desk, readable
 from crcr.show.api_models import ErrorBody
 from crcr.show.port import Views
@@ -65,12 +65,15 @@ def _made_once() -> tuple[ReadRoute, ...]:
         dependencies=[Depends(readable)],
     )
     api_csv.add(csv)
+    api_joining.add_csv(csv)
     json = APIRouter(
         **shared, responses={**_ERRORS, **_UNCHANGED}, dependencies=[Depends(readable), Depends(_headers)]
     )
     api_numbers.add(json)
     api_lists.add(json)
     api_commits.add(json)
+    api_setup.add(json)
+    api_joining.add(json)
     # CSV first: `name.csv` would else be taken for a thing of that name.
     return tuple(each for each in (*csv.routes, *json.routes) if isinstance(each, ReadRoute))
 

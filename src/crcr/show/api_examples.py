@@ -173,6 +173,7 @@ BACKEND: Json = {
             "superseded": True,
             "test": False,
             "dispatch": _DISPATCH,
+            "place": {"standing": "base", "branch": "main"},
             "cells": [_JOB],
         }
     ],

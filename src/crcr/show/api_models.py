@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, computed_field
 
+from crcr.decide.base_history import CommitStanding
 from crcr.decide.commit import Verification
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level
 from crcr.decide.numbers import Counted, Ended
@@ -250,6 +251,13 @@ class Job(Model):
 class FailedJob(Job):
     failed_tests: list[FailedTest]
     failed_tests_more: int = Field(description="Failed tests beyond the ones listed.")
+
+
+class CommitPlace(Model):
+    """Where a commit stands in the upstream; `branch` is the first of its branches that has it."""
+
+    standing: CommitStanding
+    branch: str | None
 
 
 class Dispatch(Model):

@@ -12,6 +12,7 @@ from crcr.show import api_examples as examples
 from crcr.show import cursors
 from crcr.show.api_models import (
     Backend,
+    CommitPlace,
     Dispatch,
     FailedJob,
     Job,
@@ -50,6 +51,7 @@ class Row(Model):
     superseded: bool
     test: bool
     dispatch: Dispatch | None = Field(description="Null for what nobody dispatched.")
+    place: CommitPlace | None = Field(description="Of a nightly run: where its commit stands.")
     cells: list[Job | None]
 
 
@@ -129,6 +131,7 @@ class JobDetail(Model):
     sent_at: datetime | None
     superseded: bool
     test: bool
+    place: CommitPlace | None = Field(description="Of a nightly run: where its commit stands.")
 
 
 class BackendMetrics(Model):

@@ -18,7 +18,7 @@ from crcr.decide.views_commit import (
     PullView,
     WaiverState,
 )
-from crcr.show.api_models import Dispatch, FailedJob, LevelName, Model, Name, Next
+from crcr.show.api_models import CommitPlace, Dispatch, FailedJob, LevelName, Model, Name, Next
 
 
 class GatePart(Model):
@@ -224,6 +224,9 @@ class Commit(Model):
     cursor: int
     event: str
     ref: str | None
+    place: CommitPlace | None = Field(
+        description="Where it stands in the upstream, once somebody has tested it on their own."
+    )
     numbers: list[int]
     group: MergeGroup | None
     gate: Gate | None

@@ -139,6 +139,11 @@ _ROW = (
     *("superseded", "test"),
 )
 _row: Callable[[MatrixRow], Row] = attrgetter(*_ROW)
+_PLACE = ("commit_standing", "commit_branch")
+
+
+def _place(row: MatrixRow) -> Row:
+    return (row.place.standing, row.place.branch) if row.place else (None, None)
 
 
 def _dispatched(dispatch: DispatchView | None) -> Row:
@@ -147,13 +152,13 @@ def _dispatched(dispatch: DispatchView | None) -> Row:
 
 def _matrix(row: MatrixRow) -> Iterator[Row]:
     """A line for each job; an event without any has one line too."""
-    head = (*_row(row), *_dispatched(row.dispatch))
+    head = (*_row(row), *_place(row), *_dispatched(row.dispatch))
     jobs: Sequence[JobView | None] = [each for each in row.cells if each] or [None]
     for job in jobs:
         yield *head, *_cell(job)
 
 
-MATRIX = Table((*_ROW, *_DISPATCHED, *_CELL), _matrix)
+MATRIX = Table((*_ROW, *_PLACE, *_DISPATCHED, *_CELL), _matrix)
 
 
 def _job_figures(job: JobFigures) -> Iterator[Row]:

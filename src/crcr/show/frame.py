@@ -32,6 +32,16 @@ SPANS = (Span.DAY, Span.WEEK, Span.FORTNIGHT, Span.MONTH)
 Build = Callable[[Request, Here], Awaitable[Response]]
 
 
+class NotListed(NotFound):
+    """A repository that is not on the allowlist, or not to be seen: the page leads to how one joins."""
+
+    def __init__(self, repository: RepoName, upstream: RepoName) -> None:
+        super().__init__(
+            f"{repository} is not a backend of this upstream: it is not on the allowlist of {upstream}."
+        )
+        self.repository = repository
+
+
 class Frame:
     def __init__(
         self,
@@ -41,11 +51,13 @@ class Frame:
         clock: Clock,
         github_url: str = "https://github.com",
         public_url: str = "http://127.0.0.1:8000",
+        sandbox: bool = False,
     ) -> None:
         self.renderer = Renderer()
         self.clock = clock
         self.site = public_url.rstrip("/")
         """Where readers reach us; a request only says what its sender calls us."""
+        self._sandbox = sandbox
         self._views = views
         self._upstreams = upstreams
         self._github_url = github_url.rstrip("/")
@@ -89,15 +101,19 @@ class Frame:
         **context: Any,
     ) -> Response:
         """`cursor` makes the page live; `spans` are the ranges to choose from."""
-        shared = {**_around(request, here), "spans": spans, "cursor": cursor, "number": None}
+        shared = {**self._shared(request, here), "spans": spans, "cursor": cursor}
         return self.renderer.page(template, {**shared, **context})
 
     def problem(self, request: Request, here: Here, problem: CrcrError) -> Response:
         code, title = next(row for kind, row in PROBLEMS.items() if isinstance(problem, kind))
-        shared = {**_around(request, here), "spans": (), "cursor": None, "number": None}
+        shared = {**self._shared(request, here), "spans": (), "cursor": None}
         headers = {"Retry-After": "5"} if code == 503 else {}
-        context = {**shared, "title": title, "problem": problem}
+        unlisted = problem.repository if isinstance(problem, NotListed) else None
+        context = {**shared, "title": title, "problem": problem, "unlisted": unlisted}
         return self.renderer.page("problem.html", context, code=code, headers=headers)
+
+    def _shared(self, request: Request, here: Here) -> Mapping[str, Any]:
+        return {**_around(request, here), "number": None, "sandbox": self._sandbox}
 
 
 def _around(request: Request, here: Here) -> Mapping[str, Any]:

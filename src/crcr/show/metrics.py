@@ -52,7 +52,7 @@ class Metrics:
         self._deliveries.labels(event if event in _EVENTS else "other", outcome).inc()
 
     def callback(self, outcome: str) -> None:
-        """`outcome`: in_progress, completed, repeat, ignored, or a refusal's code."""
+        """`outcome`: in_progress, completed, repeat, ignored, sandbox, or a refusal's code."""
         child = self._by_outcome.get(outcome)
         if child is None:
             child = self._by_outcome[outcome] = self._callbacks.labels(outcome)

@@ -20,6 +20,11 @@ NOTICES: Mapping[str, tuple[str, str, str]] = {
     "rebound": ("The repository's new id is accepted.",) * 3,
     "paused": ("Dispatching is paused; events are taken and wait.",) * 3,
     "unpaused": ("Dispatching goes on.",) * 3,
+    "checking": (
+        "GitHub was asked a moment ago; its answer stands here.",
+        "GitHub is being asked.",
+        "GitHub is being asked.",
+    ),
     "signed_in": ("You are signed in.",) * 3,
 }
 """For each word the sentence for none, for one, and for several."""

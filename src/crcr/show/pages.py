@@ -6,14 +6,23 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from crcr.show import badge, pages_backend, pages_commit, pages_log, pages_numbers
+from crcr.show import (
+    badge,
+    pages_backend,
+    pages_commit,
+    pages_log,
+    pages_numbers,
+    pages_onboarding,
+    pages_sandbox,
+)
 from crcr.show.docs_page import docs_endpoint
 from crcr.show.frame import Frame
 from crcr.show.live_delay import LiveDelay
+from crcr.show.pages_onboarding import Welcome
 from crcr.show.statics import shared_statics
 
 
-def routes(frame: Frame, delay: LiveDelay | None = None) -> list[BaseRoute]:
+def routes(frame: Frame, delay: LiveDelay | None = None, welcome: Welcome | None = None) -> list[BaseRoute]:
     """All HTML routes, static files and `/api/docs` included. Literal addresses stand before `{org}/{repo}`."""
     return [
         Route("/", _home),
@@ -21,6 +30,8 @@ def routes(frame: Frame, delay: LiveDelay | None = None) -> list[BaseRoute]:
         *pages_numbers.routes(frame, delay),
         *pages_commit.routes(frame),
         *pages_log.routes(frame),
+        *pages_onboarding.routes(frame, welcome),
+        *pages_sandbox.routes(frame),
         *pages_backend.routes(frame),
         Route("/crcr/{rest:path}/", _without_slash),
         *badge.routes(frame),

@@ -12,12 +12,13 @@ from crcr.decide.numbers import Counted
 from crcr.decide.views_backend import BackendPage, BackendQuery, JobFigures
 from crcr.errors import NotFound
 from crcr.show import cursors
-from crcr.show.frame import SPANS, Frame
+from crcr.show.frame import SPANS, Frame, NotListed
 from crcr.show.here import Here
 from crcr.show.job_links import key_of
 from crcr.show.links import Links, formats
 from crcr.show.matrix import draw_cells, lay_out
 from crcr.show.panels import asked_token, asks_for_panel_alone, backend_panel, panel_of
+from crcr.show.refusal_words import meaning
 from crcr.show.trends import backend_charts
 
 _FILTERS = ("jobs", "author", "result", "q")
@@ -56,7 +57,10 @@ class BackendPages:
             panel = await backend_panel(self._frame, request, links, name)
             return self._frame.page(request, "job_panel.html", here, panel=panel)
         query = asked_query(here, name, request.query_params)
-        page = await self._frame.views(request).backend(query, self._frame.clock.now())
+        try:
+            page = await self._frame.views(request).backend(query, self._frame.clock.now())
+        except NotFound:
+            raise NotListed(name, here.upstream) from None
         return self._whole(request, links, page)
 
     def _whole(self, request: Request, links: Links, page: BackendPage) -> Response:
@@ -88,6 +92,8 @@ class BackendPages:
                 {_IN_API[name]: value for name, value in chosen.items() if name in _IN_API},
             ),
             site=self._frame.site,
+            meaning=meaning,
+            refused_formats=formats(links.here, f"backends/{page.summary.name}/refusals"),
         )
 
 

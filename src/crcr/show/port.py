@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Protocol
 
 from crcr.decide.model import RepoName
+from crcr.decide.setup import SetupFacts
 from crcr.decide.views import (
     AllowlistView,
     Changes,
@@ -28,6 +29,7 @@ from crcr.decide.views_backend import (
     MetricsView,
 )
 from crcr.decide.views_commit import CommitView, PullView, WaiverPage
+from crcr.decide.views_joining import RefusalList, SandboxPage, SandboxQuery
 from crcr.decide.views_log import (
     AuditPage,
     AuditQuery,
@@ -52,6 +54,12 @@ class Views(Protocol):
     async def backend(self, query: BackendQuery, now: datetime) -> BackendPage: ...
 
     async def job(self, upstream: RepoName, downstream: RepoName, key: JobKey) -> JobDetail: ...
+
+    async def refusals(self, upstream: RepoName, downstream: RepoName, now: datetime) -> RefusalList: ...
+
+    async def sandbox(self, query: SandboxQuery, now: datetime) -> SandboxPage:
+        """What was tried out, of all upstreams alike; `NotFound` where the sandbox is off."""
+        ...
 
     async def metrics(
         self, upstream: RepoName, span: Span, now: datetime, *, kind: Kind = Kind.PULLS
@@ -90,6 +98,10 @@ class Views(Protocol):
     async def search(self, upstream: RepoName, text: str, now: datetime) -> SearchView: ...
 
     async def allowlist(self, upstream: RepoName) -> AllowlistView: ...
+
+    async def setup(self, upstream: RepoName, repo: RepoName, now: datetime) -> SetupFacts:
+        """What is known of a downstream's set-up; who is not to be seen looks like who is not listed."""
+        ...
 
 
 class ChangeLog(Protocol):

@@ -75,6 +75,7 @@ def _environment() -> Environment:
         spans=_spans,
         anchor=_anchor,
         is_sha=is_sha,
+        verbatim=_verbatim,
     )
     environment.globals.update(
         static=shared_statics().address,
@@ -92,6 +93,7 @@ def _environment() -> Environment:
         pull_statuses=status.PULLS,
         waiver_statuses=status.WAIVERS,
         doubts=status.DOUBTS,
+        places=status.PLACES,
     )
     return environment
 
@@ -114,6 +116,11 @@ def _spans(text: str) -> Markup:
         Markup("<code>{}</code>").format(part) if place % 2 else escape(part)
         for place, part in enumerate(parts)
     )
+
+
+def _verbatim(text: str) -> Markup:
+    """All of a text to take along, however long; what was put into it has been checked."""
+    return escape(visible(text, len(text)))
 
 
 def _anchor(*facts: object) -> str:

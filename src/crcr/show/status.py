@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from crcr.decide.base_history import CommitStanding
 from crcr.decide.commit import Verification
 from crcr.decide.gate import Standing
 from crcr.decide.model import Conclusion, DeliveryState, DispatchState, EffectState, JobState, Level
@@ -144,6 +145,23 @@ DOUBTS = {
     Verification.NOT_VERIFIABLE: "GitHub shows no such job",
     Verification.SELF_REPORTED: "nobody but its owner can ask this CI",
 }
+
+PLACES = {
+    CommitStanding.UNCHECKED: (
+        "being checked",
+        "GitHub was not asked yet, or has not said, whether this commit belongs to the upstream",
+    ),
+    CommitStanding.BASE: ("in the upstream's history", "A branch of the upstream has this commit"),
+    CommitStanding.ELSEWHERE: (
+        "not in the upstream's history",
+        "Neither the default branch nor nightly nor a release branch has this commit: it may be a fork's",
+    ),
+    CommitStanding.UNKNOWN: (
+        "commit unknown",
+        "The report named no commit, or one that GitHub does not know; it counts in the backend's own numbers only",
+    ),
+}
+"""Where the commit of a nightly run stands: in a few words, and what that means."""
 
 PROBE_OK = Status("O", "ok", "ok")
 PROBE_OFF = Status("X", "not as expected", "bad")

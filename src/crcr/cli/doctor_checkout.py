@@ -1,0 +1,126 @@
+"""A checkout of the downstream, looked at with git: is what stands here also where GitHub reads it?
+
+Reads files and asks git; changes nothing, and asks nobody else.
+"""
+
+import re
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from crcr.decide.model import RepoName, is_repo_name
+from crcr.deliver.workflow_yaml import workflow_facts
+from crcr.join.finding import Finding, ok, unknown, warning
+from crcr.join.reporter import bridge_text, reporter_text
+
+_VENDORED = {".crcr/report.py": reporter_text, ".crcr/bridge.py": bridge_text}
+_WORKFLOWS = Path(".github/workflows")
+_MOST_BYTES = 256 * 1024
+_REMOTE = re.compile(r"[/:](?P<name>[^/:]+/[^/:]+?)(?:\.git)?/?$")
+_GIT_TIMEOUT_S = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Checkout:
+    root: Path
+    repository: RepoName | None
+    """As the remote `origin` names it."""
+
+    @property
+    def branch(self) -> str | None:
+        """Origin's default branch, as far as this checkout knows it."""
+        head = _git(self.root, "symbolic-ref", "--quiet", "--short", "refs/remotes/origin/HEAD")
+        if head:
+            return head
+        guesses = ("origin/main", "origin/master")
+        return next(
+            (each for each in guesses if _git(self.root, "rev-parse", "--verify", "--quiet", each)), None
+        )
+
+
+def checkout_here(folder: Path) -> Checkout | None:
+    root = _git(folder, "rev-parse", "--show-toplevel")
+    if not root:
+        return None
+    found = _REMOTE.search(_git(folder, "remote", "get-url", "origin") or "")
+    name = found["name"] if found else ""
+    return Checkout(Path(root), RepoName(name) if is_repo_name(name) else None)
+
+
+def checkout_findings(checkout: Checkout, repository: RepoName) -> tuple[Finding, ...]:
+    """Nothing for a checkout of something else."""
+    if checkout.repository != repository:
+        return ()
+    return tuple(_findings(checkout))
+
+
+def _findings(checkout: Checkout) -> Iterator[Finding]:
+    branch = checkout.branch
+    listening = [path for path in _workflow_files(checkout.root) if _listens(checkout.root / path)]
+    if not listening:
+        yield warning("files", "No workflow here listens to repository_dispatch.", "`crcr init` writes one")
+    for path in listening:
+        yield _published(checkout, path, branch)
+    for name, text in _VENDORED.items():
+        if (checkout.root / name).is_file():
+            yield _vendored(checkout, name, text(), branch)
+
+
+def _workflow_files(root: Path) -> list[str]:
+    folder = root / _WORKFLOWS
+    found = (
+        (each for ending in ("*.yml", "*.yaml") for each in folder.glob(ending)) if folder.is_dir() else ()
+    )
+    return sorted(str(each.relative_to(root)) for each in found if each.is_file())
+
+
+def _listens(file: Path) -> bool:
+    if file.stat().st_size > _MOST_BYTES:
+        return False
+    return workflow_facts(file.name, "", file.read_text("utf-8", "replace")).listens
+
+
+def _published(checkout: Checkout, path: str, branch: str | None) -> Finding:
+    """Whether the file on origin's default branch is the one here, as far as was fetched."""
+    if branch is None:
+        return unknown(
+            "files", f"{path} is here; which branch is origin's default is not known.", "`git fetch origin`"
+        )
+    there = _git(checkout.root, "rev-parse", "--verify", "--quiet", f"{branch}:{path}")
+    here = _git(checkout.root, "hash-object", "--", path)
+    if not there:
+        hint = "commit it, push it and have it merged: GitHub runs dispatches only from the default branch"
+        return warning("files", f"{path} is here and not on {branch} (as last fetched).", hint)
+    if here != there:
+        hint = "commit, push and merge, or `git fetch` if that was done"
+        return warning("files", f"{path} here differs from the one on {branch} (as last fetched).", hint)
+    return ok("files", f"{path} is the same here and on {branch}.")
+
+
+def _vendored(checkout: Checkout, name: str, ours: str, branch: str | None) -> Finding:
+    """A script of ours that `crcr init` has put there."""
+    if (checkout.root / name).read_text("utf-8", "replace") != ours:
+        return warning(
+            "reporter",
+            f"{name} is not the one of this release.",
+            "`crcr init` brings it up to date and shows what changes",
+        )
+    if branch and not _git(checkout.root, "rev-parse", "--verify", "--quiet", f"{branch}:{name}"):
+        return warning("reporter", f"{name} is here and not on {branch} (as last fetched).", "commit it too")
+    return ok("reporter", f"{name} is up to date.")
+
+
+def _git(folder: Path, *words: str) -> str | None:
+    """What git says, or None; a machine without git has no checkouts."""
+    try:
+        done = subprocess.run(  # noqa: S603  fixed words, no shell
+            ("git", "-C", str(folder), *words),  # noqa: S607  found as the person at the terminal finds it
+            capture_output=True,
+            text=True,
+            timeout=_GIT_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None if done.returncode == 0 else None

@@ -1,0 +1,64 @@
+"""Whose tokens the relay takes: each issuer that is in use, whether its keys can be read, and each registration."""
+
+import asyncio
+from collections.abc import Iterator
+
+from crcr.decide.allowlist import Allowlist
+from crcr.decide.identity import IssuerKind
+from crcr.decide.registration import Registration
+from crcr.errors import KeysUnavailable
+from crcr.join.finding import Finding, ok, problem, warning
+from crcr.receive.issuers import Issuer
+from crcr.receive.jwks import Fetch, parse_discovery, parse_jwks
+from crcr.settings import Settings
+from crcr.wiring import issuers_of
+
+_DISCOVERY = "/.well-known/openid-configuration"
+
+
+async def issuer_findings(settings: Settings, fetch: Fetch) -> tuple[Finding, ...]:
+    """Those that the settings name, and GitHub's; the public ones that nobody is registered with are not asked."""
+    named = {each.issuer for each in settings.oidc_issuers}
+    named |= {each.issuer for each in settings.oidc_registrations}
+    table = issuers_of(settings).values()
+    used = [each for each in table if each.issuer in named or each.kind is IssuerKind.GITHUB]
+    found = await asyncio.gather(*(_issuer(each, fetch) for each in used))
+    if any(each.kind is IssuerKind.GITHUB for each in used):
+        return tuple(found)
+    hint = "with a GitHub Enterprise Server, name its issuer in CRCR_OIDC_ISSUERS"
+    return (warning("issuer", "No issuer of GitHub Actions is known: its tokens are refused.", hint), *found)
+
+
+async def _issuer(issuer: Issuer, fetch: Fetch) -> Finding:
+    try:
+        url = issuer.jwks_url or parse_discovery(await fetch(issuer.issuer.rstrip("/") + _DISCOVERY), issuer)
+        keys = parse_jwks(await fetch(url), issuer.algorithms)
+    except KeysUnavailable as fault:
+        hint = "reports from there are answered with 503 until its keys can be read: check address and proxy"
+        return problem("issuer", f"{issuer.issuer} ({issuer.kind.value}): {fault.detail}.", hint)
+    return ok(
+        "issuer",
+        f"{issuer.issuer} ({issuer.kind.value}): {len(keys)} key{'s' if len(keys) != 1 else ''} can be read.",
+    )
+
+
+def registration_findings(
+    registrations: tuple[Registration, ...], lists: tuple[Allowlist, ...]
+) -> Iterator[Finding]:
+    for each in registrations:
+        ids = ", ".join(f"{name} {value}" for name, value in each.ids.items())
+        what = f"{each.repository}: {each.kind.value} ({ids})"
+        if not any(listed.find(each.repository) for listed in lists):
+            yield warning(
+                "registration",
+                f"{what} is on no allowlist: its reports are refused.",
+                "correct the name, or remove it",
+            )
+        elif each.by_slugs:
+            yield warning(
+                "registration",
+                f"{what} goes by names, which others can take over.",
+                "register the ids instead",
+            )
+        else:
+            yield ok("registration", f"{what} speaks for it.")

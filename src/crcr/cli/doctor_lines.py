@@ -1,0 +1,115 @@
+"""How the doctor tells what it found: a list with marks for people, JSON for scripts, and the exit code."""
+
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import typer
+from rich.text import Text
+
+from crcr.cli.printing import console, plain, print_json
+from crcr.join.finding import Finding, State
+
+_MARKS = {
+    State.OK: ("✓", "ok", "green"),
+    State.WARNING: ("!", "!", "yellow"),
+    State.PROBLEM: ("✗", "X", "bold red"),
+    State.UNKNOWN: ("?", "?", "cyan"),
+}
+_WORDS = {State.PROBLEM: "problem", State.WARNING: "warning", State.UNKNOWN: "not known"}
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Findings of one kind under a heading."""
+
+    title: str
+    findings: tuple[Finding, ...]
+
+
+def tell(sections: Iterable[Section], *, as_json: bool, **more: str) -> None:
+    """Print what was found, part by part as it is found out, and end with the exit code that it calls for."""
+    if as_json:
+        _tell_program(tuple(sections), more)
+        return
+    found: list[Finding] = []
+    for section in sections:
+        if section.findings:
+            _show(section)
+            found += section.findings
+    out = console()
+    out.print()
+    out.print(summary(found))
+    _leave(found)
+
+
+def _tell_program(sections: tuple[Section, ...], more: dict[str, str]) -> None:
+    found = [each for section in sections for each in section.findings]
+    told = [
+        {
+            "section": section.title,
+            "name": each.name,
+            "state": each.state.value,
+            "text": each.text,
+            "hint": each.hint,
+        }
+        for section in sections
+        for each in section.findings
+    ]
+    print_json({"ok": not _has_problem(found), **more, "findings": told})
+    _leave(found)
+
+
+def _leave(found: Iterable[Finding]) -> None:
+    if _has_problem(found):
+        raise typer.Exit(1)
+
+
+def _has_problem(found: Iterable[Finding]) -> bool:
+    return any(each.state is State.PROBLEM for each in found)
+
+
+def _show(section: Section) -> None:
+    out = console()
+    out.print()
+    out.print(Text(section.title, "bold"))
+    for each in section.findings:
+        out.print(line(each), soft_wrap=True)
+        if each.hint:
+            out.print(Text(f"    {arrow()} ", "cyan") + Text(plain(each.hint)), soft_wrap=True)
+
+
+def line(finding: Finding) -> Text:
+    fancy, bare, style = _MARKS[finding.state]
+    mark = fancy if _takes(fancy) else bare
+    return (
+        Text(f"  {mark} ", style)
+        + Text(f"{finding.name.replace('_', ' ')}: ", "bold")
+        + Text(plain(finding.text))
+    )
+
+
+def arrow() -> str:
+    return "→" if _takes("→") else "->"
+
+
+def _takes(character: str) -> bool:
+    try:
+        character.encode(sys.stdout.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def summary(found: list[Finding]) -> Text:
+    counts = {state: sum(each.state is state for each in found) for state in State}
+    parts = [
+        f"{counts[state]} {word}{'s' if counts[state] > 1 and state is not State.UNKNOWN else ''}"
+        for state, word in _WORDS.items()
+        if counts[state]
+    ]
+    good = f"{counts[State.OK]} of {len(found)} in order"
+    if not parts:
+        return Text("All is well: ", "bold green") + Text(good)
+    style = "bold red" if counts[State.PROBLEM] else "yellow" if counts[State.WARNING] else "cyan"
+    return Text(", ".join(parts), style) + Text(f"; {good}")

@@ -1,0 +1,166 @@
+"""Allowlists, and everybody on them: what is read now, what is in force, and where the App is installed."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from crcr.cli.printing import ProgressLine
+from crcr.decide.allowlist import Allowlist, Checked, Entry, Problem
+from crcr.decide.app_needs import ALWAYS, TO_SPEAK, lacking
+from crcr.decide.inspection import InstallationFacts
+from crcr.decide.model import Level, RepoName
+from crcr.decide.views import AllowlistState
+from crcr.errors import OutsideFault
+from crcr.github.client import GitHubClient
+from crcr.join.finding import Finding, ago, ok, problem, unknown, warning
+from crcr.receive.allowlist_yaml import read_allowlist
+from crcr.settings import UpstreamSetting
+from crcr.wiring import source_of
+
+_AT_ONCE = 8
+_MOST_TOLD = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """An upstream's allowlist as its source has it now; `checked` is None where it could not be read."""
+
+    upstream: UpstreamSetting
+    source: str
+    checked: Checked | None
+    failure: str | None = None
+
+    @property
+    def allowlist(self) -> Allowlist:
+        return (self.checked.allowlist if self.checked else None) or Allowlist(())
+
+
+async def read_list(upstream: UpstreamSetting, github: GitHubClient) -> Read:
+    try:
+        reading = await source_of(upstream, github).read(None)
+    except OutsideFault as fault:
+        return Read(upstream, "GitHub", None, fault.detail)
+    if reading is None:
+        return Read(upstream, "GitHub", None, "nothing was read")
+    if reading.failure is not None:
+        return Read(upstream, reading.source, None, reading.failure.message)
+    return Read(upstream, reading.source, read_allowlist(reading.text))
+
+
+def list_findings(read: Read, state: AllowlistState | None, now: datetime) -> Iterator[Finding]:
+    name = read.upstream.name
+    if read.checked is None:
+        yield problem(
+            "allowlist",
+            f"{name}: {read.source} cannot be read: {read.failure}",
+            "check CRCR_ALLOWLIST, and that the App is installed there",
+        )
+    elif read.checked.allowlist is None:
+        first = next(each for each in read.checked.problems if each.severity == "error")
+        yield problem(
+            "allowlist",
+            f"{name}: {read.source} has errors, {_at(first)}",
+            "`crcr allowlist check` shows all of them",
+        )
+    else:
+        entries = len(read.allowlist.entries)
+        yield ok(
+            "allowlist",
+            f"{name}: {read.source} reads well, {entries} downstream{'s' if entries != 1 else ''}.",
+        )
+        for each in read.checked.problems[:5]:
+            yield warning(
+                "allowlist", f"{name}: {_at(each)}", each.hint or "`crcr allowlist check` explains it"
+            )
+    if state is not None:
+        yield _in_force(name, state, now)
+
+
+def _at(found: Problem) -> str:
+    return f"line {found.line}: {found.message}" if found.line else found.message
+
+
+def _in_force(name: RepoName, state: AllowlistState, now: datetime) -> Finding:
+    if state.version is None or state.read_at is None:
+        return problem(
+            "in_force",
+            f"{name}: no version was ever taken: nobody is dispatched to.",
+            "`crcr allowlist refresh`",
+        )
+    since = f"{name}: version {state.version}, taken {ago(state.read_at, now)}, is in force"
+    if state.newest_is_bad:
+        return problem(
+            "in_force", f"{since}; a newer one was not taken.", "mend the file: `crcr allowlist check`"
+        )
+    return ok("in_force", f"{since}.")
+
+
+async def target_findings(
+    reads: tuple[Read, ...], github: GitHubClient, *, shown: bool
+) -> tuple[Finding, ...]:
+    """Every upstream and every downstream, a few at a time."""
+    asked: dict[RepoName, Entry | None] = {read.upstream.name: None for read in reads}
+    asked |= {entry.name: entry for read in reads for entry in read.allowlist.entries}
+    slots, done = asyncio.Semaphore(_AT_ONCE), 0
+    speaks = any(read.allowlist.speaks for read in reads)
+    with ProgressLine(shown=shown) as progress:
+
+        async def ask(repo: RepoName, entry: Entry | None) -> Finding:
+            nonlocal done
+            async with slots:
+                found = await _installation(repo, entry, github, speaks=speaks)
+            done += 1
+            progress.show(f"installations: {done} of {len(asked)}", final=done == len(asked))
+            return found
+
+        found = await asyncio.gather(*(ask(repo, entry) for repo, entry in asked.items()))
+    return _told(found)
+
+
+def _told(found: list[Finding]) -> tuple[Finding, ...]:
+    """The good ones in one line; of the others as many as one can read."""
+    good = [each for each in found if each.state == "ok"]
+    bad = [each for each in found if each not in good]
+    more = len(bad) - _MOST_TOLD
+    total = ok(
+        "installations", f"{len(good)} of {len(found)} repositories have the App with the rights it needs."
+    )
+    left = (warning("installations", f"{more} more are not well.", "mend these first"),) if more > 0 else ()
+    return (total, *bad[:_MOST_TOLD], *left)
+
+
+async def _installation(
+    repo: RepoName, entry: Entry | None, github: GitHubClient, *, speaks: bool
+) -> Finding:
+    try:
+        found = await github.read_installation(repo)
+    except OutsideFault as fault:
+        return unknown("installation", f"{repo}: GitHub could not be asked: {fault.detail}", "try again")
+    what = "upstream" if entry is None else f"downstream, {entry.level.name}"
+    if found is None:
+        return problem(
+            "installation",
+            f"{repo} ({what}): the App is not installed.",
+            "its owners install the App, or it leaves the allowlist",
+        )
+    if found.suspended:
+        return problem(
+            "installation", f"{repo} ({what}): the installation is suspended.", "its owners unsuspend it"
+        )
+    return _rights(repo, what, entry, found, speaks=speaks)
+
+
+def _rights(
+    repo: RepoName, what: str, entry: Entry | None, found: InstallationFacts, *, speaks: bool
+) -> Finding:
+    hint = "its owners accept the App's new permissions: Settings, GitHub Apps, Configure, Review request"
+    if entry is None:
+        missing = lacking(found.permissions, {**ALWAYS, **(TO_SPEAK if speaks else {})})
+    else:
+        wanted = {"contents": "write", **({"actions": "write"} if entry.level >= Level.L3 else {})}
+        missing = lacking(found.permissions, wanted)
+    if not missing:
+        return ok("installation", f"{repo}: installed.")
+    make = problem if entry is None or "contents: write" in missing or entry.level is Level.L4 else warning
+    return make("installation", f"{repo} ({what}): lacks {', '.join(missing)}.", hint)

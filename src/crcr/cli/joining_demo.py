@@ -1,0 +1,40 @@
+"""The call of `crcr demo-join`: to a demo on this machine, with the key that only its owner can read."""
+
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+
+from crcr.cli.demo_key import read_key
+from crcr.errors import BadRequest, NotPossible
+
+_LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+_PATH = "/_sim/repositories"
+
+
+def ask(github: str, name: str, folder: Path, level: str) -> dict[str, Any]:
+    address = urlsplit(github)
+    if address.hostname not in _LOOPBACK or not address.port:
+        raise BadRequest(f"{github} is no demo on this machine", hint="write http://127.0.0.1:8001")
+    key = read_key(address.port)
+    body = {"name": name, "folder": str(folder), "level": level}
+    # Without the environment's proxies: the demo is on this machine.
+    try:
+        with httpx.Client(transport=httpx.HTTPTransport(), timeout=30) as http:
+            answer = http.post(
+                f"{github.rstrip('/')}{_PATH}", json=body, headers={"Authorization": f"Bearer {key}"}
+            )
+    except httpx.TransportError:
+        raise NotPossible(f"nothing answers at {github}", hint="start the demo with `crcr demo`") from None
+    if answer.status_code != 201:
+        raise NotPossible(_reason(answer))
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def _reason(answer: httpx.Response) -> str:
+    try:
+        return str(answer.json()["message"])
+    except (ValueError, LookupError, TypeError):
+        return f"the demo answered with {answer.status_code}"

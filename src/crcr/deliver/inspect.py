@@ -1,0 +1,137 @@
+"""Asking GitHub how a downstream is set up: the App's installation there, the default branch, its workflows.
+
+What GitHub does not tell is noted as not known, and the effect is done all the same: who wants to know asks again.
+A file that is as it was is not read again, so that asking often costs little.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import datetime
+from typing import Protocol
+
+import structlog
+
+from crcr.decide.effects import ClaimedEffect
+from crcr.decide.inspection import (
+    BranchFacts,
+    Inspection,
+    InstallationFacts,
+    ListedFile,
+    WorkflowFacts,
+)
+from crcr.decide.model import RepoName
+from crcr.decide.outside import Target
+from crcr.deliver.workflow_yaml import workflow_facts
+from crcr.errors import OutsideFault, OutsideLimited, OutsideRefused, OutsideUnreachable
+from crcr.ports import Clock, Setup
+
+log = structlog.get_logger(__name__)
+
+MOST_FILES = 30
+MAX_FILE_BYTES = 256 * 1024
+MOST_S = 80.0
+"""Less than the lease of an effect."""
+
+
+class Inspections(Protocol):
+    async def known(self, upstream: RepoName, downstream: RepoName) -> Inspection | None: ...
+    async def note(
+        self, upstream: RepoName, downstream: RepoName, found: Inspection, now: datetime
+    ) -> None: ...
+
+
+class InspectRepository:
+    def __init__(self, inspections: Inspections, setup: Setup, clock: Clock) -> None:
+        self._inspections = inspections
+        self._setup = setup
+        self._clock = clock
+
+    async def __call__(self, effect: ClaimedEffect) -> bool:
+        downstream = RepoName(effect.lane)
+        known = await self._inspections.known(effect.upstream, downstream)
+        try:
+            async with asyncio.timeout(MOST_S):
+                found = await self._inspect(downstream, known)
+        except TimeoutError:
+            found = Inspection(installed=None, trouble="GitHub answers too slowly")
+        if found.trouble:
+            log.info("inspection_incomplete", downstream=str(downstream), trouble=found.trouble)
+        await self._inspections.note(effect.upstream, downstream, found, self._clock.now())
+        return True
+
+    async def _inspect(self, repo: RepoName, known: Inspection | None) -> Inspection:
+        try:
+            installation = await self._setup.read_installation(repo)
+        except OutsideFault as fault:
+            return Inspection(installed=None, trouble=_words(fault))
+        if installation is None:
+            return Inspection(installed=False)
+        found = Inspection(installed=True, installation=installation)
+        if installation.suspended:
+            return found
+        where = Target(repo, None, installation.installation_id)
+        try:
+            branch = await self._setup.read_branch(where)
+        except OutsideFault as fault:
+            return replace(found, trouble=_words(fault))
+        found = replace(found, branch=branch)
+        try:
+            return await self._with_workflows(found, where, branch, _kept(known))
+        except OutsideFault as fault:
+            return replace(found, trouble=_words(fault))
+
+    async def _with_workflows(
+        self, found: Inspection, where: Target, branch: BranchFacts, kept: dict[str, WorkflowFacts]
+    ) -> Inspection:
+        files = await self._setup.workflow_files(where, branch.default_branch)
+        read = [await self._workflow(where, branch, each, kept) for each in files[:MOST_FILES]]
+        states = await self._states(where, found.installation)
+        return replace(
+            found,
+            workflows=tuple(replace(each, state=states.get(each.path)) for each in read),
+            files_left=max(len(files) - MOST_FILES, 0),
+        )
+
+    async def _workflow(
+        self, where: Target, branch: BranchFacts, file: ListedFile, kept: dict[str, WorkflowFacts]
+    ) -> WorkflowFacts:
+        if file.sha in kept:
+            return replace(kept[file.sha], path=file.path)
+        if file.size > MAX_FILE_BYTES:
+            return WorkflowFacts(path=file.path, sha=file.sha, problem="too large to be read")
+        try:
+            text = await self._setup.workflow_text(where, file.path, branch.default_branch)
+        except OutsideRefused as refused:
+            return WorkflowFacts(path=file.path, sha="", problem=_words(refused))
+        return await asyncio.to_thread(workflow_facts, file.path, file.sha, text)
+
+    async def _states(self, where: Target, installation: InstallationFacts | None) -> dict[str, str]:
+        """Nothing where the App may not look: whether a workflow is disabled is then not known."""
+        if installation is None or not installation.grants("actions", "read"):
+            return {}
+        try:
+            return await self._setup.workflow_states(where)
+        except OutsideFault:
+            return {}
+
+
+def _kept(known: Inspection | None) -> dict[str, WorkflowFacts]:
+    files: Iterable[WorkflowFacts] = (known.workflows if known else None) or ()
+    return {each.sha: each for each in files if each.sha}
+
+
+def _words(fault: OutsideFault) -> str:
+    """What it means, for everybody: GitHub's own sentences may name what not all should read."""
+    if isinstance(fault, OutsideLimited):
+        return "GitHub lets us ask no more for the moment"
+    if isinstance(fault, OutsideUnreachable):
+        return "GitHub cannot be reached"
+    if isinstance(fault, OutsideRefused):
+        return {
+            401: "GitHub does not accept the App's key",
+            403: "the App may not read it",
+            404: "GitHub does not show it to the App",
+            422: "the App may not read it",
+        }.get(fault.status, f"GitHub answered {fault.status}")
+    return "GitHub did not answer"

@@ -1,0 +1,148 @@
+"""A workflow file's text to the few facts that findings need. Never raises for what the text holds.
+
+Works on the parser's events and keeps everything as text, as GitHub does: nothing is built but nested lists and
+tables of bounded size, and `on` stays a word. Expressions are not worked out; what cannot be known counts as not there.
+"""
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from crcr.decide.inspection import WorkflowFacts
+
+MAX_NODES = 20_000
+MAX_DEPTH = 30
+MOST_TYPES = 50
+_REPORTER = re.compile(r"(?i)crcr|cross-repo|report\.py")
+_LOADER: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_WRITE_ALL = "write-all"
+
+Tree = str | list["Tree"] | dict[str, "Tree"]
+
+
+class _TooMuch(Exception):
+    """More than any workflow has."""
+
+
+def workflow_facts(path: str, sha: str, text: str) -> WorkflowFacts:
+    try:
+        document = _compose(text)
+    except _TooMuch:
+        return WorkflowFacts(path=path, sha=sha, problem="too large to be read")
+    except (yaml.YAMLError, ValueError, OverflowError):
+        return WorkflowFacts(path=path, sha=sha, problem="it is not YAML")
+    if not isinstance(document, dict) or "on" not in document:
+        return WorkflowFacts(path=path, sha=sha, problem="it is no workflow")
+    jobs = [each for each in _values(document.get("jobs")) if isinstance(each, dict)]
+    return WorkflowFacts(
+        path=path,
+        sha=sha,
+        dispatch_types=_dispatch_types(document["on"]),
+        id_token=_has_id_token(document, jobs),
+        calls_others=any("uses" in job for job in jobs),
+        reports=bool(_REPORTER.search("\n".join(_steps(jobs)))),
+    )
+
+
+def _dispatch_types(on: Tree) -> tuple[str, ...] | None:
+    """`on: repository_dispatch`, a list with it, or a table with it and perhaps its types."""
+    if isinstance(on, str):
+        return () if on == "repository_dispatch" else None
+    if isinstance(on, list):
+        return () if "repository_dispatch" in on else None
+    if "repository_dispatch" not in on:
+        return None
+    asked = on["repository_dispatch"]
+    types = asked.get("types") if isinstance(asked, dict) else None
+    if isinstance(types, str):
+        return (types,) if types else ()
+    return tuple(each for each in types or () if isinstance(each, str))[:MOST_TYPES]
+
+
+def _has_id_token(document: dict[str, Tree], jobs: list[dict[str, Tree]]) -> bool:
+    """A job's own permissions take the place of the workflow's; a job without any inherits them."""
+    shared = _grants(document.get("permissions"))
+    return any(_grants(job["permissions"]) if "permissions" in job else shared for job in jobs)
+
+
+def _grants(permissions: Tree | None) -> bool:
+    if isinstance(permissions, dict):
+        return permissions.get("id-token") == "write"
+    return permissions == _WRITE_ALL
+
+
+def _steps(jobs: list[dict[str, Tree]]) -> list[str]:
+    """What the steps run and use, and what jobs call."""
+    steps = [step for job in jobs for step in _values(job.get("steps")) if isinstance(step, dict)]
+    found = [each.get(name) for each in (*jobs, *steps) for name in ("uses", "run")]
+    return [each for each in found if isinstance(each, str)]
+
+
+def _values(tree: Tree | None) -> list[Tree]:
+    if isinstance(tree, dict):
+        return list(tree.values())
+    return tree if isinstance(tree, list) else []
+
+
+@dataclass(slots=True)
+class _Open:
+    node: list[Tree] | dict[str, Tree]
+    anchor: str | None
+    key: str | None = None
+
+    def take(self, value: Tree) -> None:
+        if isinstance(self.node, list):
+            self.node.append(value)
+        elif self.key is None:
+            self.key = value if isinstance(value, str) else ""
+        else:
+            self.node.setdefault(self.key, value)
+            self.key = None
+
+
+@dataclass(slots=True)
+class _Composer:
+    document: Tree | None = None
+    stack: list[_Open] = field(default_factory=list)
+    anchors: dict[str, Tree] = field(default_factory=dict)
+    nodes: int = 0
+
+    def take(self, event: Any) -> None:
+        match event:
+            case yaml.ScalarEvent():
+                self._add(event.value, event.anchor)
+            case yaml.AliasEvent():
+                # Aliases share their node: nothing here walks deeper than a few levels, so none can blow it up.
+                self._add(self.anchors.get(event.anchor or "", ""), None)
+            case yaml.SequenceStartEvent():
+                self._open(_Open([], event.anchor))
+            case yaml.MappingStartEvent():
+                self._open(_Open({}, event.anchor))
+            case yaml.SequenceEndEvent() | yaml.MappingEndEvent():
+                done = self.stack.pop()
+                self._add(done.node, done.anchor)
+
+    def _open(self, opened: _Open) -> None:
+        self.stack.append(opened)
+        if len(self.stack) > MAX_DEPTH:
+            raise _TooMuch
+
+    def _add(self, value: Tree, anchor: str | None) -> None:
+        self.nodes += 1
+        if self.nodes > MAX_NODES:
+            raise _TooMuch
+        if anchor is not None:
+            self.anchors[anchor] = value
+        if self.stack:
+            self.stack[-1].take(value)
+        elif self.document is None:
+            self.document = value
+
+
+def _compose(text: str) -> Tree | None:
+    composer = _Composer()
+    for event in yaml.parse(text, Loader=_LOADER):
+        composer.take(event)
+    return composer.document

@@ -1,0 +1,48 @@
+"""Asking how a repository is set up, and how the App is: the port `Setup`, and what the doctor asks of the App."""
+
+from crcr.decide.inspection import AppFacts, BranchFacts, HookFacts, InstallationFacts, ListedFile
+from crcr.decide.model import RepoName
+from crcr.decide.outside import Target
+from crcr.errors import OutsideRefused
+from crcr.github import api, api_setup
+from crcr.github.line import Line
+
+
+class SetupCalls(Line):
+    async def read_installation(self, repo: RepoName) -> InstallationFacts | None:
+        """None where the App is not installed."""
+        try:
+            return api_setup.installation(await self._as_app(api.find_installation(repo)))
+        except OutsideRefused as refused:
+            if refused.status != 404:
+                raise
+            return None
+
+    async def read_branch(self, where: Target) -> BranchFacts:
+        request = api_setup.read_branch(where.repository)
+        return api_setup.branch(await self._at(where, request, api.METADATA_READ))
+
+    async def workflow_files(self, where: Target, ref: str) -> tuple[ListedFile, ...]:
+        """None of them where there is no such folder."""
+        request = api_setup.workflow_files(where.repository, ref)
+        try:
+            return api_setup.files(await self._at(where, request, api.CONTENTS_READ))
+        except OutsideRefused as refused:
+            if refused.status != 404:
+                raise
+            return ()
+
+    async def workflow_text(self, where: Target, path: str, ref: str) -> str:
+        request = api_setup.workflow_file(where.repository, path, ref)
+        return api_setup.text(await self._at(where, request, api.CONTENTS_READ))
+
+    async def workflow_states(self, where: Target) -> dict[str, str]:
+        """GitHub's word for each workflow, by its path."""
+        request = api_setup.workflow_states(where.repository)
+        return api_setup.states(await self._at(where, request, api.ACTIONS_READ))
+
+    async def read_app(self) -> AppFacts:
+        return api_setup.app(await self._as_app(api_setup.read_app()))
+
+    async def read_hook(self) -> HookFacts:
+        return api_setup.hook(await self._as_app(api_setup.read_hook()))

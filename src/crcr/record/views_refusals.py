@@ -1,0 +1,49 @@
+"""A backend's refused reports for its page and the API: of the last two weeks, the newest first."""
+
+from datetime import datetime, timedelta
+
+from sqlalchemy import text
+
+from crcr.decide.model import RepoName
+from crcr.decide.views_joining import RefusalList, RefusalView
+from crcr.record.database import Row, Tx
+from crcr.record.refusals import KEPT
+from crcr.record.statement import Statement
+from crcr.record.times import from_us, to_us
+from crcr.record.views_listed import Seen
+
+SHOWN_FOR = timedelta(days=14)
+
+_NEWEST = Statement(
+    text(
+        "SELECT r.refusal_id, r.at, r.code, r.detail, r.hint, r.delivery, r.run_id, r.workflow_name, r.job_name,"
+        " EXISTS (SELECT 1 FROM deliveries d WHERE d.guid = r.delivery AND d.upstream = r.upstream) AS delivery_known"
+        " FROM refusals r WHERE r.upstream = :upstream AND r.downstream = :downstream AND r.at >= :since"
+        " ORDER BY r.refusal_id DESC LIMIT :limit"
+    )
+)
+
+
+async def refusal_list(
+    tx: Tx, upstream: RepoName, downstream: RepoName, seen: Seen, now: datetime
+) -> RefusalList:
+    """Of a backend that shows its name only there are none to see."""
+    entry = seen.entry(downstream)
+    return RefusalList(
+        upstream=upstream, backend=entry.name, refusals=await refusals_of(tx, upstream, entry.name, seen, now)
+    )
+
+
+async def refusals_of(
+    tx: Tx, upstream: RepoName, downstream: RepoName, seen: Seen, now: datetime
+) -> tuple[RefusalView, ...]:
+    if downstream.key not in seen.public:
+        return ()
+    since = to_us(now - SHOWN_FOR)
+    where = {"upstream": upstream.key, "downstream": downstream.key}
+    return tuple(_view(row) for row in await tx.all(_NEWEST, **where, since=since, limit=KEPT))
+
+
+def _view(row: Row) -> RefusalView:
+    told = {**row, "at": from_us(row["at"]), "delivery_known": bool(row["delivery_known"])}
+    return RefusalView(**told)

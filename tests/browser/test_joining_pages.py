@@ -1,0 +1,59 @@
+"""Refused reports and the sandbox as people see them: live, by keyboard, without scripts, and as text."""
+
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Browser, expect
+
+from browser.conftest import site
+from browser.watching import BACKEND, LISTED, NAMES, go, pulls
+from newcomers import try_out
+
+pytestmark = pytest.mark.slow
+
+EVIL = "<img src=x onerror=alert(1)>\u202e"
+
+
+async def test_a_refused_report_appears_on_the_open_page(tmp_path: Path, browser: Browser) -> None:
+    async with site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as here:
+        await pulls(here)
+        page = await go(here.page, f"{here.url}{BACKEND}")
+        await expect(page.locator("#refusals")).to_have_count(0)
+        run = here.it.github.runs("org/alpha")[-1]
+        await here.it.github.report(run, "build", status="completed", name=EVIL)
+
+        row = page.locator("#refusals tbody tr")
+        await expect(row).to_have_count(1)
+        await expect(row).to_contain_text("The job's start was never reported")
+        await expect(row).to_contain_text("To do: send in_progress")
+        await expect(row).to_contain_text("<img src=x onerror=alert(1)>[U+202E]")
+        await expect(page.locator("#refused-line")).to_contain_text("1 report refused")
+        assert await page.evaluate("window.notReloaded")
+        await row.get_by_role("link").click()
+        await expect(page).to_have_url(f"{here.url}/crcr/deliveries/{run.delivery_id}")
+        assert here.troubles == []
+
+
+async def test_a_newcomer_reads_its_trial_without_scripts(tmp_path: Path, browser: Browser) -> None:
+    async with site(tmp_path, browser, javascript=False, CRCR_SANDBOX="on") as here:
+        page = here.page
+        await page.goto(f"{here.url}/crcr")
+        await page.get_by_role("link", name="Sandbox").click()
+        await expect(page.get_by_role("heading", name="Nobody tries anything right now")).to_be_visible()
+        await try_out(here.it, conclusion="failure", job_name=EVIL)
+        await try_out(here.it, "quiet/place", private=True)
+        await page.reload()
+
+        await expect(page.locator("#sandbox-banner")).to_contain_text("it decides nothing")
+        rows = page.locator("table.tried tbody tr")
+        await expect(rows).to_have_count(2)
+        await expect(rows.filter(has_text="a private repository (id")).to_contain_text("running")
+        mine = rows.filter(has_text="new/comer")
+        await expect(mine).to_contain_text("<img src=x onerror=alert(1)>[U+202E]")
+        await expect(mine.locator("pre")).to_be_hidden()
+        await mine.locator("summary").focus()
+        await page.keyboard.press("Enter")
+        await expect(mine.locator("pre")).to_have_text("AssertionError: 1.0 != 2.0")
+        await mine.get_by_role("link").click()
+        await expect(rows).to_have_count(1)
+        assert here.troubles == []

@@ -1,0 +1,126 @@
+"""Small judgements of the doctor: clocks, webhooks in GitHub's log, and what a list of findings comes to."""
+
+from datetime import UTC, datetime, timedelta
+
+import httpx
+import pytest
+import typer
+
+from crcr.cli.doctor_app import _log
+from crcr.cli.doctor_downstream import relay_address
+from crcr.cli.doctor_lines import summary
+from crcr.cli.doctor_reach import reached, skew, version_in
+from crcr.decide.outside import LoggedDelivery, LogPage
+from crcr.join.finding import Finding, State
+
+NOW = datetime(2026, 8, 3, 12, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("off_s", "fatal", "state"),
+    [
+        (0, True, State.OK),
+        (11, True, State.OK),  # a `Date` header is whole seconds
+        (12, True, State.WARNING),
+        (-61, True, State.WARNING),
+        (62, True, State.PROBLEM),
+        (-3600, True, State.PROBLEM),
+        (3600, False, State.WARNING),
+    ],
+)
+def test_clocks_that_differ_are_told_by_how_much(off_s: int, fatal: bool, state: State) -> None:
+    assert skew(NOW + timedelta(seconds=off_s), NOW, "GitHub's", fatal=fatal).state is state
+
+
+def logged(guid: str, *, ok: bool, hours: float = 1) -> LoggedDelivery:
+    at = NOW - timedelta(hours=hours)
+    return LoggedDelivery(
+        log_id=1,
+        guid=guid,
+        delivered_at=at,
+        redelivery=False,
+        ok=ok,
+        event="push",
+        action=None,
+        repository_id=1,
+    )
+
+
+@pytest.mark.parametrize(
+    ("entries", "state", "words"),
+    [
+        ((), State.UNKNOWN, "no webhook"),
+        ((logged("a", ok=True), logged("b", ok=True)), State.OK, "last 2 webhooks"),
+        ((logged("a", ok=True), logged("a", ok=False)), State.OK, "last 1 webhooks"),
+        ((logged("a", ok=True), logged("b", ok=False)), State.WARNING, "1 of the last 2"),
+        ((logged("a", ok=True), logged("b", ok=False, hours=30)), State.OK, "last 1 webhooks"),
+    ],
+)
+def test_webhooks_that_never_arrived_are_counted_once(
+    entries: tuple[LoggedDelivery, ...], state: State, words: str
+) -> None:
+    found = _log(LogPage(entries, None), NOW)
+    assert (found.state, words in found.text) == (state, True), found.text
+
+
+def of(*states: State) -> str:
+    return str(summary([Finding("x", state, "y") for state in states]))
+
+
+def test_the_last_line_says_what_it_all_comes_to() -> None:
+    assert of(State.OK, State.OK) == "All is well: 2 of 2 in order"
+    assert (
+        of(State.PROBLEM, State.PROBLEM, State.WARNING, State.OK) == "2 problems, 1 warning; 1 of 4 in order"
+    )
+    assert of(State.UNKNOWN, State.UNKNOWN) == "2 not known; 0 of 2 in order"
+
+
+@pytest.mark.parametrize(
+    "url", ["ftp://x", "relay.example.org", "https://", "https://u:p@x", "https://x/?a=b"]
+)
+def test_what_is_no_address_of_a_relay_is_refused(url: str) -> None:
+    with pytest.raises(typer.BadParameter):
+        relay_address(url)
+
+
+def test_a_last_slash_does_not_matter() -> None:
+    assert relay_address(" https://relay.example.org/ ") == "https://relay.example.org"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        httpx.Response(200, text="<html>"),
+        httpx.Response(200, json=["ok"]),
+        httpx.Response(200, json={"ok": True}),
+        httpx.Response(500, json={"ok": True, "version": "1"}),
+        httpx.Response(200, json={"ok": True, "version": 1}),
+    ],
+)
+def test_something_else_is_not_taken_for_a_relay(answer: httpx.Response) -> None:
+    assert version_in(answer) is None
+
+
+def relay(url: str, handler: httpx.MockTransport) -> tuple[Finding, ...]:
+    with httpx.Client(base_url=url, transport=handler) as http:
+        return reached(http, NOW)
+
+
+def test_a_relay_without_tls_and_one_that_is_not_trusted_are_told() -> None:
+    good = httpx.MockTransport(lambda _: httpx.Response(200, json={"ok": True, "version": "9"}))
+    assert [each.state for each in relay("http://relay.example.org", good)] == [State.WARNING]
+    assert [each.state for each in relay("https://relay.example.org", good)] == [State.OK]
+
+    def untrusted(_: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("[SSL: CERTIFICATE_VERIFY_FAILED] certificate has expired")
+
+    [finding] = relay("https://relay.example.org", httpx.MockTransport(untrusted))
+    assert (finding.state, "certificate" in finding.text) == (State.PROBLEM, True)
+
+
+def test_a_relay_that_leads_elsewhere_says_where() -> None:
+    moved = httpx.MockTransport(
+        lambda _: httpx.Response(301, headers={"location": "https://new.example.org/healthz"})
+    )
+    [finding] = relay("http://old.example.org", moved)
+    assert (finding.state, finding.text) == (State.PROBLEM, "It leads elsewhere: https://new.example.org")

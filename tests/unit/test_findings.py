@@ -1,0 +1,255 @@
+"""The set-up, examined: each state of each finding from the facts that call for it."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from crcr.decide.allowlist import Entry
+from crcr.decide.inspection import BranchFacts, Inspection, InstallationFacts, WorkflowFacts
+from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoName
+from crcr.decide.setup import LastCallback, LastDispatch, LastRefusal, SetupFacts
+from crcr.decide.views import Answer
+from crcr.join.finding import Finding, ago
+from crcr.join.findings import State, examine, worst
+
+NOW = datetime(2026, 8, 3, 12, tzinfo=UTC)
+EARLIER = NOW - timedelta(hours=2)
+REPO, UPSTREAM = RepoName("Org/backend"), RepoName("up/stream")
+PATH = ".github/workflows/crcr.yml"
+RIGHTS = {"contents": "write", "metadata": "read", "actions": "write"}
+WORKFLOW = WorkflowFacts(
+    path=PATH,
+    sha="1",
+    dispatch_types=("pull_request", "push", "crcr_test"),
+    id_token=True,
+    reports=True,
+    state="active",
+)
+INSPECTION = Inspection(
+    installed=True,
+    installation=InstallationFacts(installation_id=1, permissions=RIGHTS),
+    branch=BranchFacts(repository_id=7, full_name="Org/backend", default_branch="main"),
+    workflows=(WORKFLOW,),
+)
+SENT = LastDispatch(
+    delivery="d", event="pull_request", state=DispatchState.SENT, created_at=EARLIER, sent_at=EARLIER
+)
+TAKEN = LastCallback(
+    at=EARLIER,
+    job_name="build",
+    event="pull_request",
+    state=JobState.COMPLETED,
+    conclusion=Conclusion.SUCCESS,
+)
+REFUSED = LastRefusal(
+    at=NOW - timedelta(hours=1), code="claim_mismatch", detail="run_id differs.", hint="do this"
+)
+GOOD = SetupFacts(
+    upstream=UPSTREAM,
+    repository=REPO,
+    entry=Entry(name=REPO, level=Level.L2, events=frozenset({"pull_request", "push", "nightly"})),
+    allowlist_source="up/stream@main:allowlist.yml",
+    repository_id=7,
+    confirmed=True,
+    asked_at=EARLIER,
+    inspected_at=EARLIER,
+    inspection=INSPECTION,
+    last_dispatch=SENT,
+    last_callback=TAKEN,
+)
+
+
+def found(name: str, facts: SetupFacts) -> Finding:
+    return next(each for each in examine(facts, NOW) if each.name == name)
+
+
+def at_level(level: Level, **more: Any) -> Entry:
+    return Entry(name=REPO, level=level, events=frozenset({"pull_request", "push"}), **more)
+
+
+def workflows(*each: WorkflowFacts, **more: Any) -> Inspection:
+    return replace(INSPECTION, workflows=each, **more)
+
+
+def rights(**permissions: str) -> Inspection:
+    return replace(INSPECTION, installation=InstallationFacts(installation_id=1, permissions=permissions))
+
+
+def test_a_good_set_up_is_all_ok() -> None:
+    findings = examine(GOOD, NOW)
+    assert {each.state for each in findings} == {State.OK}
+    names = [each.name for each in findings]
+    assert names == [
+        *("allowlist", "standing", "app", "permissions", "identity", "workflow", "events", "id_token"),
+        *("dispatch", "callback", "refusal"),
+    ]
+    assert worst(findings) is State.OK
+    assert "at L2" in findings[0].text
+    assert "up/stream@main:allowlist.yml" in findings[0].text
+
+
+def test_who_is_not_listed_hears_only_that() -> None:
+    [only] = examine(replace(GOOD, entry=None), NOW)
+    assert (only.name, only.state) == ("allowlist", State.PROBLEM)
+    assert "not on the allowlist" in only.text
+    [none] = examine(replace(GOOD, entry=None, has_allowlist=False), NOW)
+    assert "no valid allowlist" in none.text
+
+
+CASES: list[tuple[str, State, str, dict[str, Any]]] = [
+    ("standing", State.PROBLEM, "Suspended", {"suspended_at": EARLIER}),
+    ("standing", State.WARNING, "paused 2 hours ago", {"paused_at": EARLIER}),
+    ("app", State.UNKNOWN, "Nobody has looked", {"inspection": None, "asked_at": None, "inspected_at": None}),
+    ("app", State.UNKNOWN, "is being asked", {"inspection": None, "inspected_at": None}),
+    ("app", State.UNKNOWN, "cannot be reached", {"inspection": Inspection(installed=None, trouble="GitHub cannot be reached")}),
+    ("app", State.PROBLEM, "not installed on Org/backend", {"inspection": Inspection(installed=False)}),
+    (
+        "app",
+        State.PROBLEM,
+        "suspended",
+        {"inspection": Inspection(installed=True, installation=InstallationFacts(installation_id=1, suspended=True))},
+    ),
+    (
+        "app",
+        State.PROBLEM,
+        "archived",
+        {"inspection": replace(INSPECTION, branch=replace(INSPECTION.branch, archived=True))},  # type: ignore[type-var]
+    ),
+    ("permissions", State.PROBLEM, "may not write Contents", {"inspection": rights(contents="read", metadata="read")}),
+    ("permissions", State.OK, "", {"inspection": rights(contents="write", metadata="read")}),
+    ("permissions", State.WARNING, "may not read Actions", {"inspection": rights(contents="write"), "entry": at_level(Level.L3)}),
+    ("permissions", State.PROBLEM, "gate cannot tell", {"inspection": rights(contents="write"), "entry": at_level(Level.L4)}),
+    (
+        "permissions",
+        State.WARNING,
+        "may not read Actions",
+        {"inspection": rights(contents="write"), "entry": at_level(Level.L4, jobs=("build",))},
+    ),
+    (
+        "permissions",
+        State.WARNING,
+        "fresh dispatches",
+        {"inspection": rights(contents="admin", actions="read"), "entry": at_level(Level.L4)},
+    ),
+    ("identity", State.PROBLEM, "identity changed", {"alarm": "identity_changed"}),
+    ("identity", State.UNKNOWN, "does not know", {"repository_id": None, "confirmed": False}),
+    ("identity", State.WARNING, "first report", {"confirmed": False}),
+    ("workflow", State.PROBLEM, "There is no workflow on main", {"inspection": workflows()}),
+    ("workflow", State.PROBLEM, "None of the 1 workflows", {"inspection": workflows(replace(WORKFLOW, dispatch_types=None))}),
+    (
+        "workflow",
+        State.PROBLEM,
+        "it is not YAML",
+        {"inspection": workflows(WorkflowFacts(path=PATH, sha="1", problem="it is not YAML"))},
+    ),
+    ("workflow", State.PROBLEM, "disabled manually", {"inspection": workflows(replace(WORKFLOW, state="disabled_manually"))}),
+    ("workflow", State.OK, PATH, {"inspection": workflows(replace(WORKFLOW, state=None))}),
+    (
+        "workflow",
+        State.UNKNOWN,
+        "4 more",
+        {"inspection": workflows(replace(WORKFLOW, dispatch_types=None), files_left=4)},
+    ),
+    ("workflow", State.UNKNOWN, "could not be read", {"inspection": replace(INSPECTION, workflows=None)}),
+    ("events", State.PROBLEM, "pull_request and push", {"inspection": workflows(replace(WORKFLOW, dispatch_types=("other",)))}),
+    ("events", State.WARNING, "No workflow listens to push", {"inspection": workflows(replace(WORKFLOW, dispatch_types=("pull_request",)))}),
+    ("events", State.OK, "pull_request", {"inspection": workflows(replace(WORKFLOW, dispatch_types=()))}),
+    ("id_token", State.PROBLEM, "may not ask for an OIDC token", {"inspection": workflows(replace(WORKFLOW, id_token=False))}),
+    ("id_token", State.UNKNOWN, "reusable", {"inspection": workflows(replace(WORKFLOW, id_token=False, calls_others=True))}),
+    ("dispatch", State.UNKNOWN, "Nothing has been sent", {"last_dispatch": None}),
+    ("dispatch", State.OK, "crcr test", {"last_dispatch": None, "last_test": replace(SENT, event="crcr_test")}),
+    ("dispatch", State.OK, "started no run", {"last_dispatch": replace(SENT, answer=Answer.NEVER_STARTED)}),
+    ("dispatch", State.WARNING, "Given up before it: 3", {"parked": 3}),
+    ("dispatch", State.OK, "waits for its turn", {"last_dispatch": replace(SENT, state=DispatchState.WAITING)}),
+    (
+        "dispatch",
+        State.WARNING,
+        "GitHub is in trouble",
+        {"last_dispatch": replace(SENT, state=DispatchState.WAITING, error="GitHub answered 502 to POST /x: y")},
+    ),
+    (
+        "dispatch",
+        State.PROBLEM,
+        "the App is not installed there",
+        {"last_dispatch": replace(SENT, state=DispatchState.PARKED, error="GitHub answered 404 to POST /x: y")},
+    ),
+    ("dispatch", State.OK, "cancelled (suspended)", {"last_dispatch": replace(SENT, state=DispatchState.CANCELLED, reason="suspended")}),
+    ("callback", State.WARNING, "no report ever came back", {"last_callback": None}),
+    ("callback", State.UNKNOWN, "No report has come yet", {"last_callback": None, "last_dispatch": None}),
+    ("callback", State.OK, "build (pull_request) ended as success", {}),
+    ("callback", State.OK, "still runs", {"last_callback": replace(TAKEN, state=JobState.IN_PROGRESS, conclusion=None)}),
+    ("refusal", State.PROBLEM, "claim_mismatch: run_id differs.", {"last_refusal": REFUSED}),
+    ("refusal", State.WARNING, "Later reports were taken", {"last_refusal": REFUSED, "last_callback": replace(TAKEN, at=NOW)}),
+    (
+        "refusal",
+        State.OK,
+        "3 days ago",
+        {"last_refusal": replace(REFUSED, at=NOW - timedelta(days=3)), "last_callback": TAKEN},
+    ),
+    ("silence", State.PROBLEM, "two weeks", {"silent": True, "last_dispatch": replace(SENT, answer=Answer.NOT_LISTENING)}),
+    ("nightly", State.OK, "2 hours ago", {"last_nightly": TAKEN}),
+    ("nightly", State.WARNING, "it has stopped", {"last_nightly": replace(TAKEN, at=NOW - timedelta(days=3))}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "state", "words", "facts"), CASES)
+def test_each_finding_is_told_as_it_is(name: str, state: State, words: str, facts: dict[str, Any]) -> None:
+    finding = found(name, replace(GOOD, **facts))
+    assert (finding.state, words in finding.text) == (state, True), finding.text
+    assert finding.hint or state is State.OK or "more were not read" in finding.text
+
+
+def test_every_problem_says_what_to_do() -> None:
+    problems = [
+        found(name, replace(GOOD, **facts)) for name, state, _, facts in CASES if state is State.PROBLEM
+    ]
+    assert all(each.hint for each in problems)
+
+
+def test_an_l1_backend_needs_no_reports() -> None:
+    told = replace(
+        GOOD,
+        entry=at_level(Level.L1),
+        last_callback=None,
+        inspection=workflows(replace(WORKFLOW, id_token=False)),
+    )
+    names = {each.name for each in examine(told, NOW)}
+    assert names.isdisjoint({"id_token", "callback", "refusal", "silence"})
+    assert worst(examine(told, NOW)) is State.OK
+
+
+def test_what_github_said_is_for_administrators_only() -> None:
+    said = "GitHub answered 422 to POST /repos/org/backend/dispatches: secret words"
+    parked = replace(GOOD, last_dispatch=replace(SENT, state=DispatchState.PARKED, error=said))
+    public, admin = found("dispatch", parked), found("dispatch", replace(parked, for_admin=True))
+    assert "secret words" not in public.text
+    assert "secret words" in admin.text
+
+
+def test_a_workflow_that_does_not_seem_to_report_is_a_hint_and_no_more() -> None:
+    quiet = replace(GOOD, last_callback=None, inspection=workflows(replace(WORKFLOW, reports=False)))
+    finding = found("callback", quiet)
+    assert finding.state is State.WARNING
+    assert "crcr init" in (finding.hint or "")
+
+
+def test_the_test_event_is_offered_where_nobody_listens_to_it() -> None:
+    only = workflows(replace(WORKFLOW, dispatch_types=("pull_request", "push")))
+    finding = found("events", replace(GOOD, inspection=only))
+    assert (finding.state, "crcr_test" in (finding.hint or "")) == (State.OK, True)
+
+
+@pytest.mark.parametrize(
+    ("past", "words"),
+    [
+        (timedelta(seconds=3), "just now"),
+        (timedelta(minutes=1), "1 minute ago"),
+        (timedelta(hours=5), "5 hours ago"),
+        (timedelta(days=2, hours=3), "2 days ago"),
+        (-timedelta(minutes=3), "just now"),
+    ],
+)
+def test_times_are_told_as_people_say_them(past: timedelta, words: str) -> None:
+    assert ago(NOW - past, NOW) == words

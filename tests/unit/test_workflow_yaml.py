@@ -1,0 +1,103 @@
+"""What is read from a workflow file, whatever it holds."""
+
+import pytest
+
+from crcr.decide.inspection import WorkflowFacts
+from crcr.deliver.workflow_yaml import MAX_DEPTH, MAX_NODES, workflow_facts
+
+
+def read(text: str) -> WorkflowFacts:
+    return workflow_facts(".github/workflows/a.yml", "1", text)
+
+
+JOBS = "jobs:\n  report:\n    steps:\n      - run: make\n"
+
+
+@pytest.mark.parametrize(
+    ("on", "types"),
+    [
+        ("on: repository_dispatch", ()),
+        ("on: [push, repository_dispatch]", ()),
+        ("on:\n  repository_dispatch:", ()),
+        ("on:\n  repository_dispatch:\n    types: [pull_request, push]", ("pull_request", "push")),
+        ("on:\n  repository_dispatch:\n    types: pull_request", ("pull_request",)),
+        ('"on":\n  repository_dispatch: {types: [push]}', ("push",)),
+        ("on: push", None),
+        ("on: [push]", None),
+        ("on:\n  push: {branches: [repository_dispatch]}", None),
+        ("on: &events\n  repository_dispatch: {types: &types [push]}\nother: *types", ("push",)),
+    ],
+)
+def test_listening_is_seen_in_every_way_to_write_it(on: str, types: tuple[str, ...] | None) -> None:
+    facts = read(f"{on}\n{JOBS}")
+    assert (facts.problem, facts.dispatch_types) == (None, types)
+
+
+@pytest.mark.parametrize(
+    ("text", "granted"),
+    [
+        ("permissions: {id-token: write}\njobs: {a: {steps: []}}", True),
+        ("permissions: write-all\njobs: {a: {steps: []}}", True),
+        ("permissions: {id-token: write}\njobs: {a: {permissions: {contents: read}, steps: []}}", False),
+        ("jobs: {a: {permissions: {id-token: write}, steps: []}}", True),
+        ("jobs: {a: {permissions: {id-token: read}, steps: []}}", False),
+        ("permissions: {}\njobs: {a: {steps: []}, b: {permissions: {id-token: write}}}", True),
+        ("jobs: {a: {steps: []}}", False),
+        ("permissions: read-all\njobs: {}", False),
+    ],
+)
+def test_a_jobs_permissions_take_the_place_of_the_workflows(text: str, granted: bool) -> None:
+    assert read(f"on: repository_dispatch\n{text}").id_token is granted
+
+
+@pytest.mark.parametrize(
+    ("job", "reports", "calls"),
+    [
+        ("{steps: [{run: python3 .crcr/report.py --status completed}]}", True, False),
+        ("{steps: [{uses: some/cross-repo-ci-callback@v1}]}", True, False),
+        ("{steps: [{uses: up/stream/action@0123, with: {status: crcr}}]}", False, False),
+        ("{uses: org/shared/.github/workflows/ci.yml@main}", False, True),
+        ("{steps: [{run: make}]}", False, False),
+    ],
+)
+def test_what_reports_and_what_calls_others_is_seen(job: str, reports: bool, calls: bool) -> None:
+    facts = read(f"on: repository_dispatch\njobs: {{a: {job}}}")
+    assert (facts.reports, facts.calls_others) == (reports, calls)
+
+
+HOSTILE = {
+    "not YAML": ("on: [", "it is not YAML"),
+    "a bad escape": ('on: "\\UFFFFFFFF"', "it is not YAML"),
+    "a tab": ("on:\n\tpush:", "it is not YAML"),
+    "empty": ("", "it is no workflow"),
+    "a list": ("[a, b]", "it is no workflow"),
+    "a word": ("hello", "it is no workflow"),
+    "a table of something else": ("name: x", "it is no workflow"),
+    "deep": ("[" * 100_000, "too large to be read"),
+    "many": ("on: [" + "a," * (MAX_NODES + 1) + "]", "too large to be read"),
+}
+
+
+@pytest.mark.parametrize(("text", "problem"), HOSTILE.values(), ids=HOSTILE)
+def test_a_hostile_file_is_told_and_breaks_nothing(text: str, problem: str) -> None:
+    facts = read(text)
+    assert (facts.problem, facts.dispatch_types) == (problem, None)
+
+
+def test_aliases_of_aliases_do_not_grow() -> None:
+    lines = ["on: repository_dispatch", "a0: &a0 [x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 60)]
+    facts = read("\n".join([*lines, "jobs: *a59"]))
+    assert (facts.problem, facts.dispatch_types) == (None, ())
+
+
+def test_a_merge_key_is_a_key_like_any_other() -> None:
+    facts = read(
+        "base: &base {id-token: write}\non: repository_dispatch\njobs: {a: {permissions: {<<: *base}}}"
+    )
+    assert facts.id_token is False
+
+
+def test_the_depth_that_is_read_is_more_than_a_workflow_has() -> None:
+    text = "on: repository_dispatch\nx: " + "[" * (MAX_DEPTH - 2) + "]" * (MAX_DEPTH - 2)
+    assert read(text).problem is None

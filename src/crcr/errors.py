@@ -46,6 +46,8 @@ class NotAuthentic(CrcrError):
     code = "not_authentic"
     signed_by: str | None = None
     """The repository that the token's signature proves, where only something else about it is wrong (`aud`, `exp`)."""
+    signed_id: int | None = None
+    """Its immutable id, where the issuer signs one."""
 
 
 class NotRegistered(CrcrError):

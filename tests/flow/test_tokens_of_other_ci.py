@@ -11,6 +11,10 @@ import httpx
 import pytest
 
 from callbacks import BACKEND, CALLBACK, LISTED, bearer, dispatched, marks, outcome, refused
+from crcr.decide.identity import IssuerKind
+from crcr.errors import KeysUnavailable
+from crcr.receive.issuers import issuer_of
+from crcr.receive.jwks import parse_discovery
 from crcr.sim.github import GitHub, Hostile, WorkflowRun
 from crcr.sim.hostile import hostile_token
 from stage import AUDIENCE, Stage
@@ -372,3 +376,48 @@ async def test_keys_of_an_instance_are_found_by_discovery_and_another_issuers_do
         answer = await report(it, run, ci.token(it.github), run_id=ci.run_id)
         assert refused(answer) == (503, "keys_unavailable")
         assert answer.headers["retry-after"]
+
+
+async def test_fault_28_a_build_of_another_ci_cannot_take_over_a_run_of_github(tmp_path: Path) -> None:
+    ci = EVERY["buildkite"]
+    async with registered(tmp_path, ci) as (it, run):
+        await it.github.start_job(run, "build")
+        theirs = {"run_id": str(run.id), "name": run.workflow.path, "job_name": "build"}
+        token = ci.token(it.github)
+
+        for status in ("completed", "in_progress"):
+            assert refused(await report(it, run, token, status=status, **theirs)) == (403, "claim_mismatch")
+        assert [job["state"] for job in it.jobs()] == ["in_progress"]
+        assert outcome(await it.github.complete_job(run, "build", "failure")) == "applied"
+
+
+async def test_fault_28_a_build_cannot_name_a_run_of_github_before_that_run_reports(tmp_path: Path) -> None:
+    ci = EVERY["buildkite"]
+    async with registered(tmp_path, ci) as (it, run):
+        token = ci.token(it.github)
+        assert refused(await report(it, run, token, run_id=str(run.id))) == (403, "claim_mismatch")
+        # Its own number is its own.
+        assert outcome(await report(it, run, token, run_id="1417")) == "applied"
+        assert outcome(await it.github.start_job(run, "build")) == "applied"
+
+
+async def test_fault_28_a_run_that_another_ci_signs_with_the_number_of_a_run_of_github_is_refused(
+    tmp_path: Path,
+) -> None:
+    ci = EVERY["gitlab"]
+    async with registered(tmp_path, ci) as (it, run):
+        await it.github.start_job(run, "build")
+        token = ci.token(it.github, pipeline_id=str(run.id))
+        answer = await report(it, run, token, status="completed", run_id=str(run.id), name=run.workflow.path)
+        assert refused(answer) == (403, "claim_mismatch")
+
+
+def test_keys_of_an_instance_with_tls_are_not_read_without_it() -> None:
+    issuer = issuer_of("https://gitlab.example", IssuerKind.GITLAB)
+    for address, good in (("https://keys.example/jwks", True), ("http://127.0.0.1:9/jwks", False)):
+        document = json.dumps({"issuer": issuer.issuer, "jwks_uri": address}).encode()
+        if good:
+            assert parse_discovery(document, issuer) == address
+        else:
+            with pytest.raises(KeysUnavailable):
+                parse_discovery(document, issuer)

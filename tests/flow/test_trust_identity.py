@@ -234,3 +234,15 @@ async def test_a_listed_name_in_another_repositorys_token_is_not_that_repository
         body["repository"] = BACKEND
 
         assert refused(await it.github.report(theirs, "build", body=body)) == (403, "not_allowlisted")
+
+
+async def test_fault_26_a_stranger_with_a_released_name_puts_no_words_on_its_page(tmp_path: Path) -> None:
+    async with dispatched(tmp_path) as (it, run):
+        stranger = it.github.oidc_token(run, "build", audience="go to evil.example", repository_id="666")
+        answer = await it.github.report(run, "build", token=stranger)
+
+        assert refused(answer) == (401, "not_authentic")
+        assert "evil" not in answer.text
+        kept = it.rows("SELECT code, detail FROM refusals")
+        assert [row["code"] for row in kept] == ["identity_changed"]
+        assert "evil" not in kept[0]["detail"]

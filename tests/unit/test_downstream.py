@@ -139,9 +139,16 @@ def test_a_start_opens_the_job_with_its_queue_time() -> None:
 
 
 def test_a_run_that_nobody_signed_is_marked() -> None:
-    opened = _judge(STARTED, identity=replace(IDENTITY, run_id=None, run_attempt=None))
+    unsigned = replace(IDENTITY, run_id=None, run_attempt=None)
+    opened = _judge(replace(STARTED, run_id="build-10"), identity=unsigned)
     assert isinstance(opened, OpenJob)
     assert opened.unsigned
+
+
+def test_a_run_that_nobody_signed_cannot_have_a_number_for_its_id() -> None:
+    refusal = _judge(STARTED, identity=replace(IDENTITY, run_id=None, run_attempt=None))
+    assert isinstance(refusal, Rejected)
+    assert refusal.code == "claim_mismatch"
 
 
 def test_a_finish_without_a_start_is_told_how_to_go_on() -> None:

@@ -45,6 +45,7 @@ CLAIMS: dict[str, Any] = {
     "run_attempt": "2",
     "check_run_id": "404",
     "event_name": "repository_dispatch",
+    "repository_visibility": "public",
     "workflow_ref": "Ascend/pytorch/.github/workflows/ci.yml@refs/heads/main",
 }
 
@@ -157,13 +158,13 @@ async def test_tokens_at_the_edge_of_what_is_good_are_taken(claims: dict[str, An
 
 
 HOSTILE: dict[str, tuple[str, str]] = {
-    "other audience": (token(aud="somebody-else"), "'somebody-else'; expected crcr-relay or https://relay"),
+    "other audience": (token(aud="somebody-else"), "another audience; expected crcr-relay or https://relay"),
     "audience list with a stranger": (token(aud=[AUDIENCE, "other"]), "expected crcr-relay"),
     "audience list of others": (token(aud=["a", "b"]), "expected crcr-relay"),
-    "audience as a number": (token(aud=5), "audience 5;"),
+    "audience as a number": (token(aud=5), "another audience; expected"),
     "audience list with a number": (token(aud=[AUDIENCE, 5]), "expected crcr-relay"),
     "audience prefix": (token(aud=AUDIENCE[:-1]), "expected crcr-relay"),
-    "empty audience": (token(aud=""), "for the audience ''"),
+    "empty audience": (token(aud=""), "another audience; expected"),
     "no audience": (token(aud=...), "no claim 'aud'"),
     "other issuer": (token(iss="https://evil.example"), "'https://evil.example' is not known"),
     "issuer with a slash more": (token(iss=GITHUB_ACTIONS + "/"), "is not known"),

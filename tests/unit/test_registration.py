@@ -74,6 +74,8 @@ def test_each_kind_is_read_with_what_keeps_forks_out() -> None:
         ({**BUILDKITE, "pipeline": "x"}, "needs organization_id and pipeline_id or organization_slug"),
         ({**GITLAB, "project_id": True}, "project_id must be text"),
         ({**GITLAB, "claims": ["x"]}, "claims must be a table"),
+        ({**GITLAB, "claims": {"ref_protected": ["false"]}}, "cannot say ref_protected"),
+        ({**BUILDKITE, "claims": {"build_branch": ["x"]}}, "cannot say build_branch"),
         ({**GENERIC, "ids": {}}, "needs ids"),
         ({**GENERIC, "project": "7"}, "name claims under ids"),
         ({**GENERIC, "branches": ["main"]}, "name the claim that holds them"),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from crcr.decide.allowlist import Entry
-from crcr.decide.identity import Identity
+from crcr.decide.identity import Identity, IssuerKind
 from crcr.decide.lifecycle import LIFECYCLE, Apply, JobEvent, Reject, worse
 from crcr.decide.model import Binding, Conclusion, JobState, Level, RepoName
 from crcr.decide.report import Report, ReportStatus
@@ -124,6 +124,8 @@ class ReportFacts:
     run_superseded: bool = False
     """Whether this run was bound before and has stopped counting."""
     build: BuildFacts | None = None
+    run_kind: IssuerKind | None = None
+    """Whose run it is, if it was heard of before: two CIs may count their runs alike."""
     rerun_asked_at: datetime | None = None
     """When the relay asked for this attempt, if it did."""
     opened_others: bool
@@ -198,6 +200,8 @@ def _refuse_claims(report: Report, identity: Identity, entry: Entry, facts: Repo
     mismatch = refuse_run(report, identity, facts.build)
     if mismatch is not None:
         return mismatch
+    if facts.run_kind not in (None, identity.kind):
+        return _mismatch(f"run {report.run_id} is one of {facts.run_kind}, the token is of {identity.kind}")
     if identity.event_name is not None and identity.event_name not in {DISPATCH_EVENT, *entry.allow_events}:
         return Rejected(
             "wrong_event",
@@ -218,11 +222,16 @@ def refuse_run(report: Report, identity: Identity, bound: BuildFacts | None) -> 
     attempt = identity.run_attempt
     if identity.run_id not in (None, report.run_id) or attempt not in (None, report.run_attempt):
         of_attempt = "" if attempt is None else f" attempt {attempt}"
+        return _mismatch(
+            f"the token is for run {identity.run_id}{of_attempt}, "
+            f"the report for run {report.run_id} attempt {report.run_attempt}"
+        )
+    if identity.run_id is None and report.run_id.isdigit() and report.run_id != identity.build:
+        # Numbers are the ids of runs whose issuer signs them: who chooses an id must not choose one of theirs.
         return Rejected(
             "claim_mismatch",
-            f"the token is for run {identity.run_id}{of_attempt}, "
-            f"the report for run {report.run_id} attempt {report.run_attempt}",
-            "report from the run that did the work, with its own run_id and run_attempt",
+            f"the token does not prove that run {report.run_id} is its own",
+            "report the CI's own id of the build, which is no plain number, or its signed number",
         )
     if bound is None or (bound.run_id in (None, report.run_id) and bound.build in (None, identity.build)):
         return None
@@ -236,6 +245,11 @@ def refuse_run(report: Report, identity: Identity, bound: BuildFacts | None) -> 
         ),
         "report with the id of the build itself, the same in every report",
     )
+
+
+def _mismatch(detail: str) -> Rejected:
+    hint = "report from the run that did the work, with its own run_id and run_attempt"
+    return Rejected("claim_mismatch", detail, hint)
 
 
 def _event(report: Report, job: JobFacts | None) -> JobEvent:

@@ -30,6 +30,8 @@ class KindRules:
     branches_needed: bool = False
     """Whether builds of forks get tokens that only the branch tells apart."""
     always: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    wise: str = ""
+    """Further claims that keep out what branches do not, as an operator would write them."""
     ask: str = ""
     """How a job asks for a token that has all of this."""
 
@@ -43,6 +45,8 @@ RULES: Mapping[IssuerKind, KindRules] = MappingProxyType(
             ids=(("organization_id", "pipeline_id"), ("organization_slug", "pipeline_slug")),
             branch="build_branch",
             branches_needed=True,
+            # Branches of forks carry their own names unless the pipeline is told to prefix them.
+            wise='claims = {build_source = ["api", "ui"], step_key = ["crcr-started", "crcr-finished"]}',
             ask="buildkite-agent oidc request-token --audience … --claim organization_id,pipeline_id",
         ),
         IssuerKind.GITLAB: KindRules(
@@ -50,12 +54,14 @@ RULES: Mapping[IssuerKind, KindRules] = MappingProxyType(
             branch="ref",
             # Merge requests of forks run on refs that nobody protects.
             always={"ref_protected": ("true",)},
+            wise='claims = {pipeline_source = ["trigger"]}',
             ask="declare `id_tokens` in the reporting job",
         ),
         IssuerKind.CIRCLECI: KindRules(
             ids=(("project_id",),),
             prefix=CIRCLE,
             branch=f"{CIRCLE}vcs-ref",
+            wise='claims = {"oidc.circleci.com/context-ids" = ["the context of the reporting jobs"]}',
             branch_form="refs/heads/{}",
             branches_needed=True,
             ask='circleci run oidc get --claims \'{"aud": "…"}\'',
@@ -101,6 +107,12 @@ def register(
         raise ValueError('needs branches, such as ["main"]: builds of forks can get tokens too')
     if allowed and rules.branch is None:
         raise ValueError("cannot have branches: name the claim that holds them under claims")
+    further = dict(claims or {})
+    guards = {*rules.always, *([rules.branch] if allowed and rules.branch else [])}
+    if guards & set(further):
+        raise ValueError(
+            f"cannot say {', '.join(sorted(guards & set(further)))} under claims: it is required already"
+        )
     required: dict[str, tuple[str, ...]] = dict(rules.always)
     if allowed and rules.branch is not None:
         required[rules.branch] = tuple(rules.branch_form.format(each) for each in allowed)
@@ -112,7 +124,7 @@ def register(
         kind=kind,
         repository=repository,
         ids={rules.claim(name): value for name, value in ids.items()},
-        required=required | dict(claims or {}),
+        required=required | further,
     )
 
 
@@ -174,6 +186,8 @@ def to_register(kind: IssuerKind, issuer: str, claims: Mapping[str, object]) -> 
     parts = [f"{name} = {_toml(value)}" for name, value in told.items()] or ['ids = {claim = "value"}']
     if rules.branches_needed:
         parts.append('branches = ["main"]')
+    if rules.wise:
+        parts.append(rules.wise)
     return "; ".join(
         ["[[oidc.registration]]", f"issuer = {_toml(issuer)}", *parts, 'repository = "owner/name"']
     )

@@ -175,7 +175,7 @@ class CallbackIntake:
         signed_by = getattr(refused, "signed_by", None)
         caller = identity.repository if identity else RepoName(signed_by) if signed_by else None
         if caller is not None and not isinstance(refused, Unavailable):
-            caller_id = identity.repository_id if identity else None
+            caller_id = identity.repository_id if identity else getattr(refused, "signed_id", None)
             told = (refused.code, refused.detail, refused.hint)
             await self._remember(refusal_of(caller, *told, report, caller_id=caller_id))
 

@@ -136,7 +136,7 @@ class OidcVerifier:
             signed = SignedClaims(issuer, claims, datetime.fromtimestamp(times.ends_at, UTC))
             return _Proof(self._read(signed), times, issuer, unverified_header.kid, key)
         except NotAuthentic as refusal:
-            refusal.signed_by = self._signed_by(issuer, claims)
+            refusal.signed_by, refusal.signed_id = self._signed_by(issuer, claims)
             raise
 
     def _read(self, signed: SignedClaims) -> Identity:
@@ -158,13 +158,16 @@ class OidcVerifier:
             raise _not_registered(issuer.kind, issuer.issuer, claims)
         return found
 
-    def _signed_by(self, issuer: Issuer, claims: Mapping[str, Any]) -> str | None:
+    def _signed_by(self, issuer: Issuer, claims: Mapping[str, Any]) -> tuple[str | None, int | None]:
         """Whose token it is, as its signature proves; whether it counts is another question."""
         if issuer.kind is IssuerKind.GITHUB:
-            said = claims.get("repository")
-            return said if isinstance(said, str) and is_repo_name(said) else None
+            name, number = claims.get("repository"), claims.get("repository_id")
+            if not isinstance(name, str) or not is_repo_name(name) or not isinstance(number, str):
+                return None, None
+            plain = number.isascii() and number.isdigit() and len(number) < 19
+            return (name, int(number)) if plain else (None, None)
         found = find((each for each in self._registrations if each.issuer == issuer.issuer), claims)
-        return str(found.repository) if found else None
+        return (str(found.repository), None) if found else (None, None)
 
     def _issuer(self, unverified_issuer: str, unverified_payload: bytes) -> Issuer:
         issuer = self._issuers.get(unverified_issuer)
@@ -187,7 +190,7 @@ class OidcVerifier:
         audiences = claims["aud"] if isinstance(claims["aud"], list) else [claims["aud"]]
         # Whoever else a token is meant for could show it to us, so every entry of a list must be ours.
         if not audiences or not all(isinstance(each, str) and each in self._audiences for each in audiences):
-            raise self._wrong_audience(claims["aud"])
+            raise self._wrong_audience()
 
     def _jose_key(self, key: RSAPublicKey) -> RSAKey:
         """The key as joserfc wants it; working that out costs as much as a signature, and keys change rarely."""
@@ -198,10 +201,11 @@ class OidcVerifier:
         self._jose_keys.appendleft((key, made))
         return made
 
-    def _wrong_audience(self, got: object) -> NotAuthentic:
+    def _wrong_audience(self) -> NotAuthentic:
+        """What it said instead is the sender's own text, and not repeated: refusals stand on pages."""
         expected = " or ".join(sorted(self._audiences))
         return NotAuthentic(
-            f"the token is for the audience {ascii(got)[:200]}; expected {expected}",
+            f"the token is for another audience; expected {expected}",
             hint=f"ask the issuer for a token with the audience {expected}, and no other",
         )
 

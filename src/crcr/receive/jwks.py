@@ -157,7 +157,8 @@ def parse_discovery(raw: bytes, issuer: Issuer) -> str:
         found = _discovery.decode(raw)
     except (ValueError, RecursionError):
         raise KeysUnavailable("the issuer's discovery document is malformed") from None
-    if found.issuer != issuer.issuer or not is_safe_address(found.jwks_uri):
+    downgraded = issuer.issuer.startswith("https:") and not found.jwks_uri.startswith("https:")
+    if found.issuer != issuer.issuer or downgraded or not is_safe_address(found.jwks_uri):
         raise KeysUnavailable("the discovery document names another issuer or an unsafe address")
     return found.jwks_uri
 

@@ -31,7 +31,7 @@ def read_github(signed: SignedClaims) -> Identity:
         workflow_path=_workflow_path(signed.optional_text("workflow_ref")),
         event_name=signed.event("event_name"),
         expires_at=signed.expires_at,
-        private=(signed.optional_text("repository_visibility") or _PUBLIC) != _PUBLIC,
+        private=signed.optional_text("repository_visibility") != _PUBLIC,  # not told: not taken for public
     )
 
 

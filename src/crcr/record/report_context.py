@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import bindparam, select, text, union_all
 
 from crcr.decide.downstream import CloseJob, DispatchFacts, ReportFacts, RunFacts, Standing, workflow_key
-from crcr.decide.identity import Identity
+from crcr.decide.identity import Identity, IssuerKind
 from crcr.decide.model import Conclusion, JobState, Level, RepoName
 from crcr.decide.numbers import Ended, ended_as
 from crcr.decide.report import Report
@@ -27,7 +27,7 @@ _DISPATCH = Statement(
     text(
         "SELECT d.upstream, d.delivery, d.downstream, d.level, d.state, d.event, d.number, d.head_sha, d.lane, d.test, d.superseded_at,"
         " d.unsure, d.attempted_at, d.sent_at, d.answer, CASE WHEN n.reported = 1 THEN n.delivery END AS run_delivery,"
-        " n.superseded AS run_superseded, n.reported AS run_reported, n.attempt AS run_attempt, n.rerun_from, n.rerun_at,"
+        " n.issuer AS run_issuer, n.superseded AS run_superseded, n.reported AS run_reported, n.attempt AS run_attempt, n.rerun_from, n.rerun_at,"
         " r.repository_id, r.owner_id, r.confirmed, r.suspended_at,"
         " (SELECT max(v.version) FROM allowlist_versions v WHERE v.upstream = d.upstream AND v.good = 1) AS version"
         " FROM dispatches d LEFT JOIN runs n ON n.run_id = :run_id AND n.downstream = d.downstream"
@@ -108,6 +108,7 @@ class ReportContext:
             run_delivery=bound,
             run_superseded=bool(dispatch and dispatch["run_superseded"]),
             build=await read_build(tx, identity, report.run_id),
+            run_kind=IssuerKind(dispatch["run_issuer"]) if dispatch and dispatch["run_issuer"] else None,
             sibling_runs=tuple(RunFacts(row["run_id"], bool(row["superseded"])) for row in siblings),
             jobs=found,
             rerun_asked_at=_rerun_asked_at(dispatch, report),

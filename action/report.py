@@ -62,11 +62,38 @@ CONCLUSION_WORDS = {
     **dict.fromkeys(("canceled", "cancel", "canceling", "cancelling", "aborted"), "cancelled"),
     **dict.fromkeys(("timedout", "timeout", "timed out"), "timed_out"),
 }
-OPTIONS = (
-    "status", "conclusion", "job-name", "workflow-name", "test-results", "failed-tests", "artifact-url", "event-type",
-    "delivery-id", "callback-url", "audience", "upstream", "head-sha", "run-id", "run-attempt", "url", "check-run-id",
-    "environment", "token-file", "token-env", "max-time",
-)  # fmt: skip
+# What can be said, and what it means; in the help and in the README.
+OPTIONS = dict(
+    line.split(": ", 1)
+    for line in """\
+status: in_progress when the job begins, completed when it has ended
+conclusion: how the job ended, in the words or exit codes of any CI; only with completed
+job-name: the job's name on the dashboard, the same at start and end; else the CI's name for it
+workflow-name: the workflow's name; else the CI's
+test-results: counts as a JSON object with passed, failed and skipped; not needed with JUnit files
+failed-tests: failed tests as a JSON list of objects with name, file and message; not needed with JUnit files
+artifact-url: where logs and other files of the job can be seen
+event-type: what started it all; else the dispatch's. For results without a dispatch: nightly or periodic
+delivery-id: the dispatch that is answered; else the one that started the run
+callback-url: the relay's address; else the dispatch's
+audience: the audience of the token, as the relay names it; else the dispatch's
+upstream: for nightly and periodic, the upstream that was tested, as owner/name
+head-sha: for nightly and periodic, the upstream commit that was tested, all 40 digits
+run-id: the run's id; else the CI's
+run-attempt: which attempt of the run it is; else the CI's
+url: the run's page; else the CI's
+check-run-id: the id of the job's check run on GitHub
+environment: versions and the like as a JSON object, shown with the job
+token-file: a file that holds the OIDC token, for a CI that is not known here
+token-env: the name of a variable that holds the OIDC token, for a CI that is not known here
+max-time: seconds for everything, with all retries; else 120 for a start and 300 for a result
+""".splitlines()
+)
+SWITCHES = {
+    "junit": "JUnit XML files, ** for any number of folders; may be repeated, in the variable one a line",
+    "strict": "exit with 1 when the report is not recorded",
+    "dry-run": "print what would be sent, and to where; ask for no token",
+}
 
 
 class Problem(Exception):
@@ -258,12 +285,12 @@ def parse(argv: Sequence[str], env: Mapping[str, str]) -> Asked:
         description="Report a CI job to a CRCR relay. Every flag can also be given as a variable: --job-name is "
         "CRCR_JOB_NAME. What is left out is taken from the CI and from the dispatch that started the run.",
     )
-    for name in OPTIONS:
+    for name, meaning in OPTIONS.items():
         also = ["--failed-tests-detail"] if name == "failed-tests" else []
-        parser.add_argument(f"--{name}", *also, default="")
-    parser.add_argument("--junit", action="append", metavar="GLOB", default=[])
-    parser.add_argument("--strict", action="store_true", help="exit with 1 when the report is not recorded")
-    parser.add_argument("--dry-run", action="store_true", help="print what would be sent, and to where")
+        parser.add_argument(f"--{name}", *also, default="", metavar="TEXT", help=meaning)
+    parser.add_argument("--junit", action="append", metavar="GLOB", default=[], help=SWITCHES["junit"])
+    for name in ("strict", "dry-run"):
+        parser.add_argument(f"--{name}", action="store_true", help=SWITCHES[name])
     flags, unknown = parser.parse_known_args(list(argv))
     given = {name: getattr(flags, name.replace("-", "_")) or env.get(variable(name), "") for name in OPTIONS}
     junit = flags.junit or env.get("CRCR_JUNIT", "").splitlines()
@@ -312,34 +339,56 @@ class Ci:
 
 
 def recognise(env: Mapping[str, str]) -> Ci:
+    """The CI that runs us. Variables of several may be set, by hand or by one CI inside another: what one of them
+    gives to jobs only (its token, then its run) tells more than the name of another.
+    """
+
     def told(*names: str) -> str:
         return next((env[name].strip() for name in names if env.get(name, "").strip()), "")
 
-    if is_true(told("GITHUB_ACTIONS")):
-        run, attempt = told("GITHUB_RUN_ID"), told("GITHUB_RUN_ATTEMPT")
-        page = f"{told('GITHUB_SERVER_URL')}/{told('GITHUB_REPOSITORY')}/actions/runs/{run}"
-        page += f"/attempts/{attempt}" if attempt not in ("", "1") else ""
-        by_dispatch = told("GITHUB_EVENT_NAME") == "repository_dispatch"
-        workflow, job = told("GITHUB_WORKFLOW"), told("GITHUB_JOB")
-        return Ci("GitHub Actions", run, attempt, workflow, job, page, dispatched=by_dispatch)
-    if is_true(told("BUILDKITE")):
-        run, attempt = told("BUILDKITE_BUILD_ID"), _one_more(told("BUILDKITE_RETRY_COUNT"))
-        job = told("BUILDKITE_LABEL", "BUILDKITE_STEP_KEY")
-        job = _leg(job, told("BUILDKITE_PARALLEL_JOB"), told("BUILDKITE_PARALLEL_JOB_COUNT"))
-        page = "#".join(filter(None, (told("BUILDKITE_BUILD_URL"), told("BUILDKITE_JOB_ID"))))
-        ended = told("BUILDKITE_COMMAND_EXIT_STATUS")
-        return Ci("Buildkite", run, attempt, told("BUILDKITE_PIPELINE_SLUG"), job, page, ended)
-    if is_true(told("GITLAB_CI")):
-        # Only `after_script` knows how the job went; elsewhere its status is "running".
-        ended = told("CI_JOB_STATUS").replace("running", "")
-        workflow, page = told("CI_PROJECT_PATH", "CI_PIPELINE_NAME"), told("CI_JOB_URL", "CI_PIPELINE_URL")
-        run, job = told("CI_PIPELINE_ID"), told("CI_JOB_NAME")
-        return Ci("GitLab CI", run, "", workflow, job, page, ended, told("CI_JOB_STARTED_AT"))
-    if is_true(told("CIRCLECI")):
-        run, workflow = told("CIRCLE_WORKFLOW_ID"), told("CIRCLE_PROJECT_REPONAME")
-        job = _leg(told("CIRCLE_JOB"), told("CIRCLE_NODE_INDEX"), told("CIRCLE_NODE_TOTAL"))
-        return Ci("CircleCI", run, "", workflow, job, told("CIRCLE_BUILD_URL"))
-    return Ci()
+    found = [(told(*gives) != "", read(told)) for flag, gives, read in KNOWN_CIS if is_true(told(flag))]
+    return max(found, key=lambda each: (each[0], each[1].run_id != ""), default=(False, Ci()))[1]
+
+
+def _github(told: Callable[..., str]) -> Ci:
+    run, attempt = told("GITHUB_RUN_ID"), told("GITHUB_RUN_ATTEMPT")
+    page = f"{told('GITHUB_SERVER_URL')}/{told('GITHUB_REPOSITORY')}/actions/runs/{run}"
+    page += f"/attempts/{attempt}" if attempt not in ("", "1") else ""
+    by_dispatch = told("GITHUB_EVENT_NAME") == "repository_dispatch"
+    workflow, job = told("GITHUB_WORKFLOW"), told("GITHUB_JOB")
+    return Ci("GitHub Actions", run, attempt, workflow, job, page, dispatched=by_dispatch)
+
+
+def _buildkite(told: Callable[..., str]) -> Ci:
+    run, attempt = told("BUILDKITE_BUILD_ID"), _one_more(told("BUILDKITE_RETRY_COUNT"))
+    job = told("BUILDKITE_LABEL", "BUILDKITE_STEP_KEY")
+    job = _leg(job, told("BUILDKITE_PARALLEL_JOB"), told("BUILDKITE_PARALLEL_JOB_COUNT"))
+    page = "#".join(filter(None, (told("BUILDKITE_BUILD_URL"), told("BUILDKITE_JOB_ID"))))
+    ended = told("BUILDKITE_COMMAND_EXIT_STATUS")
+    return Ci("Buildkite", run, attempt, told("BUILDKITE_PIPELINE_SLUG"), job, page, ended)
+
+
+def _gitlab(told: Callable[..., str]) -> Ci:
+    # Only `after_script` knows how the job went; elsewhere its status is "running".
+    ended = told("CI_JOB_STATUS").replace("running", "")
+    workflow, page = told("CI_PROJECT_PATH", "CI_PIPELINE_NAME"), told("CI_JOB_URL", "CI_PIPELINE_URL")
+    run, job = told("CI_PIPELINE_ID"), told("CI_JOB_NAME")
+    return Ci("GitLab CI", run, "", workflow, job, page, ended, told("CI_JOB_STARTED_AT"))
+
+
+def _circleci(told: Callable[..., str]) -> Ci:
+    run, workflow = told("CIRCLE_WORKFLOW_ID"), told("CIRCLE_PROJECT_REPONAME")
+    job = _leg(told("CIRCLE_JOB"), told("CIRCLE_NODE_INDEX"), told("CIRCLE_NODE_TOTAL"))
+    return Ci("CircleCI", run, "", workflow, job, told("CIRCLE_BUILD_URL"))
+
+
+KNOWN_CIS: Sequence[tuple[str, Sequence[str], Callable[[Callable[..., str]], Ci]]] = (
+    ("GITHUB_ACTIONS", ("ACTIONS_ID_TOKEN_REQUEST_URL",), _github),
+    ("BUILDKITE", ("BUILDKITE_AGENT_ACCESS_TOKEN",), _buildkite),
+    ("GITLAB_CI", ("CI_JOB_TOKEN", "CRCR_ID_TOKEN"), _gitlab),
+    ("CIRCLECI", ("CIRCLE_OIDC_TOKEN_V2", "CIRCLE_OIDC_TOKEN"), _circleci),
+)
+"""What says that it is this one, what it gives to its jobs alone, and how it is read."""
 
 
 def _one_more(count: str) -> str:
@@ -455,6 +504,10 @@ def address_problem(address: str) -> str | None:
 # ------------------------------------------------------------------------------------------------------------ tokens
 
 
+def is_token(text: str) -> bool:
+    return re.fullmatch(r"[A-Za-z0-9_=-]+(\.[A-Za-z0-9_=-]+){2}", text) is not None
+
+
 @dataclass
 class Tokens:
     """The job's OIDC token, asked for again when it grows old."""
@@ -482,9 +535,8 @@ class Tokens:
 
     def _renew(self) -> None:
         token = self.source().strip()
-        if not re.fullmatch(r"[A-Za-z0-9_=-]+(\.[A-Za-z0-9_=-]+){2}", token):
+        if not is_token(token):
             raise Problem("what the CI gave is not an OIDC token (three parts with dots between them)")
-        self.voice.mask(token)
         self._token, self._since = token, self.machine.clock()
 
 
@@ -537,6 +589,8 @@ def _github_token(env: Mapping[str, str], audience: str, line: Line) -> str:
     answer = line.ask("GitHub's token service", lambda: urllib.request.Request(whole, headers=headers))
     token = answer.json().get("value")
     if answer.status == 200 and isinstance(token, str):
+        # Only who gave it reads this as a command: in the log of another CI it would be the token itself.
+        line.voice.mask(token.strip()) if is_token(token.strip()) else None
         return token
     raise Problem(
         f"GitHub gave no token ({answer.fault or answer.status}); has the job `permissions: id-token: write`?"
@@ -783,7 +837,16 @@ class Report:
 
     def late_start(self) -> Report:
         """The start that got lost, sent after the fact: its times measure nothing."""
-        kept = ("schema_version", "name", "url", "run_id", "run_attempt", "job_name", "check_run_id", "environment")
+        kept = (
+            "schema_version",
+            "name",
+            "url",
+            "run_id",
+            "run_attempt",
+            "job_name",
+            "check_run_id",
+            "environment",
+        )
         own = {name: self.workflow[name] for name in kept if name in self.workflow}
         return Report({**self.body, "workflow": {**own, "status": "in_progress", "late": True}})
 
@@ -1043,6 +1106,10 @@ def whole_address(address: str) -> str:
 def show(report: Report, address: str, audience: str, voice: Voice) -> None:
     voice.say(f"would be sent to {plain(address) or '(callback-url is not known)'}")
     voice.say(f"with a token for {plain(audience) or '(audience is not known)'}")
+    said = [_object(report.body["payload"]).get("head_sha", ""), report.body["delivery_id"]]
+    if report.body["event_type"] in SELF_REPORTS and not any(re.fullmatch("[0-9a-fA-F]{40}", each) for each in said):
+        shown = plain(said[0] or said[1], 80)
+        voice.warn(f"{shown!r} is not a commit (40 hex digits), so the result would stand for none: pass head-sha")
     report.bytes()
     # ASCII keeps hostile text harmless, and this escape is the same JSON without GitHub's older command marker.
     text = json.dumps(report.body, indent=2).replace("##[", r"#\u0023[")
@@ -1059,7 +1126,8 @@ def main(
     words = sys.argv[1:] if argv is None else argv
     environ = os.environ if env is None else env
     strict = "--strict" in words or is_true(environ.get("CRCR_STRICT", ""))
-    voice = Voice(out or sys.stdout, annotate=is_true(environ.get("GITHUB_ACTIONS", "")), strict=strict)
+    on_github = recognise(environ).name == "GitHub Actions"
+    voice = Voice(out or sys.stdout, annotate=on_github, strict=strict)
     try:
         run(parse(words, environ), environ, voice, machine or Machine())
     except WrongUse as problem:

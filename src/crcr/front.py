@@ -85,7 +85,7 @@ def build_app(services: Services, *, work: bool = True) -> Edge:
                 delay=delay,
                 log_for_admins=views.for_admins(),
             ),
-            *api.routes(views, upstreams=upstreams, clock=clock),
+            *api.routes(views, upstreams=upstreams, clock=clock, public_url=services.settings.public_url),
             *health.routes(views, metrics=services.metrics, clock=clock, is_public=is_public),
         ],
         routers=[

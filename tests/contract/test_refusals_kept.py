@@ -54,6 +54,28 @@ async def test_each_upstream_that_lists_the_caller_has_it_and_pages_are_told(sto
     assert {row["delivery"] for row in changes} == {None}
 
 
+async def test_the_upstream_that_it_is_about_has_it_alone(stores: Stores) -> None:
+    await stores.prepare(BOTH, NOW)
+    await refusals(stores).note(a_refusal(upstream=OTHER), NOW)
+    assert [row["upstream"] for row in await kept(stores)] == [OTHER.key]
+
+
+async def test_where_that_one_does_not_list_the_caller_those_have_it_who_do(stores: Stores) -> None:
+    await stores.prepare(BOTH, NOW)
+    await refusals(stores).note(a_refusal(caller=RepoName("org/second"), upstream=OTHER), NOW)
+    assert [(row["upstream"], row["job_name"]) for row in await kept(stores)] == [(CORE.key, "build")]
+
+
+async def test_beside_a_listing_that_is_not_public_no_run_is_named(stores: Stores) -> None:
+    """It may have been the other's."""
+    shy = "L2:\n  - org/backend: {visibility: name}\n"
+    await stores.prepare({CORE: "L2: [org/backend]\n", OTHER: shy}, NOW)
+    await refusals(stores).note(a_refusal(workflow_name="CI", delivery_id="d"), NOW)
+    names = ("run_id", "workflow_name", "job_name", "delivery")
+    found = {row["upstream"]: [row[name] for name in names] for row in await kept(stores)}
+    assert found == {CORE.key: [None] * 4, OTHER.key: ["1", "CI", "build", "d"]}
+
+
 async def test_nothing_is_written_of_who_is_on_no_list(stores: Stores) -> None:
     await stores.prepare({CORE: BOTH[CORE]}, NOW)  # and one upstream has none yet
     before = await stores.rows("SELECT count(*) AS n FROM changes")

@@ -182,7 +182,7 @@ async def test_pages_hold_every_row_once_even_of_one_moment(stores: Stores, size
     after = None
     while True:
         page = await views(stores).sandbox(SandboxQuery(after=after, limit=size), NOW + HOUR)
-        found += [job.job_name for job in page.jobs]
+        found += [job.job_name or "" for job in page.jobs]
         after = page.next
         if after is None:
             break

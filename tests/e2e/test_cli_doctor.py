@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -135,6 +136,18 @@ async def test_what_is_wrong_is_told_and_doing_what_it_says_mends_it(tmp_path: P
         assert (await world.asked("--json")).code == 0
 
 
+async def test_an_answer_that_is_not_new_says_how_old_it_is(tmp_path: Path) -> None:
+    async with served(tmp_path) as world:
+        first = await world.asked("--json")
+        world.github.write_file(REPO, PATH, NO_TOKEN)
+        again = await world.asked("--json")
+        assert (again.state("id_token"), again.json["inspected_at"]) == ("ok", first.json["inspected_at"])
+        assert datetime.fromisoformat(again.json["inspected_at"]) <= datetime.now(UTC)
+        people = await world.asked()
+        assert "as GitHub had it" in people.out
+        assert "s ago; it is asked at most once a minute" in people.out
+
+
 async def _a_minute_later(world: World) -> None:
     """The store's clock is real here, so the last question is made older instead."""
     with sqlite3.connect(world.folder / "crcr.db", timeout=10) as connection:
@@ -148,7 +161,8 @@ async def test_the_unlisted_and_the_hidden_are_told_alike(tmp_path: Path) -> Non
     async with served(tmp_path) as world:
         for name in ("no/body", "org/secret"):
             told = await world.doctor("--relay", world.url, "--repo", name, "--json")
-            assert (told.code, told.state("allowlist"), told.state("app")) == (1, "problem", "absent")
+            assert (told.code, told.state("allowlist"), told.state("app")) == (1, "problem", "unknown")
+            assert f"{world.url}/crcr/onboarding?repository={name}" in told.words("allowlist")
             assert f"{name} is not on the allowlist" in told.words("allowlist")
         admin = await world.doctor(
             "--relay", world.url, "--repo", "org/secret", "--json", environ={"CRCR_TOKEN": ADMIN}
@@ -195,8 +209,8 @@ async def test_a_test_that_nobody_answers_tells_where_it_stopped(tmp_path: Path)
 async def test_a_test_without_a_token_says_who_can_ask(tmp_path: Path) -> None:
     async with served(tmp_path) as world:
         told = await world.asked("--test", "--json")
-        assert (told.code, told.state("test")) == (0, "unknown")
-        assert "crcr dispatch --test" in told.words("test")
+        assert (told.code, told.state("test")) == (1, "problem")
+        assert f"crcr dispatch --test {REPO} --wait" in told.words("test")
         wrong = await world.asked("--test", "--json", "--token", "guess")
         assert (wrong.code, wrong.state("test")) == (1, "problem")
 
@@ -305,10 +319,26 @@ async def test_what_is_wrong_with_a_relay_is_told_together(tmp_path: Path) -> No
             f"{REPO} (downstream, L2): lacks contents: write.",
             "org/secret (downstream, L2): the App is not installed.",
         ]
+        assert told.state("installations") == "warning"
+        assert (
+            f"1 of 3 repositories have the App with the rights it needs; not so {REPO} and org/secret."
+            in (told.words("installations"))
+        )
         assert told.state("registration") == "warning"
         assert any(
             "ci.example.org" in each["text"] and each["state"] == "problem" for each in told.json["findings"]
         )
+
+
+async def test_with_a_broken_list_those_on_the_list_in_force_are_looked_at(tmp_path: Path) -> None:
+    async with served(tmp_path) as world:
+        await world.github.uninstall("org/secret")
+        (tmp_path / "allowlist.yml").write_text("L2: [\n")
+        told = await world.of_operator("--json")
+        assert (told.code, told.state("allowlist")) == (1, "problem")
+        bad = [each["text"] for each in told.json["findings"] if each["name"] == "installation"]
+        assert bad == ["org/secret (downstream, L2): the App is not installed."]
+        assert "2 of 3 repositories" in told.words("installations")
 
 
 async def test_a_relay_with_wrong_settings_or_without_a_store_is_told(tmp_path: Path) -> None:

@@ -50,11 +50,13 @@ async def test_from_an_empty_folder_to_a_result_on_the_dashboard(tmp_path: Path)
     started = ("demo", "--port", str(port), "--github-port", str(github_port), "--speed", "2")
     async with crcr(*started, folder=tmp_path, environ=env) as demo:
         await demo.says("to stop")
+        assert f"{relay}/crcr/onboarding" in "".join(demo.lines)
         told = ("--relay", relay, "--upstream", "tensorium/tensorium", "--audience", "crcr-demo")
         asked = (*told, "--repo", "me/my-backend", "--command", "true", "--yes")
         await succeeded(("init", *asked), mine, env)
         said = await succeeded(("demo-join", "me/my-backend", "--github", github), mine, env)
         assert ".github/workflows/crcr.yml" in said
+        assert f"{relay}/crcr/me/my-backend" in said
         result = await first_result(relay, "me/my-backend")
         assert result["figures"]["last_result"]["job_name"] == "build"
         assert await demo.stopped() == 0
@@ -63,9 +65,43 @@ async def test_from_an_empty_folder_to_a_result_on_the_dashboard(tmp_path: Path)
     assert empty(tmp_path / "cache")
 
 
+async def first_trial(relay: str) -> dict[str, Any]:
+    """What the sandbox's one job came to, once it is over."""
+    async with asyncio.timeout(60), httpx.AsyncClient(transport=httpx.AsyncHTTPTransport()) as http:
+        while True:
+            jobs = (await http.get(f"{relay}/api/v1/sandbox")).raise_for_status().json()["jobs"]
+            for job in jobs:
+                if job["state"] == "completed":
+                    found: dict[str, Any] = job
+                    return found
+            await asyncio.sleep(0.2)
+
+
+async def test_one_on_no_allowlist_finds_its_report_in_the_sandbox(tmp_path: Path) -> None:
+    env, port, github_port = environ(tmp_path), free_port(), free_port()
+    relay, github = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{github_port}"
+    mine = tmp_path / "newcomer"
+    mine.mkdir()
+    started = ("demo", "--port", str(port), "--github-port", str(github_port))
+    join = ("demo-join", "me/newcomer", "--unlisted", "--github", github)
+    async with crcr(*started, folder=tmp_path, environ=env) as demo:
+        await demo.says("to stop")
+        async with crcr(*join, folder=mine, environ=env) as early:
+            errors = await early.errors()
+            assert await early.ended() == 1
+        assert f"crcr init --relay {relay} --repo me/newcomer" in errors
+        await succeeded(("init", "--relay", relay, "--repo", "me/newcomer", "--yes"), mine, env)
+        said = await succeeded(join, mine, env)
+        assert f"{relay}/crcr/sandbox" in said
+        job = await first_trial(relay)
+        assert (job["job_name"], job["event_type"], job["conclusion"]) == ("build", "crcr_test", "skipped")
+        assert await demo.stopped() == 0
+        assert await demo.errors() == ""
+
+
 @pytest.mark.parametrize(
     ("address", "words"),
-    [("http://127.0.0.1:9", "no demo of yours"), ("https://github.example:443", "no demo on this machine")],
+    [("http://127.0.0.1:9", "demo-9.key"), ("https://github.example:443", "no demo on this machine")],
 )
 async def test_without_a_demo_it_says_what_to_do(tmp_path: Path, address: str, words: str) -> None:
     join = ("demo-join", "me/my-backend", "--github", address)

@@ -81,11 +81,18 @@ def test_every_answer_is_as_described(mode: GenerationMode, address: str, known:
     broken: dict[str, Exception] = {}
     with requests.Session() as session:
         for operation in operations(address):
+            if mode is GenerationMode.NEGATIVE and not _takes_anything(operation):
+                continue
             try:
                 _ask(operation, mode, known, address, session)
             except Exception as failure:  # noqa: BLE001  told together below
                 broken[operation.label] = failure
     assert not broken, "\n\n".join(f"{label}:\n{failure}" for label, failure in broken.items())
+
+
+def _takes_anything(operation: Any) -> bool:
+    """Where nothing can be said, nothing can be said wrongly."""
+    return any(operation.iter_parameters()) or bool(operation.body)
 
 
 def _ask(operation: Any, mode: GenerationMode, known: Known, address: str, session: requests.Session) -> None:

@@ -27,6 +27,15 @@ async def verified(it: Stage, sha: str) -> tuple[str, str | None]:
     return standing(it, sha)
 
 
+def questions(it: Stage, sha: str = "%") -> list[dict[str, Any]]:
+    wanted = "kind = 'verify_commit' AND lane LIKE ?"
+    return it.rows(f"SELECT target, lane, state FROM effects WHERE {wanted} ORDER BY effect_id", sha)  # noqa: S608
+
+
+def asked(it: Stage) -> list[str]:
+    return [call.path for call in it.github.calls if "/compare/" in call.path]
+
+
 async def on_branch(it: Stage, branch: str) -> str:
     """A commit that only this branch has."""
     await it.github.push(UPSTREAM, ref=f"refs/heads/{branch}")
@@ -168,12 +177,85 @@ async def test_made_up_commits_are_asked_about_slowly_and_not_without_end(tmp_pa
         run = night(it)
         for number in range(120):
             await tell(it, run, commit=f"{number + 1:040x}")
-        waiting = it.rows("SELECT due_at FROM effects WHERE kind = 'verify_commit'")
-        assert len(waiting) == 100
+        assert len(questions(it)) == 20
         await it.act()
-        assert len([call for call in it.github.calls if "/compare/" in call.path]) == 1
+        assert len(asked(it)) == 1
         await it.pass_time(61)
-        assert len([call for call in it.github.calls if "/compare/" in call.path]) == 11
+        assert len(asked(it)) == 11
+
+
+async def test_one_backends_made_up_commits_take_no_turn_of_anothers(tmp_path: Path) -> None:
+    async with stage(
+        tmp_path, "L2:\n  - org/evil\n  - org/good\n", downstreams=("org/evil", "org/good")
+    ) as it:
+        evil = night(it, "org/evil")
+        for number in range(25):
+            await tell(it, evil, commit=f"{number + 1:040x}")
+        await tell(it, evil, commit=head(it))  # for which its share has no room
+        await tell(it, night(it, "org/good"), commit=head(it))
+        assert {row["target"] for row in questions(it, head(it))} == {"commits org/good"}
+        await it.pass_time(125)
+        assert standing(it, head(it)) == ("base", "main")
+        shown = (await it.http.get("/api/v1/effects")).text + (await it.http.get("/crcr/effects")).text
+        assert "commits org" not in shown
+
+
+async def test_what_found_no_room_is_asked_later_the_oldest_first(tmp_path: Path) -> None:
+    async with alone(tmp_path) as it:
+        run = night(it)
+        shas = [f"{number + 1:040x}" for number in range(50)]
+        for sha in reversed(shas):
+            it.clock.advance(3)
+            await tell(it, run, commit=sha)
+        waits = [
+            row["sha"] for row in it.rows("SELECT sha FROM commits WHERE ask_at = seen_at ORDER BY seen_at")
+        ]
+        await it.services.sweeper.sweep()
+        mine = {row["lane"] for row in questions(it) if row["target"] == "commits"}
+        assert mine == set(waits[:20])
+        await it.services.sweeper.sweep()
+        assert len([row for row in questions(it) if row["target"] == "commits"]) == 20, "bounded"
+        for _ in range(30):
+            await it.pass_time(30)
+            await it.services.sweeper.sweep()
+        assert {standing(it, sha) for sha in shas} == {("unknown", None)}
+
+
+async def test_a_question_that_was_given_up_is_asked_again_by_itself(tmp_path: Path) -> None:
+    async with alone(tmp_path) as it:
+        gone = it.github.faults.answer(403, on=REPOSITORY, message="Not for you")
+        assert await verified(it, head(it)) == ("unchecked", None)
+        assert [row["state"] for row in questions(it)] == ["parked"]
+        it.github.faults.remove(gone)
+        await it.services.sweeper.sweep()
+        assert len(questions(it)) == 1, "not at once"
+        await it.pass_time(26 * 3600)
+        await it.services.sweeper.sweep()
+        await it.act()
+        assert standing(it, head(it)) == ("base", "main")
+        assert [row["state"] for row in questions(it)] == ["cancelled", "done"]
+
+
+async def test_nothing_is_being_checked_for_ever(tmp_path: Path) -> None:
+    async with alone(tmp_path) as it:
+        it.github.faults.answer(403, on=REPOSITORY, message="Not for you")
+        assert await verified(it, MADE_UP) == ("unchecked", None)
+        for _ in range(16):
+            await it.pass_time(24 * 3600 + 3601)
+            await it.services.sweeper.sweep()
+            await it.act()
+        assert standing(it, MADE_UP) == ("unanswered", None)
+        asked_so_far = len(questions(it))
+        assert {row["state"] for row in questions(it)} == {"cancelled"}
+        page = (await it.http.get(f"/crcr/commit/{MADE_UP}")).text
+        assert ("Being checked" in page, "Not checked" in page) == (False, True)
+        await it.pass_time(24 * 3600 + 3601)
+        await it.services.sweeper.sweep()
+        assert len(questions(it)) == asked_so_far
+        it.github.faults.clear()
+        await tell(it, night(it), commit=MADE_UP)
+        await it.act()
+        assert standing(it, MADE_UP) == ("unknown", None), "somebody reported about it again"
 
 
 async def test_pages_follow_what_github_said(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from callbacks import BACKEND, CALLBACK, bearer, dispatched, outcome, post, refused
 from crcr.sim.github import Hostile, WorkflowRun
+from nightlies import night, tell
 from signing_in import ADMIN, TOKENS
 from stage import AUDIENCE, UPSTREAM, WORKFLOW, Stage, stage
 
@@ -46,6 +47,35 @@ async def test_a_refused_report_stands_on_its_senders_page_and_in_the_api(tmp_pa
         assert "Refused reports" in page.text
         assert "The job&#39;s start was never reported" in page.text
         assert f'href="/crcr/deliveries/{run.delivery_id}"' in page.text
+
+
+async def test_a_refusal_is_settled_when_the_same_jobs_result_is_taken_afterwards(tmp_path: Path) -> None:
+    async with dispatched(tmp_path) as (it, run):
+        assert refused(await post(it, run, "build", "completed")) == (409, "no_in_progress")
+        await post(it, run, "build", "in_progress")
+        assert [each["settled"] for each in await told(it)] == [False]
+        assert "To do:" in (await it.http.get(f"/crcr/{BACKEND}")).text
+        assert outcome(await post(it, run, "build", "completed")) == "applied"
+
+        assert [each["settled"] for each in await told(it)] == [True]
+        page = (await it.http.get(f"/crcr/{BACKEND}")).text
+        assert "Settled: the result was taken." in page
+        assert "To do:" not in page
+        assert 'id="refused-line"' not in page
+        table = list(csv.DictReader(io.StringIO((await it.http.get(f"{API}.csv")).text)))
+        assert [each["settled"] for each in table] == ["true"]
+
+
+async def test_a_result_that_came_before_settles_no_contradiction(tmp_path: Path) -> None:
+    async with dispatched(tmp_path) as (it, run):
+        await post(it, run, "build", "in_progress")
+        await post(it, run, "build", "completed")
+        it.clock.advance(1)
+        assert refused(await post(it, run, "build", "completed", conclusion="failure")) == (
+            409,
+            "conflicting_result",
+        )
+        assert [each["settled"] for each in await told(it)] == [False]
 
 
 async def test_what_was_taken_or_is_ours_to_mend_is_no_refusal(tmp_path: Path) -> None:
@@ -180,6 +210,53 @@ async def test_a_repository_sees_its_own_refusals_of_each_upstream_that_lists_it
             assert answer.status_code == number
             if number == 200:
                 assert len(answer.json()["refusals"]) == 1
+
+
+SECRET = "secret/upstream"
+
+
+def beside_a_hidden_listing(more: str = "") -> dict[str, str]:
+    return {
+        UPSTREAM: f"L2:\n  - {BACKEND}\n",
+        SECRET: f"L2:\n  - {BACKEND}: {{visibility: hidden{more}}}\n",
+    }
+
+
+async def shown(it: Stage) -> str:
+    """All that everybody can read about the refusals of the public listing."""
+    paths = (f"{API}?", f"{API}.csv?", f"/crcr/{BACKEND}?", f"/api/v1/setup/{BACKEND}?")
+    return "".join([(await it.http.get(f"{path}upstream={UPSTREAM}")).text for path in paths])
+
+
+async def test_which_upstreams_list_it_is_not_told_when_none_was_named(tmp_path: Path) -> None:
+    async with stage(tmp_path, beside_a_hidden_listing(), downstreams=(BACKEND,), **TOKENS) as it:
+        answer = await tell(it, night(it), commit="a" * 40)
+        assert refused(answer) == (400, "bad_report")
+        assert SECRET not in answer.text
+        [one] = await told(it, f"{API}?upstream={UPSTREAM}")
+        assert "names no upstream" in one["detail"]
+        assert SECRET not in str(one)
+        assert (one["run_id"], one["workflow_name"], one["job_name"]) == (None, None, None)
+        [theirs] = await told(it, f"{API}?upstream={SECRET}", **EYES)
+        assert theirs["job_name"] == "build"
+
+
+async def test_a_refusal_stands_with_the_upstream_that_it_is_about_and_nowhere_else(tmp_path: Path) -> None:
+    lists = beside_a_hidden_listing(", events: [pull_request]")
+    async with stage(tmp_path, lists, downstreams=(BACKEND,), **TOKENS) as it:
+        named = {"repository": {"full_name": SECRET}}
+        answer = await tell(it, night(it), commit="a" * 40, payload=named)
+        assert refused(answer) == (403, "not_allowlisted")
+        await it.github.open_pr(SECRET)
+        await it.act()
+        [run] = [each for each in it.github.runs(BACKEND) if each.delivery_id]
+        assert refused(await post(it, run, "build", "completed")) == (409, "no_in_progress")
+
+        assert await told(it, f"{API}?upstream={UPSTREAM}") == []
+        for code in ("not_allowlisted", "no_in_progress"):
+            assert code not in await shown(it)
+        theirs = await told(it, f"{API}?upstream={SECRET}", **EYES)
+        assert [each["code"] for each in theirs] == ["no_in_progress", "not_allowlisted"]
 
 
 async def test_no_more_than_thirty_a_minute_are_written_down(tmp_path: Path) -> None:

@@ -172,8 +172,18 @@ async def test_where_it_is_off_a_newcomer_is_refused_as_ever_and_told_of_no_sand
 async def test_where_it_is_on_pages_lead_to_it(tmp_path: Path) -> None:
     async with sandbox(tmp_path) as it:
         assert 'href="/crcr/sandbox"' in (await it.http.get("/crcr")).text
+
+
+async def test_the_page_has_the_command_that_tries_a_workflow(tmp_path: Path) -> None:
+    async with sandbox(tmp_path, CRCR_GITHUB_API_URL="https://api.github.com") as it:
         empty = (await it.http.get("/crcr/sandbox")).text
-        assert f"{RELAY_URL}/github/callback" in empty
+        assert "gh api &#39;repos/{owner}/{repo}/dispatches&#39; --input -" in empty
+        for words in (f"{RELAY_URL}/github/callback", AUDIENCE, UPSTREAM):
+            assert f"&#34;{words}&#34;" in empty
+        named = (await it.http.get("/crcr/sandbox", params={"repository": NEW})).text
+        assert f"gh api repos/{NEW}/dispatches --input -" in named
+        await say(it, a_run(it))
+        assert "gh api" in (await it.http.get("/crcr/sandbox")).text
 
 
 async def test_twenty_reports_an_hour_are_taken_whatever_the_repository_is_called(tmp_path: Path) -> None:
@@ -205,8 +215,10 @@ async def test_a_private_repository_is_named_to_admins_alone(tmp_path: Path) -> 
         repository_id = it.github.repository(QUIET).id
         hint = (await say(it, run)).json()["hint"]
         assert f"?repository={repository_id} " in hint
+        secret = {"job_name": "project-heron", "name": "heron nightly"}
+        await say(it, run, **secret)
         failed = [{"name": "test_secret", "message": "quiet words"}]
-        await say(it, run, "completed", conclusion="failure", failed_tests=failed)
+        await say(it, run, "completed", conclusion="failure", failed_tests=failed, **secret)
 
         for path in (
             "/crcr/sandbox",
@@ -216,12 +228,26 @@ async def test_a_private_repository_is_named_to_admins_alone(tmp_path: Path) -> 
         ):
             text = (await it.http.get(path)).text
             assert str(repository_id) in text
-            assert "quiet" not in text
-            assert "test_secret" not in text
+            for word in ("quiet", "test_secret", "heron"):
+                assert word not in text
         assert f"a private repository (id {repository_id})" in (await it.http.get("/crcr/sandbox")).text
         assert await tried(it, repository="quiet/") == []
-        assert [job["repository"] for job in await tried(it, headers=EYES)] == [QUIET]
+        for job in await tried(it):
+            assert (job["repository"], job["workflow_name"], job["job_name"]) == (None, None, None)
+        admins = await tried(it, headers=EYES)
+        assert {job["repository"] for job in admins} == {QUIET}
+        assert [job["job_name"] for job in admins] == ["project-heron", "build"]
         assert QUIET in (await it.http.get("/crcr/sandbox?repository=quiet", headers=EYES)).text
+
+
+async def test_what_was_made_private_meanwhile_is_kept_back_too(tmp_path: Path) -> None:
+    async with sandbox(tmp_path) as it:
+        run = a_run(it)
+        await say(it, run)
+        assert [job["repository"] for job in await tried(it)] == [NEW]
+        it.github.repository(NEW).private = True
+        await say(it, run, "completed", conclusion="success")
+        assert [(job["repository"], job["job_name"]) for job in await tried(it)] == [(None, None)]
 
 
 async def test_a_reader_finds_a_repository_by_name_or_id(tmp_path: Path) -> None:

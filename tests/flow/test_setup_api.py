@@ -105,7 +105,7 @@ async def test_a_workflow_on_another_branch_does_not_count(tmp_path: Path) -> No
 async def test_a_workflow_that_never_listened_or_is_disabled_is_told(tmp_path: Path) -> None:
     async with joined(tmp_path, workflow="on: push\njobs: {}\n") as it:
         found = await examined(it)
-        assert (state(found, "workflow"), "None of the 1 workflows" in words(found, "workflow")) == (
+        assert (state(found, "workflow"), "The only workflow" in words(found, "workflow")) == (
             "problem",
             True,
         )
@@ -121,6 +121,44 @@ async def test_a_workflow_that_never_listened_or_is_disabled_is_told(tmp_path: P
 async def test_the_workflows_of_a_private_repository_are_read_with_the_apps_own_right(tmp_path: Path) -> None:
     async with joined(tmp_path, private=True) as it:
         assert state(await examined(it), "id_token") == "ok"
+
+
+async def test_the_files_of_a_private_repository_are_named_to_administrators_alone(tmp_path: Path) -> None:
+    async with joined(tmp_path, private=True) as it:
+        found = await examined(it)
+        assert words(found, "workflow").startswith("One workflow on the default branch listens")
+        page = (await it.http.get("/crcr/onboarding", params={"repository": BACKEND})).text
+        assert "One workflow" in page
+        assert PATH not in str(found["findings"])
+        assert PATH in words(await seen(it, **EYES), "workflow")
+        it.github.repository(BACKEND).disabled_workflows.add(PATH)
+        it.clock.advance(61)
+        found = await examined(it)
+        assert (state(found, "workflow"), PATH in str(found["findings"])) == ("problem", False)
+
+
+async def test_nothing_is_kept_of_a_repository_that_took_over_the_name(tmp_path: Path) -> None:
+    async with joined(tmp_path) as it:
+        bound_id = it.github.repository(BACKEND).id
+        assert state(await examined(it), "identity") == "ok"
+        stranger = it.github.replace_repository(BACKEND)
+        it.github.write_file(BACKEND, ".github/workflows/strange.yml", GOOD)
+        it.clock.advance(61)
+        found = await examined(it)
+        assert (state(found, "identity"), state(found, "app")) == ("problem", "unknown")
+        assert state(found, "workflow") == state(found, "permissions") == "absent"
+        said = words(found, "identity")
+        assert (str(stranger.id) in said, str(bound_id) in said) == (True, True)
+        [row] = it.rows("SELECT found FROM inspections")
+        assert ("strange" in row["found"], "permissions" in row["found"]) == (False, False)
+        assert asked_of(it, "strange.yml") == 0
+
+        rebound = {"repository": BACKEND, "repository_id": stranger.id}
+        answer = await it.http.post("/api/v1/admin/rebind", json=rebound, headers=EYES)
+        assert answer.status_code == 200, answer.text
+        assert state(await seen(it), "app") == "unknown"
+        it.clock.advance(61)
+        assert "strange.yml" in words(await examined(it), "workflow")
 
 
 async def test_what_the_app_may_not_read_is_not_known(tmp_path: Path) -> None:
@@ -191,6 +229,29 @@ async def test_what_was_refused_and_what_was_taken_is_told(tmp_path: Path) -> No
         assert (state(found, "callback"), state(found, "refusal")) == ("ok", "warning")
 
 
+async def test_a_refusal_is_settled_once_the_jobs_result_was_taken(tmp_path: Path) -> None:
+    async with joined(tmp_path) as it:
+        await it.github.open_pr(UPSTREAM)
+        await it.act()
+        [run] = it.github.runs(BACKEND)
+        assert (await post(it, run, "build", "completed")).status_code == 409
+        it.clock.advance(1)
+        await post(it, run, "build", "in_progress")
+        assert state(await seen(it), "refusal") == "warning"
+        await post(it, run, "build", "completed")
+        found = await seen(it)
+        assert (state(found, "refusal"), "settled" in words(found, "refusal")) == ("ok", True)
+
+
+async def test_where_the_relay_keeps_the_allowlist_is_for_administrators(tmp_path: Path) -> None:
+    async with joined(tmp_path) as it:
+        assert "(allowlist.yml)" in words(await seen(it), "allowlist")
+        assert str(tmp_path) not in str(await seen(it))
+        assert str(tmp_path / "allowlist.yml") in words(await seen(it, **EYES), "allowlist")
+        shown = [(await it.http.get(path)).text for path in ("/crcr", "/api/v1/summary", "/api/v1/allowlist")]
+        assert str(tmp_path) not in "".join(shown)
+
+
 async def test_who_never_answers_is_told_so(tmp_path: Path) -> None:
     async with joined(tmp_path) as it:
         await it.github.open_pr(UPSTREAM)
@@ -205,8 +266,13 @@ async def test_what_is_not_to_be_seen_looks_as_if_it_were_not_listed(tmp_path: P
     async with joined(tmp_path, listed) as it:
         found, asked = await seen(it), await it.http.post(SETUP)
         assert (found["listed"], found["level"]) == (False, None)
-        [only] = found["findings"]
+        only, *rest = found["findings"]
         assert only["text"].startswith(f"{BACKEND} is not on the allowlist of {UPSTREAM}")
+        assert f"/crcr/onboarding?repository={BACKEND}" in only["hint"]
+        assert [(each["name"], each["state"]) for each in rest] == [
+            ("app", "unknown"),
+            ("workflow", "unknown"),
+        ]
         assert code(asked) == (404, "not_found")
         assert it.rows("SELECT * FROM inspections") == []
 

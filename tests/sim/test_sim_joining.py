@@ -36,9 +36,7 @@ async def test_it_gets_the_app_and_a_line_of_the_allowlist(
 ) -> None:
     answer = await ask(api, joining, folder)
     assert (answer.status_code, answer.json()["workflows"]) == (201, [".github/workflows/ci.yml"])
-    upstream = github.repository("org/upstream")
-    listed = upstream.commits[upstream.head_sha].tree[ALLOWLIST].decode()
-    assert listed == LISTED.replace("L2:\n", "L2:\n  - me/backend\n")
+    assert listed_in(github) == LISTED.replace("L2:\n", "L2:\n  - me/backend\n")
     told = [(each.event, each.action) for each in github.deliveries()]
     assert told == [("installation", "created"), ("push", None)]
     assert github.installation("me/backend").suspended_at is None
@@ -54,6 +52,52 @@ async def test_joining_again_takes_the_files_anew_and_says_nothing_more(
     answer = await ask(api, joining, folder)
     assert len(answer.json()["workflows"]) == 2
     assert len(github.deliveries()) == told
+
+
+@pytest.fixture
+def for_tests(tmp_path: Path) -> Path:
+    """A folder whose workflow listens to test dispatches too."""
+    text = "on: repository_dispatch\njobs: {a: {runs-on: x, steps: [{run: 'true'}]}}"
+    return write(tmp_path / "tested", {"ci.yml": text})
+
+
+def listed_in(github: GitHub) -> str:
+    upstream = github.repository("org/upstream")
+    return upstream.commits[upstream.head_sha].tree[ALLOWLIST].decode()
+
+
+async def test_one_that_is_not_to_be_listed_gets_a_dispatch_and_nothing_else(
+    github: GitHub, api: httpx.AsyncClient, joining: Joining, for_tests: Path
+) -> None:
+    for times in (1, 2):
+        answer = await ask(api, joining, for_tests, listed=False)
+        assert (answer.status_code, answer.json()["level"]) == (201, None)
+        assert [each.event_type for each in github.dispatches("me/backend")] == ["crcr_test"] * times
+        assert len(github.runs("me/backend")) == times
+    assert listed_in(github) == LISTED
+    assert github.deliveries() == []
+    assert github.world.installation_of(github.repository("me/backend")) is None
+
+
+async def test_it_can_be_listed_later_and_not_the_other_way_round(
+    github: GitHub, api: httpx.AsyncClient, joining: Joining, for_tests: Path
+) -> None:
+    await ask(api, joining, for_tests, listed=False)
+    assert (await ask(api, joining, for_tests)).json()["level"] == "L2"
+    assert "me/backend" in listed_in(github)
+    answer = await ask(api, joining, for_tests, listed=False)
+    assert answer.status_code == 422
+    assert "on the allowlist already" in answer.json()["message"]
+
+
+async def test_who_listens_to_nothing_is_told_what_to_do(
+    api: httpx.AsyncClient, joining: Joining, tmp_path: Path
+) -> None:
+    folder = write(tmp_path / "other", {"x/y": ""})
+    for listed, event in ((True, "pull_request"), (False, "crcr_test")):
+        told = (await ask(api, joining, folder, listed=listed)).json()
+        assert f"listens to {event} dispatches" in told["message"]
+        assert "crcr init" in told["errors"][0]["message"]
 
 
 @pytest.mark.parametrize("header", [{}, {"authorization": "Bearer guessed"}, {"authorization": "Bearer"}])

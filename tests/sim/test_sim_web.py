@@ -158,6 +158,36 @@ async def test_pages_allow_no_script_and_no_foreign_style(api: httpx.AsyncClient
     assert len(re.findall("<style>", answer.text)) == 1
 
 
+async def test_the_app_has_a_page_that_says_where_it_is_installed(
+    github: GitHub, api: httpx.AsyncClient
+) -> None:
+    for path in ("/apps/crcr-simulated", "/apps/crcr-simulated/installations/new"):
+        page = await shown(api, path)
+        assert '<a href="/acme/backend">acme/backend</a>' in page
+        assert "crcr demo-join" in page
+    github.finish()
+
+
+async def test_a_file_has_a_page(github: GitHub, api: httpx.AsyncClient) -> None:
+    github.write_file("org/upstream", ".github/list.yml", f"L1:\n  - {HOSTILE}\n")
+    repository = github.repository("org/upstream")
+    repository.branches["release/1"] = repository.head_sha
+    for ref in ("main", "release/1", repository.head_sha):
+        page = await shown(api, f"/org/upstream/blob/{ref}/.github/list.yml")
+        assert "<pre>L1:\n  - &lt;script&gt;" in page
+        assert not Tags(page).names & {"script", "img"}
+    assert "No such file" in await shown(api, "/org/upstream/blob/main/nowhere.yml")
+    github.finish()
+
+
+async def test_a_browser_at_a_wrong_address_is_no_surprise(github: GitHub, api: httpx.AsyncClient) -> None:
+    assert (await api.get("/no/such", headers=HTML)).status_code == 404
+    github.finish()
+    assert (await api.get("/no/such")).status_code == 404
+    assert github.unexpected == ["unknown route GET /no/such"]
+    github.unexpected.clear()
+
+
 async def test_only_a_browser_gets_pages(github: GitHub, api: httpx.AsyncClient) -> None:
     assert (await api.get("/org/upstream/queue")).status_code == 404
     assert (await api.get("/favicon.ico")).status_code == 204

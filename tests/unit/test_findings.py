@@ -12,7 +12,9 @@ from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoNa
 from crcr.decide.setup import LastCallback, LastDispatch, LastRefusal, SetupFacts
 from crcr.decide.views import Answer
 from crcr.join.finding import Finding, ago
-from crcr.join.findings import State, examine, worst
+from crcr.join.findings import State, worst
+from crcr.join.findings import examine as examine_for
+from crcr.join.pointers import ON_THE_PAGE, pointers_to
 
 NOW = datetime(2026, 8, 3, 12, tzinfo=UTC)
 EARLIER = NOW - timedelta(hours=2)
@@ -61,6 +63,13 @@ GOOD = SetupFacts(
 )
 
 
+HERE = pointers_to("https://relay.example.org", UPSTREAM, REPO, several=False)
+
+
+def examine(facts: SetupFacts, now: datetime) -> tuple[Finding, ...]:
+    return examine_for(facts, now, HERE)
+
+
 def found(name: str, facts: SetupFacts) -> Finding:
     return next(each for each in examine(facts, NOW) if each.name == name)
 
@@ -90,12 +99,27 @@ def test_a_good_set_up_is_all_ok() -> None:
     assert "up/stream@main:allowlist.yml" in findings[0].text
 
 
-def test_who_is_not_listed_hears_only_that() -> None:
-    [only] = examine(replace(GOOD, entry=None), NOW)
+def test_of_who_is_not_listed_nothing_is_looked_at_and_that_is_said() -> None:
+    only, *rest = examine(replace(GOOD, entry=None), NOW)
     assert (only.name, only.state) == ("allowlist", State.PROBLEM)
     assert "not on the allowlist" in only.text
-    [none] = examine(replace(GOOD, entry=None, has_allowlist=False), NOW)
+    assert [(each.name, each.state) for each in rest] == [("app", State.UNKNOWN), ("workflow", State.UNKNOWN)]
+    assert all("once you are listed" in each.text for each in rest)
+    none, *_ = examine(replace(GOOD, entry=None, has_allowlist=False), NOW)
     assert "no valid allowlist" in none.text
+
+
+def test_hints_are_complete_addresses_and_commands_and_on_the_page_its_own_steps() -> None:
+    new = replace(GOOD, entry=None)
+    page = "https://relay.example.org/crcr/onboarding?repository=Org/backend"
+    assert page in (examine(new, NOW)[0].hint or "")
+    assert "step 2" in (examine_for(new, NOW, ON_THE_PAGE)[0].hint or "")
+    quiet = replace(GOOD, last_dispatch=None)
+    command = "crcr doctor --relay https://relay.example.org --repo Org/backend"
+    assert f"`{command} --test`" in (found("dispatch", quiet).hint or "")
+    named = pointers_to("https://relay.example.org", UPSTREAM, REPO, several=True)
+    [told] = [each for each in examine_for(quiet, NOW, named) if each.name == "dispatch"]
+    assert f"{command} --upstream up/stream --test" in (told.hint or "")
 
 
 CASES: list[tuple[str, State, str, dict[str, Any]]] = [
@@ -117,6 +141,11 @@ CASES: list[tuple[str, State, str, dict[str, Any]]] = [
         "archived",
         {"inspection": replace(INSPECTION, branch=replace(INSPECTION.branch, archived=True))},  # type: ignore[type-var]
     ),
+    ("app", State.UNKNOWN, "another repository has the name", {"inspection": Inspection(installed=None, other_id=9)}),
+    ("identity", State.PROBLEM, "id 9; the one that was admitted has the id 7", {"inspection": Inspection(installed=None, other_id=9)}),
+    # It was rebound since.
+    ("app", State.UNKNOWN, "Nobody has looked", {"inspection": Inspection(installed=None, other_id=7)}),
+    ("identity", State.OK, "Bound to", {"inspection": Inspection(installed=None, other_id=7)}),
     ("permissions", State.PROBLEM, "may not write Contents", {"inspection": rights(contents="read", metadata="read")}),
     ("permissions", State.OK, "", {"inspection": rights(contents="write", metadata="read")}),
     ("permissions", State.WARNING, "may not read Actions", {"inspection": rights(contents="write"), "entry": at_level(Level.L3)}),
@@ -137,7 +166,7 @@ CASES: list[tuple[str, State, str, dict[str, Any]]] = [
     ("identity", State.UNKNOWN, "does not know", {"repository_id": None, "confirmed": False}),
     ("identity", State.WARNING, "first report", {"confirmed": False}),
     ("workflow", State.PROBLEM, "There is no workflow on main", {"inspection": workflows()}),
-    ("workflow", State.PROBLEM, "None of the 1 workflows", {"inspection": workflows(replace(WORKFLOW, dispatch_types=None))}),
+    ("workflow", State.PROBLEM, "The only workflow on main does not listen", {"inspection": workflows(replace(WORKFLOW, dispatch_types=None))}),
     (
         "workflow",
         State.PROBLEM,
@@ -161,7 +190,7 @@ CASES: list[tuple[str, State, str, dict[str, Any]]] = [
     ("dispatch", State.UNKNOWN, "Nothing has been sent", {"last_dispatch": None}),
     ("dispatch", State.OK, "crcr test", {"last_dispatch": None, "last_test": replace(SENT, event="crcr_test")}),
     ("dispatch", State.OK, "started no run", {"last_dispatch": replace(SENT, answer=Answer.NEVER_STARTED)}),
-    ("dispatch", State.WARNING, "Given up before it: 3", {"parked": 3}),
+    ("dispatch", State.WARNING, "3 earlier ones were given up", {"parked": 3}),
     ("dispatch", State.OK, "waits for its turn", {"last_dispatch": replace(SENT, state=DispatchState.WAITING)}),
     (
         "dispatch",
@@ -182,6 +211,7 @@ CASES: list[tuple[str, State, str, dict[str, Any]]] = [
     ("callback", State.OK, "still runs", {"last_callback": replace(TAKEN, state=JobState.IN_PROGRESS, conclusion=None)}),
     ("refusal", State.PROBLEM, "claim_mismatch: run_id differs.", {"last_refusal": REFUSED}),
     ("refusal", State.WARNING, "Later reports were taken", {"last_refusal": REFUSED, "last_callback": replace(TAKEN, at=NOW)}),
+    ("refusal", State.OK, "settled: the result was taken.", {"last_refusal": replace(REFUSED, settled=True)}),
     (
         "refusal",
         State.OK,
@@ -199,6 +229,19 @@ def test_each_finding_is_told_as_it_is(name: str, state: State, words: str, fact
     finding = found(name, replace(GOOD, **facts))
     assert (finding.state, words in finding.text) == (state, True), finding.text
     assert finding.hint or state is State.OK or "more were not read" in finding.text
+
+
+def test_every_text_is_a_sentence_and_no_hint_points_to_nowhere() -> None:
+    odd = replace(REFUSED, detail="no in_progress was recorded for run 1 attempt 1")
+    cases: list[dict[str, Any]] = [facts for *_, facts in CASES]
+    cases.append({"last_refusal": odd, "last_callback": replace(TAKEN, at=NOW)})
+    for facts in cases:
+        for each in examine(replace(GOOD, **facts), NOW):
+            assert each.text.endswith("."), each.text
+            assert "attempt 1 Later" not in each.text
+            assert not (each.hint or "").endswith((".", ";")), each.hint
+            for word in ("crcr doctor`", " /crcr/onboarding", "(/crcr/onboarding"):
+                assert word not in (each.hint or "")
 
 
 def test_every_problem_says_what_to_do() -> None:

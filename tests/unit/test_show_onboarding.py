@@ -3,6 +3,7 @@
 import re
 import shlex
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from hashlib import sha256
 from html import unescape
 from pathlib import Path
@@ -20,6 +21,7 @@ from crcr.cli.root import app as cli
 from crcr.decide.model import RepoName
 from crcr.errors import NotFound
 from crcr.join.files import generate
+from crcr.join.needs import needs
 from crcr.join.reporter import reporter_text
 from crcr.join.wanted import Ci, Wanted
 from crcr.receive.allowlist_yaml import read_allowlist
@@ -27,6 +29,7 @@ from crcr.show import pages
 from crcr.show.frame import Frame
 from crcr.show.onboarding_form import read_wish
 from crcr.show.pages_onboarding import Welcome
+from crcr.show.sandbox_try import try_command
 from show_reading import HOSTILE, Page, inert
 from show_world import OTHER, UPSTREAM, World, open_world
 
@@ -225,6 +228,23 @@ async def test_each_file_can_be_downloaded_as_it_is_shown(browser: httpx.AsyncCl
     assert (await browser.get(f"{ONBOARDING}/files/99", params=params)).status_code == 404
 
 
+async def test_values_that_came_with_a_link_are_pointed_out(browser: httpx.AsyncClient) -> None:
+    link = {"ci": "gitlab", "project_id": "1", "url": "https://gitlab.evil.example", "command": "<b>`x`"}
+    text = (await browser.get(ONBOARDING, params={**COMPLETE, **link})).text
+    (note,) = re.findall(r'id="unusual">(.*?)</section>', text, re.DOTALL)
+    assert "sends GITLAB_TRIGGER_TOKEN to gitlab.evil.example" in note
+    assert "runs the command: <b>`x`" in unescape(note)
+    assert "<b>" not in note
+    file = (await browser.get(f"{ONBOARDING}/files/1", params={**COMPLETE, **link})).text
+    assert file.startswith("# This file sends GITLAB_TRIGGER_TOKEN to gitlab.evil.example\n")
+
+
+@pytest.mark.parametrize("ci", ["github", *ELSEWHERE])
+async def test_defaults_are_not_pointed_out(browser: httpx.AsyncClient, ci: str) -> None:
+    params = {**COMPLETE, "ci": ci, **ELSEWHERE.get(ci, {}), "nightly": "1"}
+    assert 'id="unusual"' not in (await browser.get(ONBOARDING, params=params)).text
+
+
 async def test_the_reporter_is_served_with_the_digest_that_is_shown(browser: httpx.AsyncClient) -> None:
     served = await browser.get(f"{ONBOARDING}/report.py")
     assert served.text == reporter_text()
@@ -290,6 +310,66 @@ async def test_a_check_of_who_is_not_listed_or_no_name_is_refused(
     unclear = await browser.post(f"{ONBOARDING}/check", data={"repository": "<b>"})
     assert unclear.status_code == 400
     assert asked.of == []
+
+
+@pytest.mark.parametrize("ci", ELSEWHERE)
+async def test_another_ci_is_told_what_it_takes_and_promised_no_more(
+    browser: httpx.AsyncClient, ci: str
+) -> None:
+    text = unescape((await browser.get(ONBOARDING, params={**COMPLETE, "ci": ci, **ELSEWHERE[ci]})).text)
+    assert "no secret is shared" not in text
+    assert "Safe as it stands" not in text
+    wanted = replace(PLAIN, ci=Ci(ci), repository=RepoName("new/backend"), place=ELSEWHERE[ci])
+    for each in needs(wanted):
+        assert each.name in text
+    plain = (await browser.get(ONBOARDING, params=COMPLETE)).text
+    assert 'id="step-needs"' not in plain
+    assert "no secret is shared" in plain
+
+
+async def test_a_shell_does_not_run_what_is_pasted_before_it_was_read(browser: httpx.AsyncClient) -> None:
+    text = (await browser.get(ONBOARDING, params=COMPLETE)).text
+    for name in ("init-command", "doctor-command", "test-command", "file-2"):
+        assert code(text, name).strip() == code(text, name) != ""
+    assert code(text, "file-1").endswith("\n")
+
+
+async def test_repo_is_another_word_for_repository(browser: httpx.AsyncClient) -> None:
+    text = (await browser.get(ONBOARDING, params={"repo": "good/backend", "job_name": "npu"})).text
+    assert 'id="step-allowlist" data-state="ok"' in text
+    assert 'name="repository" value="good/backend"' in text
+    links = [href for href in Page(text).attributes("href") if f"{ONBOARDING}/files/" in href]
+    assert links
+    assert all("repository=good/backend" in href for href in links)
+    both = (await browser.get(ONBOARDING, params={"repo": "x/y", "repository": "good/backend"})).text
+    assert 'name="repository" value="good/backend"' in both
+
+
+async def test_hints_on_the_page_lead_to_its_own_steps(browser: httpx.AsyncClient) -> None:
+    text = (await browser.get(ONBOARDING, params={"repository": "no/body"})).text
+    findings = text[text.index('id="findings"') :].partition("</ul>")[0]
+    assert "step 2 has the entry" in findings
+    assert "crcr/onboarding" not in findings
+    assert findings.count("once you are listed") == 2
+
+
+async def test_with_a_wrong_value_nothing_is_announced_that_is_not_there(browser: httpx.AsyncClient) -> None:
+    text = (await browser.get(ONBOARDING, params={**COMPLETE, "branch": "a b"})).text
+    assert 'id="test-command"' not in text
+    assert "with this:" not in text
+    assert "crcr dispatch --test new/backend" in text
+
+
+async def test_where_the_sandbox_is_on_the_page_has_the_command_that_tries_it(world: World) -> None:
+    frame = Frame(world.views, upstreams=(UPSTREAM,), clock=world.clock, public_url=RELAY, sandbox=True)
+    app = Starlette(routes=pages.routes(frame, None, Welcome(audience="relay-aud")))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://relay") as browser:
+        new = (await browser.get(ONBOARDING, params=COMPLETE)).text
+        listed = (await browser.get(ONBOARDING, params={"repository": "good/backend"})).text
+        other = (await browser.get(ONBOARDING, params={**COMPLETE, "ci": "gitlab", "project_id": "1"})).text
+    tried = try_command(RepoName("new/backend"), f"{RELAY}/github/callback", "relay-aud", UPSTREAM)
+    assert code(new, "trial-command") == tried.rstrip()
+    assert 'id="trial-command"' not in listed + other
 
 
 async def test_the_links_are_there_once_they_are_known(world: World) -> None:
@@ -359,7 +439,7 @@ async def test_the_commands_are_those_of_the_command_line(
     text = (await browser.get(ONBOARDING, params={**COMPLETE, **more})).text
     init = parsed(code(text, "init-command"))
     assert str(init["repository"]) == "new/backend"
-    assert init["nightly"] is ("nightly" in more)
+    assert bool(init["nightly"]) is ("nightly" in more)
     for name in {"device", "command", "junit", "job_name", "runs_on", "branch"} & set(more):
         assert init[name] == more[name]
     assert list(init["oncall"] or ()) == more.get("oncalls", "").replace(",", "").split()

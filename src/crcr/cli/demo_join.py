@@ -16,6 +16,7 @@ def register(app: typer.Typer) -> None:
         epilog=examples(
             "crcr demo-join me/my-backend",
             "crcr demo-join me/my-backend --folder ~/src/my-backend --level L1",
+            "crcr demo-join me/newcomer --unlisted",
         ),
     )(demo_join)
 
@@ -29,6 +30,12 @@ def demo_join(
         ),
     ] = Path(),
     level: Annotated[str, typer.Option(help="L1: is told of changes. L2: and its results are shown.")] = "L2",
+    unlisted: Annotated[
+        bool,
+        typer.Option(
+            "--unlisted", help="Without an allowlist entry and the App: send it one test, for the sandbox."
+        ),
+    ] = False,
     github: Annotated[
         str, typer.Option(metavar="URL", help="The demo's simulated GitHub, as the demo prints it.")
     ] = "http://127.0.0.1:8001",
@@ -40,10 +47,12 @@ def demo_join(
     """
     from crcr.cli import joining_demo
 
-    joined = joining_demo.ask(github, str(repository), folder.resolve(), level.upper())
-    say(
-        f"{repository} has joined the demo at {joined['level']}; these run for each dispatch that they listen to:"
-    )
+    joined = joining_demo.ask(github, str(repository), folder.resolve(), level.upper(), listed=not unlisted)
+    if unlisted:
+        say(f"{repository} is on no allowlist; a test dispatch was sent to it, for which these run:")
+    else:
+        say(f"{repository} has joined the demo at {joined['level']}; these run for each dispatch:")
     for path in joined["workflows"]:
         say(f"  {path}")
-    say(f"its runs: {github.rstrip('/')}/{repository}")
+    say(f"its runs:    {github.rstrip('/')}/{repository}")
+    say(f"its results: {joined['relay']}/crcr/{'sandbox' if unlisted else repository}")

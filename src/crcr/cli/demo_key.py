@@ -37,10 +37,11 @@ def kept_key(port: int, key: str) -> Iterator[None]:
 
 
 def read_key(port: int) -> str:
+    path = _path(port)
     try:
-        return _path(port).read_text()
+        return path.read_text()
     except OSError:
         raise NotPossible(
-            f"no demo of yours runs at port {port}",
+            f"no demo of yours runs at port {port}: there is no key of it at {path}",
             hint="start one with `crcr demo`; --github names its simulated GitHub, as the demo prints it",
         ) from None

@@ -27,10 +27,12 @@ from crcr import log as logs
 from crcr.cli.demo_key import kept_key
 from crcr.cli.printing import console, say
 from crcr.cli.serving import address_of, answering, stop_signal
+from crcr.decide.model import RepoName
 from crcr.errors import NotPossible
 from crcr.front import build_app
 from crcr.github.lanes import Lanes
 from crcr.settings import Settings, load_settings
+from crcr.show.sandbox_try import trial
 from crcr.sim.github import GitHub
 from crcr.sim.joining import Joining
 from crcr.sim.runner.runner import Runner
@@ -44,6 +46,7 @@ _GRACE_S = 2
 _HOST = "127.0.0.1"
 _GITHUB_PORT = 8001
 _ALLOWLIST = ".github/crcr-allowlist.yml"
+_AUDIENCE = "crcr-demo"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,15 +134,22 @@ async def _github(show: Show, url: str) -> AsyncIterator[GitHub]:
         serve_github(github, host=_HOST, port=_port_for_github(show)),
     ):
         demo_world(github)
-        with _open_to_join(github):
+        with _open_to_join(github, url):
             yield github
 
 
 @contextmanager
-def _open_to_join(github: GitHub) -> Iterator[None]:
+def _open_to_join(github: GitHub, url: str) -> Iterator[None]:
     """Let `crcr demo-join` bring in repositories, whose files are then really run."""
     runner = Runner(github, on_problem=lambda problem: log.warning("simulated_run_failed", problem=problem))
-    joining = Joining(github, runner, upstream=UPSTREAM, allowlist=_ALLOWLIST)
+    joining = Joining(
+        github,
+        runner,
+        upstream=UPSTREAM,
+        allowlist=_ALLOWLIST,
+        relay_url=url,
+        trial=trial(f"{url}/github/callback", _AUDIENCE, RepoName(UPSTREAM)),
+    )
     with kept_key(urlsplit(github.base_url).port or 0, joining.key):
         yield
 
@@ -176,7 +186,7 @@ def demo_settings(folder: Path, github: GitHub, url: str) -> Settings:
         "CRCR_GITHUB_API_URL": github.base_url,
         "CRCR_PUBLIC_URL": url,
         "CRCR_DATABASE_URL": f"sqlite:///{folder / 'crcr.db'}",
-        "CRCR_OIDC_AUDIENCE": "crcr-demo",
+        "CRCR_OIDC_AUDIENCE": _AUDIENCE,
         "CRCR_OIDC_ISSUERS": json.dumps([issuer]),
         "CRCR_SANDBOX": "on",
         "CRCR_RATE_LIMIT_PER_MIN": "10000",  # life may be fifty times as fast as it is
@@ -193,6 +203,7 @@ def _tell(show: Show, url: str, github: GitHub, folder: Path, first: int) -> Non
         "checks by label": f"{upstream}/pull/{labelled} (an L3 backend, asked for by its label)",
         "merge queue": f"{upstream}/queue",
         "JSON API": f"{url}/api/v1/summary (all of it: {url}/api/docs)",
+        "how to join": f"{url}/crcr/onboarding (writes the files of a repository of yours)",
         "to join": f"crcr demo-join me/my-backend --folder DIR --github {github.base_url}",
         "data": str(folder) if show.data else f"{folder} (deleted at the end)",
         "to stop": f"Ctrl-C, or wait {show.length.total_seconds():g} s" if show.length else "Ctrl-C",

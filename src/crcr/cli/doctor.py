@@ -1,6 +1,7 @@
 """`crcr doctor`: what is right, what is wrong, and what to do, for downstream maintainers and for operators."""
 
 import os
+import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
@@ -26,7 +27,7 @@ def register(app: typer.Typer) -> None:
         rich_help_panel=LOOK_AND_ACT,
         epilog=examples(
             "crcr doctor --relay https://relay.example.org --repo org/backend",
-            "crcr doctor --relay https://relay.example.org --test",
+            "crcr doctor --relay https://relay.example.org --repo org/backend --test",
             "crcr doctor --config /etc/crcr.toml --json",
         ),
     )(doctor)
@@ -69,6 +70,13 @@ def doctor(
             "--timeout", parser=duration, metavar="DURATION", help="How long --test waits for the result."
         ),
     ] = "10m",  # type: ignore[assignment]  # read by the parser
+    no_wait: Annotated[
+        bool,
+        typer.Option(
+            "--no-wait",
+            help="Do not wait until GitHub may be asked again, which is once a minute; scripts never do.",
+        ),
+    ] = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -82,9 +90,9 @@ def doctor(
             raise typer.BadParameter("--repo and --test go with --relay")
         _operator(config, upstream, as_json=as_json)
     else:
-        _downstream(
-            relay, repository, upstream, token=token, patience=patience if test else None, as_json=as_json
-        )
+        waits = not (no_wait or as_json) and sys.stderr.isatty()
+        took = patience if test else None
+        _downstream(relay, repository, upstream, token=token, patience=took, waits=waits, as_json=as_json)
 
 
 def _operator(config: Path | None, upstream: RepoName | None, *, as_json: bool) -> None:
@@ -103,6 +111,7 @@ def _downstream(
     *,
     token: str | None,
     patience: timedelta | None,
+    waits: bool,
     as_json: bool,
 ) -> None:
     from crcr.cli.doctor_checkout import checkout_here
@@ -114,7 +123,12 @@ def _downstream(
     if wanted is None:
         raise typer.BadParameter("say --repo OWNER/REPO, or run this in a checkout of it")
     asked = Asked(
-        relay_address(url), wanted, upstream, token=token.strip() if token else None, patience=patience
+        relay_address(url),
+        wanted,
+        upstream,
+        token=token.strip() if token else None,
+        patience=patience,
+        waits=waits,
     )
     found = examine_downstream(asked, checkout, shown=not as_json)
     tell(found, as_json=as_json, relay=asked.url, repository=str(wanted))

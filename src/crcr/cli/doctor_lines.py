@@ -1,8 +1,8 @@
 """How the doctor tells what it found: a list with marks for people, JSON for scripts, and the exit code."""
 
 import sys
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 import typer
 from rich.text import Text
@@ -25,6 +25,10 @@ class Section:
 
     title: str
     findings: tuple[Finding, ...]
+    note: str | None = None
+    """Said under the heading, to people."""
+    facts: Mapping[str, str | None] = field(default_factory=dict)
+    """Said beside the findings, to programs."""
 
 
 def tell(sections: Iterable[Section], *, as_json: bool, **more: str) -> None:
@@ -56,7 +60,8 @@ def _tell_program(sections: tuple[Section, ...], more: dict[str, str]) -> None:
         for section in sections
         for each in section.findings
     ]
-    print_json({"ok": not _has_problem(found), **more, "findings": told})
+    facts = {name: value for section in sections for name, value in section.facts.items()}
+    print_json({"ok": not _has_problem(found), **more, **facts, "findings": told})
     _leave(found)
 
 
@@ -72,7 +77,9 @@ def _has_problem(found: Iterable[Finding]) -> bool:
 def _show(section: Section) -> None:
     out = console()
     out.print()
-    out.print(Text(section.title, "bold"))
+    out.print(Text(plain(section.title), "bold"))
+    if section.note:
+        out.print(Text(f"  {plain(section.note)}", "dim"), soft_wrap=True)
     for each in section.findings:
         out.print(line(each), soft_wrap=True)
         if each.hint:
@@ -84,7 +91,7 @@ def line(finding: Finding) -> Text:
     mark = fancy if _takes(fancy) else bare
     return (
         Text(f"  {mark} ", style)
-        + Text(f"{finding.name.replace('_', ' ')}: ", "bold")
+        + Text(f"{plain(finding.name.replace('_', ' '))}: ", "bold")
         + Text(plain(finding.text))
     )
 

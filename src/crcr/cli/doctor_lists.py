@@ -13,13 +13,14 @@ from crcr.decide.model import Level, RepoName
 from crcr.decide.views import AllowlistState
 from crcr.errors import OutsideFault
 from crcr.github.client import GitHubClient
-from crcr.join.finding import Finding, ago, ok, problem, unknown, warning
+from crcr.join.finding import Finding, State, ago, listed, ok, problem, unknown, warning
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.settings import UpstreamSetting
 from crcr.wiring import source_of
 
 _AT_ONCE = 8
 _MOST_TOLD = 50
+_FIRST_FEW = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +31,18 @@ class Read:
     source: str
     checked: Checked | None
     failure: str | None = None
+    in_force: Allowlist | None = None
+    """The last good version in the store."""
+
+    @property
+    def is_good(self) -> bool:
+        return self.checked is not None and self.checked.allowlist is not None
 
     @property
     def allowlist(self) -> Allowlist:
-        return (self.checked.allowlist if self.checked else None) or Allowlist(())
+        """What stands there; where that cannot be used, what the relay goes by instead."""
+        read = self.checked.allowlist if self.checked else None
+        return read or self.in_force or Allowlist(())
 
 
 async def read_list(upstream: UpstreamSetting, github: GitHubClient) -> Read:
@@ -75,6 +84,10 @@ def list_findings(read: Read, state: AllowlistState | None, now: datetime) -> It
             )
     if state is not None:
         yield _in_force(name, state, now)
+    if not read.is_good and read.in_force is not None:
+        number = len(read.in_force.entries)
+        what = "1 downstream" if number == 1 else f"{number} downstreams"
+        yield ok("in_force", f"{name}: the relay goes on with the {what} of that version; see below.")
 
 
 def _at(found: Problem) -> str:
@@ -85,7 +98,7 @@ def _in_force(name: RepoName, state: AllowlistState, now: datetime) -> Finding:
     if state.version is None or state.read_at is None:
         return problem(
             "in_force",
-            f"{name}: no version was ever taken: nobody is dispatched to.",
+            f"{name}: no version was ever taken, so nothing is sent to anybody.",
             "`crcr allowlist refresh`",
         )
     since = f"{name}: version {state.version}, taken {ago(state.read_at, now)}, is in force"
@@ -115,19 +128,25 @@ async def target_findings(
             return found
 
         found = await asyncio.gather(*(ask(repo, entry) for repo, entry in asked.items()))
-    return _told(found)
+    return _told(dict(zip(asked, found, strict=True)))
 
 
-def _told(found: list[Finding]) -> tuple[Finding, ...]:
-    """The good ones in one line; of the others as many as one can read."""
-    good = [each for each in found if each.state == "ok"]
-    bad = [each for each in found if each not in good]
+def _told(found: dict[RepoName, Finding]) -> tuple[Finding, ...]:
+    """The good ones in one line, with the first of the others; of these as many lines as one can read."""
+    bad = {repo: each for repo, each in found.items() if each.state is not State.OK}
     more = len(bad) - _MOST_TOLD
-    total = ok(
-        "installations", f"{len(good)} of {len(found)} repositories have the App with the rights it needs."
-    )
     left = (warning("installations", f"{more} more are not well.", "mend these first"),) if more > 0 else ()
-    return (total, *bad[:_MOST_TOLD], *left)
+    return (_total(found, tuple(bad)), *tuple(bad.values())[:_MOST_TOLD], *left)
+
+
+def _total(found: dict[RepoName, Finding], bad: tuple[RepoName, ...]) -> Finding:
+    name = "installations"
+    text = f"{len(found) - len(bad)} of {len(found)} repositories have the App with the rights it needs"
+    if not bad:
+        return ok(name, f"{text}.")
+    rest = [f"{len(bad) - _FIRST_FEW} more"] if len(bad) > _FIRST_FEW else []
+    who = listed([*map(str, bad[:_FIRST_FEW]), *rest])
+    return warning(name, f"{text}; not so {who}.", "the lines below say what each of them lacks")
 
 
 async def _installation(
@@ -142,11 +161,11 @@ async def _installation(
         return problem(
             "installation",
             f"{repo} ({what}): the App is not installed.",
-            "its owners install the App, or it leaves the allowlist",
+            "have its owners install the App, or take it off the allowlist",
         )
     if found.suspended:
         return problem(
-            "installation", f"{repo} ({what}): the installation is suspended.", "its owners unsuspend it"
+            "installation", f"{repo} ({what}): the installation is suspended.", "have its owners unsuspend it"
         )
     return _rights(repo, what, entry, found, speaks=speaks)
 
@@ -154,7 +173,9 @@ async def _installation(
 def _rights(
     repo: RepoName, what: str, entry: Entry | None, found: InstallationFacts, *, speaks: bool
 ) -> Finding:
-    hint = "its owners accept the App's new permissions: Settings, GitHub Apps, Configure, Review request"
+    hint = (
+        "have its owners accept the App's new permissions: Settings, GitHub Apps, Configure, Review request"
+    )
     if entry is None:
         missing = lacking(found.permissions, {**ALWAYS, **(TO_SPEAK if speaks else {})})
     else:

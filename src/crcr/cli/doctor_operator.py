@@ -7,7 +7,7 @@ time limit of its own.
 import asyncio
 import io
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from crcr.cli.doctor_lists import Read, list_findings, read_list, target_finding
 from crcr.cli.doctor_store import is_current, outbox_findings, store_findings
 from crcr.cli.opening import pick_reading
 from crcr.clock import SystemClock
+from crcr.decide.allowlist import Allowlist
 from crcr.decide.model import RepoName
 from crcr.decide.views import AllowlistState
 from crcr.errors import BadSettings, StoreUnavailable
@@ -26,8 +27,10 @@ from crcr.github.client import GitHubClient
 from crcr.github.lanes import open_http
 from crcr.ground import github_client
 from crcr.join.finding import Finding, State, ok, problem, warning
+from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.receive.issuers import GITHUB_ACTIONS
 from crcr.receive.jwks import http_fetcher
+from crcr.record.allowlists import text_in_force
 from crcr.record.database import Tx
 from crcr.record.signals import Signals
 from crcr.record.sqlite import SqliteDatabase
@@ -128,29 +131,39 @@ async def _outside(
 async def _lists(
     settings: Settings, upstreams: tuple[UpstreamSetting, ...], github: GitHubClient, now: datetime
 ) -> _Lists:
-    reads = tuple([await read_list(each, github) for each in upstreams])
-    states = await _states(settings, upstreams)
-    findings = [each for read in reads for each in list_findings(read, states.get(read.upstream.name), now)]
+    kept = await _kept(settings, upstreams)
+    read = [await read_list(each, github) for each in upstreams]
+    reads = tuple(replace(each, in_force=kept[each.upstream.name][1]) for each in read)
+    findings = [each for read in reads for each in list_findings(read, kept[read.upstream.name][0], now)]
     return _Lists(reads, tuple(findings))
 
 
-async def _states(
-    settings: Settings, upstreams: tuple[UpstreamSetting, ...]
-) -> dict[RepoName, AllowlistState]:
-    """What is in force; nothing where the store cannot be asked, which the store's own findings say."""
-    if not is_current(settings.database.path):
-        return {}
+_Kept = dict[RepoName, tuple[AllowlistState | None, Allowlist | None]]
 
-    async def unit(tx: Tx) -> dict[RepoName, AllowlistState]:
-        return {each.name: await allowlist_state(tx, each.name) for each in upstreams}
+
+async def _kept(settings: Settings, upstreams: tuple[UpstreamSetting, ...]) -> _Kept:
+    """What is in force; nothing where the store cannot be asked, which the store's own findings say."""
+    nothing: _Kept = {each.name: (None, None) for each in upstreams}
+    if not is_current(settings.database.path):
+        return nothing
+
+    async def in_force(tx: Tx, upstream: RepoName) -> Allowlist | None:
+        text = await text_in_force(tx, upstream)
+        return read_allowlist(text).allowlist if text is not None else None
+
+    async def unit(tx: Tx) -> _Kept:
+        return {
+            each.name: (await allowlist_state(tx, each.name), await in_force(tx, each.name))
+            for each in upstreams
+        }
 
     try:
         database = SqliteDatabase(settings.database.path, Signals())
     except StoreUnavailable:
-        return {}
+        return nothing
     try:
         return await database.read(unit)
     except StoreUnavailable:
-        return {}
+        return nothing
     finally:
         await database.close()

@@ -67,7 +67,7 @@ def version_in(answer: httpx.Response) -> str | None:
     """The release that a `/healthz` names; None when that is none of ours."""
     try:
         found = answer.json()
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     told = found.get("version") if answer.is_success and isinstance(found, dict) and found.get("ok") else None
     return told[:40] if isinstance(told, str) else None
@@ -76,7 +76,7 @@ def version_in(answer: httpx.Response) -> str | None:
 def date_of(answer: httpx.Response) -> datetime | None:
     try:
         return parsedate_to_datetime(answer.headers.get("date", "")).astimezone(UTC)
-    except ValueError:
+    except (ValueError, TypeError, OverflowError):
         return None
 
 

@@ -3,24 +3,34 @@
 import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta
-from typing import Any
 
 import httpx
 
-from crcr.cli.doctor_downstream import Relay, body_of, lost, refused
+from crcr.cli.doctor_answers import (
+    DispatchSeen,
+    JobSeen,
+    delivery_in,
+    dispatch_in,
+    findings_in,
+    lost,
+    refused,
+    unreadable,
+)
+from crcr.cli.doctor_downstream import Relay
 from crcr.cli.printing import console, plain
-from crcr.join.finding import Finding, ok, problem, unknown, warning
+from crcr.join.finding import Finding, State, ok, problem, unknown, warning
 
 _LOOK_EVERY_S = 0.3
 _WHO_MAY = (
-    "the operator runs `crcr dispatch --test OWNER/REPO --wait`, an administrator gives --token or CRCR_TOKEN, and a job of "
-    "the repository itself an OIDC token with the relay's audience"
+    "the operator runs `crcr dispatch --test {} --wait`; here, an administrator sets CRCR_TOKEN (or gives --token), and a"
+    " job of the repository itself may use its OIDC token with the relay's audience"
 )
 
 
 def round_trip(relay: Relay, patience: timedelta, *, shown: bool) -> Iterator[Finding]:
     if relay.asked.token is None:
-        yield unknown("test", "No test was sent: it takes a token.", _WHO_MAY)
+        hint = _WHO_MAY.format(relay.asked.repository)
+        yield problem("test", "No test was sent: it takes a token.", hint)
         return
     if not relay.sends_tokens:
         yield problem(
@@ -34,7 +44,11 @@ def round_trip(relay: Relay, patience: timedelta, *, shown: bool) -> Iterator[Fi
         if not sent.is_success:
             yield refused("test", sent)
             return
-        yield from Following(relay, str(body_of(sent).get("delivery")), shown=shown).until(patience)
+        delivery = delivery_in(sent)
+        if delivery is None:
+            yield unreadable("test")
+            return
+        yield from Following(relay, delivery, shown=shown).until(patience)
     except httpx.HTTPError as error:
         yield lost("test", error)
 
@@ -64,7 +78,10 @@ class Following:
             if not answer.is_success:
                 yield refused("test", answer)
                 return
-            dispatch = next(iter(body_of(answer).get("dispatches") or [{}]))
+            dispatch = dispatch_in(answer)
+            if dispatch is None:
+                yield unreadable("test")
+                return
             over = self._see(dispatch)
             if over is not None or time.monotonic() >= end:
                 yield over or self._stopped(dispatch, patience)
@@ -72,37 +89,34 @@ class Following:
                 return
             time.sleep(_LOOK_EVERY_S)
 
-    def _see(self, dispatch: dict[str, Any]) -> Finding | None:
+    def _see(self, dispatch: DispatchSeen) -> Finding | None:
         """Tell what is new; return the end, if this is it."""
-        state, jobs = dispatch.get("state"), dispatch.get("jobs") or []
-        if state in {"parked", "cancelled"}:
+        if dispatch.state in {"parked", "cancelled"}:
             return problem(
                 "test",
-                f"It was not sent: {dispatch.get('reason') or state}.",
+                f"It was not sent: {dispatch.reason or dispatch.state}.",
                 "the findings above say what is wrong",
             )
-        if dispatch.get("sent_at"):
-            self._tell("sent", f"sent after {_after(dispatch, dispatch['sent_at'])}")
-        for job in jobs:
-            self._tell(
-                f"{job['run_id']} {job['job_name']} begun",
-                f"{job['job_name']} in progress after {_after(dispatch, job['started_at'])}",
-            )
-            if job.get("completed_at"):
-                self._tell(
-                    f"{job['run_id']} {job['job_name']} over",
-                    f"{job['job_name']} {job['conclusion'] or job['state']} after {_after(dispatch, job['completed_at'])}",
-                )
-        if jobs and all(job["state"] != "in_progress" for job in jobs):
-            return self._end(jobs)
-        if state == "sent" and dispatch.get("level") == "L1":
+        if dispatch.sent_at:
+            self._tell("sent", f"sent after {_after(dispatch, dispatch.sent_at)}")
+        for job in dispatch.jobs:
+            self._see_job(dispatch, job)
+        if dispatch.jobs and all(job.state != "in_progress" for job in dispatch.jobs):
+            return self._end(dispatch.jobs)
+        if dispatch.state == "sent" and dispatch.level == "L1":
             return ok("test", f"It was sent ({', '.join(self.steps)}); at L1 no report is expected.")
         return None
 
-    def _end(self, jobs: list[dict[str, Any]]) -> Finding:
-        bad = [
-            job["job_name"] for job in jobs if job.get("conclusion") not in {"success", "neutral", "skipped"}
-        ]
+    def _see_job(self, dispatch: DispatchSeen, job: JobSeen) -> None:
+        key = f"{job.run_id} {job.job_name}"
+        begun = f"{job.job_name} in progress after {_after(dispatch, job.started_at)}"
+        self._tell(f"{key} begun", begun)
+        if job.completed_at:
+            over = f"{job.job_name} {job.conclusion or job.state} after {_after(dispatch, job.completed_at)}"
+            self._tell(f"{key} over", over)
+
+    def _end(self, jobs: tuple[JobSeen, ...]) -> Finding:
+        bad = [job.job_name for job in jobs if job.conclusion not in {"success", "neutral", "skipped"}]
         way = ", ".join(self.steps)
         if bad:
             return warning(
@@ -112,33 +126,34 @@ class Following:
             )
         return ok("test", f"The round trip works: {way}.")
 
-    def _stopped(self, dispatch: dict[str, Any], patience: timedelta) -> Finding:
+    def _stopped(self, dispatch: DispatchSeen, patience: timedelta) -> Finding:
         within = f"within {patience.total_seconds():.0f} s"
-        if dispatch.get("state") != "sent":
+        if dispatch.state != "sent":
             return problem(
                 "test",
                 f"It was not sent {within}.",
                 "is the relay paused, or its worker away? ask the operator",
             )
-        if not dispatch.get("jobs"):
+        if not dispatch.jobs:
             return problem(
                 "test",
                 f"It was {', '.join(self.steps) or 'sent'}, and nothing was reported {within}.",
                 "does a workflow on the default branch listen to crcr_test? look at the Actions tab for its run, and its log",
             )
-        running = [job["job_name"] for job in dispatch["jobs"] if job["state"] == "in_progress"]
+        running = [job.job_name for job in dispatch.jobs if job.state == "in_progress"]
         return problem(
             "test",
             f"{', '.join(running)} began, and no result came {within}.",
             "the completed step must run `if: always()`; its log says what the relay answered",
         )
 
-    def _refusal(self, dispatch: dict[str, Any]) -> Iterator[Finding]:
+    def _refusal(self, dispatch: DispatchSeen) -> Iterator[Finding]:
         """A refusal since the test began explains more than silence does."""
-        path = f"setup/{self._relay.asked.repository}"
-        for each in body_of(self._relay.read(path)).get("findings") or []:
-            if each.get("name") == "refusal" and each.get("state") == "problem" and not dispatch.get("jobs"):
-                yield problem("refusal", str(each["text"]), str(each["hint"]))
+        if dispatch.jobs:
+            return
+        for each in findings_in(self._relay.read(f"setup/{self._relay.asked.repository}")) or ():
+            if each.name == "refusal" and each.state is State.PROBLEM:
+                yield each
 
     def _tell(self, key: str, words: str) -> None:
         if key in self._told:
@@ -150,10 +165,10 @@ class Following:
             console(stderr=True).print(f"  - {plain(words)}", soft_wrap=True)
 
 
-def _after(dispatch: dict[str, Any], at: str) -> str:
+def _after(dispatch: DispatchSeen, at: str | None) -> str:
     """How long after the test was asked for, by the relay's clock."""
     try:
-        passed = datetime.fromisoformat(at) - datetime.fromisoformat(dispatch["created_at"])
-    except (KeyError, ValueError, TypeError):
+        passed = datetime.fromisoformat(at or "") - datetime.fromisoformat(dispatch.created_at or "")
+    except (ValueError, TypeError, OverflowError):
         return "some time"
     return f"{max(passed.total_seconds(), 0.0):.1f} s"

@@ -1,18 +1,15 @@
 """`crcr init`: write the files that make a repository a downstream, and say what is to be done next."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from crcr.cli.init_questions import read_ci, read_level
 from crcr.cli.options import RUN_IT, examples, repo_name
-from crcr.cli.printing import complain, say
+from crcr.cli.printing import complain
 from crcr.decide.model import Level, RepoName
-from crcr.join.place import Ci
-
-if TYPE_CHECKING:
-    from crcr.cli.wishing import Relay
-    from crcr.join.wanted import Wanted
+from crcr.join.place import PLACES, Ci
 
 _WHOSE = "Whose build it is"
 _BUILD = "The build"
@@ -26,14 +23,19 @@ def register(app: typer.Typer) -> None:
             "crcr init",
             "crcr init --relay https://relay.example.org --command ./ci/test --junit 'out/*.xml'",
             "crcr init --ci buildkite --place organization=acme --place pipeline=crcr --dry-run",
-        ),
+        )
+        + "\n\n"
+        + _place_names(),
     )(init)
 
 
-def _level(text: str) -> Level:
-    if text.upper() not in Level.__members__:
-        raise typer.BadParameter(f"{text!r} is not one of {', '.join(Level.__members__)}")
-    return Level[text.upper()]
+def _place_names() -> str:
+    """Return the names for --place, by CI."""
+    lines = ["Names for --place (* is needed):"]
+    for ci, parts in PLACES.items():
+        names = ", ".join(f"{each.name}{'*' if each.required else ''}" for each in parts)
+        lines += [f"  {ci.value}: {names}"] if parts else []
+    return "\n".join(lines)
 
 
 def init(
@@ -74,7 +76,7 @@ def init(
     level: Annotated[
         Level | None,
         typer.Option(
-            parser=_level,
+            parser=read_level,
             metavar="L1|L2|L3|L4",
             help="How far it takes part; L2 unless it says otherwise.",
             rich_help_panel=_WHOSE,
@@ -98,6 +100,8 @@ def init(
     ci: Annotated[
         Ci | None,
         typer.Option(
+            parser=read_ci,
+            metavar="|".join(Ci),
             help="Where the build runs; GitHub Actions unless it says otherwise.",
             rich_help_panel=_BUILD,
             show_default=False,
@@ -107,7 +111,7 @@ def init(
         list[str] | None,
         typer.Option(
             metavar="NAME=VALUE",
-            help="Where the other CI's build is; may be repeated.",
+            help="Where the other CI's build is; may be repeated. The names are listed below.",
             rich_help_panel=_BUILD,
             show_default=False,
         ),
@@ -117,36 +121,48 @@ def init(
         typer.Option(help="What builds and tests, one line.", rich_help_panel=_BUILD, show_default=False),
     ] = None,
     job_name: Annotated[
-        str, typer.Option(help="What the job is called in reports.", rich_help_panel=_BUILD)
-    ] = "build",
+        str | None,
+        typer.Option(
+            help="What the job is called in reports; `build` unless it says otherwise.",
+            rich_help_panel=_BUILD,
+            show_default=False,
+        ),
+    ] = None,
     junit: Annotated[
         str | None,
         typer.Option(
             metavar="GLOB",
-            help="Where the build leaves JUnit files.",
+            help="Where the build leaves JUnit files; empty for none.",
             rich_help_panel=_BUILD,
             show_default=False,
         ),
     ] = None,
     runs_on: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help="The runner's label, or several with commas; elsewhere its queue, tag or class.",
+            help="The runner's label, or several with commas; elsewhere its queue, tag or class. "
+            "`ubuntu-latest` unless it says otherwise.",
             rich_help_panel=_BUILD,
+            show_default=False,
         ),
-    ] = "ubuntu-latest",
+    ] = None,
     branch: Annotated[
         str | None,
         typer.Option(
-            help="The default branch; else taken from the remote.", rich_help_panel=_BUILD, show_default=False
+            help="The default branch; else the remote's, or the one that is checked out.",
+            rich_help_panel=_BUILD,
+            show_default=False,
         ),
     ] = None,
     nightly: Annotated[
-        bool,
+        bool | None,
         typer.Option(
-            "--nightly", help="Also test the upstream's newest commit every night.", rich_help_panel=_BUILD
+            "--nightly/--no-nightly",
+            help="Also test the upstream's newest commit every night.",
+            rich_help_panel=_BUILD,
+            show_default=False,
         ),
-    ] = False,
+    ] = None,
     action: Annotated[
         str | None,
         typer.Option(
@@ -156,7 +172,14 @@ def init(
             show_default=False,
         ),
     ] = None,
-    folder: Annotated[Path, typer.Option(help="The repository's folder.", rich_help_panel=_WRITING)] = Path(),
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            help="The top of the repository; else that of the one you are in.",
+            rich_help_panel=_WRITING,
+            show_default=False,
+        ),
+    ] = None,
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -178,9 +201,11 @@ def init(
 ) -> None:
     """Write the workflow that tests an upstream's changes in this repository, and reports the results.
 
-    Run it in the repository. It is safe to run again: files that are as they should be stay untouched, and others
-    are shown as a diff before they are overwritten.
+    Run it in the repository. It is safe to run again: what was said before and stands in the files is taken up, files
+    that are as they should be stay untouched, and others are shown as a diff before they are overwritten.
     """
+    from crcr.cli.init_folder import find_here
+    from crcr.cli.init_next import say_next
     from crcr.cli.placing import place_files
     from crcr.cli.wishing import Said, gather
     from crcr.join.files import generate
@@ -191,35 +216,11 @@ def init(
         device=device, oncalls=tuple(oncall or ()), place=tuple(place or ()), command=command, job_name=job_name,
         junit=junit, runs_on=runs_on, branch=branch, nightly=nightly, action=action,
     )  # fmt: skip
-    wanted, told = gather(said, folder, ask=not yes)
-    if problems := check_wanted(wanted):
+    here = find_here(folder)
+    wish = gather(said, here, ask=not yes)
+    if problems := check_wanted(wish.wanted):
         complain("\n".join(problems))
         raise typer.Exit(2)
-    place_files(generate(wanted), folder, dry_run=dry_run, ask=not yes, force=force)
-    _say_next(wanted, told, dry_run=dry_run)
-
-
-def _say_next(wanted: "Wanted", told: "Relay | None", *, dry_run: bool) -> None:
-    from crcr.join.files import allowlist_entry, registration
-
-    app = told.app_url if told and told.app_url else "ask the operator of the relay for its address"
-    steps = [
-        (f"commit the files to {wanted.branch}, your default branch", None),
-        (f"install the relay's GitHub App on {wanted.repository}: {app}", None),
-        (f"ask {wanted.upstream} to add this to its allowlist:", allowlist_entry(wanted)),
-    ]
-    if told_operator := registration(wanted):
-        steps.append(("send this to the operator, who registers your pipeline:", told_operator))
-        steps.append((f"do what the comments in the files say about {wanted.ci.title} and its token", None))
-    steps.append(
-        (
-            f"see what is still missing: crcr doctor --relay {wanted.relay_url} --repo {wanted.repository}",
-            None,
-        )
-    )
-    say("")
-    say("nothing was written; next would be:" if dry_run else "next:")
-    for number, (words, text) in enumerate(steps, start=1):
-        say(f"{number}. {words}")
-        for line in (text or "").splitlines():
-            say(f"     {line}")
+    files = generate(wish.wanted)
+    place_files(files, here.folder, dry_run=dry_run, ask=not yes, force=force)
+    say_next(wish, here.folder, [each.path for each in files], dry_run=dry_run)

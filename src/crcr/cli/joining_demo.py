@@ -13,12 +13,12 @@ _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 _PATH = "/_sim/repositories"
 
 
-def ask(github: str, name: str, folder: Path, level: str) -> dict[str, Any]:
+def ask(github: str, name: str, folder: Path, level: str, *, listed: bool = True) -> dict[str, Any]:
     address = urlsplit(github)
     if address.hostname not in _LOOPBACK or not address.port:
         raise BadRequest(f"{github} is no demo on this machine", hint="write http://127.0.0.1:8001")
     key = read_key(address.port)
-    body = {"name": name, "folder": str(folder), "level": level}
+    body = {"name": name, "folder": str(folder), "level": level, "listed": listed}
     # Without the environment's proxies: the demo is on this machine.
     try:
         with httpx.Client(transport=httpx.HTTPTransport(), timeout=30) as http:
@@ -28,7 +28,7 @@ def ask(github: str, name: str, folder: Path, level: str) -> dict[str, Any]:
     except httpx.TransportError:
         raise NotPossible(f"nothing answers at {github}", hint="start the demo with `crcr demo`") from None
     if answer.status_code != 201:
-        raise NotPossible(_reason(answer))
+        raise NotPossible(_reason(answer), hint=_hint(answer))
     found: dict[str, Any] = answer.json()
     return found
 
@@ -38,3 +38,10 @@ def _reason(answer: httpx.Response) -> str:
         return str(answer.json()["message"])
     except (ValueError, LookupError, TypeError):
         return f"the demo answered with {answer.status_code}"
+
+
+def _hint(answer: httpx.Response) -> str | None:
+    try:
+        return str(answer.json()["errors"][0]["message"])
+    except (ValueError, LookupError, TypeError):
+        return None

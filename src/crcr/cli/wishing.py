@@ -1,27 +1,47 @@
-"""What a downstream wants, gathered: flags first, then the relay and the repository itself, then the person.
+"""What a downstream wants, gathered: flags first, then the relay, the repository and its earlier files, then the person.
 
-On a terminal what is missing is asked for; elsewhere it is an error that names the flag.
+On a terminal what is missing is asked for; elsewhere all of it is told at once, with its flags. What the relay tells
+ends up in files that send tokens, so it is asked over https only.
 """
 
-import subprocess
+import shlex
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import typer
 
+from crcr.cli.init_earlier import Earlier, earlier_ci, read_earlier
+from crcr.cli.init_folder import Here
+from crcr.cli.init_questions import Question, Questions, judged, read_ci, read_level
+from crcr.cli.init_relay import Relay, Silent, read_relay
 from crcr.cli.options import repo_name
-from crcr.cli.printing import plain, warn
-from crcr.decide.model import Level, RepoName, is_repo_name
-from crcr.join.place import PLACES, Ci
-from crcr.join.wanted import Wanted
+from crcr.cli.printing import plain, say, warn
+from crcr.decide.model import Level, RepoName
+from crcr.join.place import PLACES, Ci, PlacePart
+from crcr.join.wanted import USUAL_COMMAND, Wanted, address_problems
 
-_PATIENCE_S = 10.0
-_GIT_PATIENCE_S = 10
-_MOST_BYTES = 65_536
-_COMMAND = "./ci/build-and-test"
-_CALLBACK = "/github/callback"
+_NO_JUNIT = "none"
+_USUAL = {"command": USUAL_COMMAND, "job_name": "build", "runs_on": "ubuntu-latest"}
+_RELAY = Question(
+    "the relay's URL", "it is not known where the relay is: say --relay https://relay.example.org"
+)
+_AUDIENCE = Question(
+    "the audience of tokens for the relay",
+    "the relay did not tell which audience tokens must have: say --audience, as its operator names it",
+)
+_REPOSITORY = Question(
+    "this repository, as owner/name",
+    "it is not known what GitHub calls this repository: say --repo owner/name",
+)
+_DEVICE = Question(
+    "the device, a name that becomes part of the label", "L3 needs a device: say --device, such as npu"
+)
+_ONCALLS = Question(
+    "whom to call, logins or org/team with commas between them",
+    "L4 needs somebody to call: say --oncall login",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,117 +58,176 @@ class Said:
     oncalls: tuple[str, ...]
     place: tuple[str, ...]
     command: str | None
-    job_name: str
+    job_name: str | None
     junit: str | None
-    runs_on: str
+    runs_on: str | None
     branch: str | None
-    nightly: bool
+    nightly: bool | None
     action: str | None
 
 
 @dataclass(frozen=True, slots=True)
-class Relay:
-    """What the relay tells those who join."""
+class Wish:
+    """What is wanted, still to be checked, and what is not in it."""
 
-    url: str
-    upstreams: tuple[RepoName, ...]
-    audience: str | None
-    app_url: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Questions:
-    """Asks where somebody can answer."""
-
-    can_ask: bool
-
-    def need(self, flag: str, words: str, default: str | None = None) -> str:
-        """Return an answer; without anybody to ask, the default, or an error that names the flag."""
-        if self.can_ask:
-            return str(typer.prompt(words, default=default)).strip()
-        if default is not None:
-            return default
-        raise typer.BadParameter(f"{words} is not known; say it with {flag}")
-
-    def offer(self, words: str, default: str) -> str:
-        return str(typer.prompt(words, default=default)).strip() if self.can_ask else default
+    wanted: Wanted
+    relay: Relay | None
+    branch_is_assumed: bool
 
 
-def gather(said: Said, folder: Path, *, ask: bool) -> tuple[Wanted, Relay | None]:
-    """Return the wish and what the relay told; the wish is still to be checked."""
+def gather(said: Said, here: Here, *, ask: bool) -> Wish:
     questions = Questions(can_ask=ask and sys.stdin.isatty() and sys.stdout.isatty())
-    url = (said.relay or questions.need("--relay", "the relay's URL")).rstrip("/")
-    told = read_relay(url)
-    if told is None and None in (said.upstream, said.audience):
-        warn(f"{url} does not tell its upstreams and audience; say them with --upstream and --audience")
-    ci = said.ci or _ci(questions)
-    level = said.level or _level(questions)
-    guess = _origin(folder)
-    repository = said.repository or repo_name(
-        questions.need("--repo", "this repository, as owner/name", str(guess) if guess else None)
+    url, told = _relay(said, questions)
+    before = earlier_ci(here.folder)
+    ci = said.ci or questions.offer(
+        f"where the build runs ({', '.join(Ci)})", read_ci, (before or Ci.GITHUB).value
     )
-    wanted = Wanted(
-        ci=ci,
-        upstream=_upstream(said, told, questions),
-        repository=repository,
-        relay_url=told.url if told else url,
-        audience=said.audience
-        or (told.audience if told else None)
-        or questions.need("--audience", "the audience of tokens for the relay"),
-        level=level,
-        device=said.device or (_device(questions) if level is Level.L3 else None),
-        oncalls=said.oncalls or (_oncalls(questions) if level is Level.L4 else ()),
-        nightly=said.nightly,
-        command=said.command or questions.offer("the command that builds and tests", _COMMAND),
-        job_name=said.job_name,
-        junit=said.junit,
-        runs_on=said.runs_on,
-        branch=said.branch or _default_branch(folder) or "main",
-        action=said.action,
-        place=_place(ci, said.place, questions),
-    )
-    return wanted, told
+    earlier = read_earlier(here.folder, ci)
+    level = said.level or _level(questions, earlier)
+    wanted: dict[str, Any] = {
+        "ci": ci,
+        "level": level,
+        "repository": said.repository
+        or questions.need(_REPOSITORY, repo_name, str(here.repository) if here.repository else None),
+        "upstream": _upstream(said, told, questions) if url else None,
+        "audience": _audience(said, told, questions) if url else None,
+        "relay_url": told.url if told else url,
+        "device": said.device or (questions.need(_DEVICE, _device) if level is Level.L3 else None),
+        "oncalls": said.oncalls or (questions.need(_ONCALLS, _oncalls) if level is Level.L4 else ()),
+        "place": _place(ci, said.place, earlier, questions),
+        **_build(said, earlier, questions),
+        "action": earlier.values.get("action") if said.action is None else said.action or None,
+    }
+    branch, assumed = _branch(said, here, earlier, questions)
+    questions.refuse_missing()
+    _say_taken_up(said, earlier)
+    return Wish(Wanted(**wanted, branch=branch), told, assumed)
 
 
-def _ci(questions: Questions) -> Ci:
-    answer = questions.offer(f"where the build runs ({', '.join(Ci)})", Ci.GITHUB.value)
-    if answer not in set(Ci):
-        raise typer.BadParameter(f"{plain(answer)!r} is not one of {', '.join(Ci)}")
-    return Ci(answer)
+def _relay(said: Said, questions: Questions) -> tuple[str | None, Relay | None]:
+    """Return the address, if there is one, and what the relay told."""
+    if said.relay is None:
+        return _named_relay(questions)
+    url, told = _asked(said.relay)
+    if isinstance(told, Silent):
+        warn(f"{told.why}; the files would send reports there all the same")
+        return url, None
+    return url, told
 
 
-def _level(questions: Questions) -> Level:
-    answer = questions.offer(
-        "the level (L1 to be told, L2 to report, L3 for checks, L4 to gate)", "L2"
-    ).upper()
-    if answer not in Level.__members__:
-        raise typer.BadParameter(f"{plain(answer)!r} is not one of {', '.join(Level.__members__)}")
-    return Level[answer]
+def _named_relay(questions: Questions) -> tuple[str | None, Relay | None]:
+    while answer := questions.need(_RELAY, _asked):
+        url, told = answer
+        if isinstance(told, Relay):
+            return url, told
+        warn(told.why)
+        if questions.agree("use it all the same?", default=False):
+            return url, None
+    return None, None
 
 
-def _device(questions: Questions) -> str:
-    return questions.need("--device", "the device, which becomes the label")
+def _asked(text: str) -> tuple[str, Relay | Silent]:
+    url = text.rstrip("/")
+    for problem in address_problems("the relay's URL", url):
+        raise typer.BadParameter(problem, param_hint="--relay")
+    return url, read_relay(url)
 
 
-def _oncalls(questions: Questions) -> tuple[str, ...]:
-    answer = questions.need("--oncall", "the on-calls, with commas")
-    return tuple(each.strip() for each in answer.split(",") if each.strip())
+def _level(questions: Questions, earlier: Earlier) -> Level:
+    words = "the level (L1 to be told, L2 to report, L3 for checks, L4 to gate)"
+    if questions.can_ask:
+        return questions.offer(words, read_level, "L4" if earlier.gates else "L2")
+    if earlier.gates:
+        warn("the workflow here also listens to merge groups, as for L4; say --level L4 to keep that")
+    return Level.L2
 
 
-def _upstream(said: Said, told: Relay | None, questions: Questions) -> RepoName:
+def _upstream(said: Said, told: Relay | None, questions: Questions) -> RepoName | None:
     known = told.upstreams if told else ()
-    only = str(known[0]) if len(known) == 1 else None
-    if said.upstream is None and only and not questions.can_ask:
-        return known[0]
-    words = f"the upstream ({', '.join(map(str, known))})" if known else "the upstream, as owner/name"
-    named = said.upstream or repo_name(questions.need("--upstream", words, only))
-    if known and named not in known:
-        raise typer.BadParameter(f"the relay does not serve {named}; it serves {', '.join(map(str, known))}")
-    return named
+
+    def read(text: str) -> RepoName:
+        named = repo_name(text)
+        if known and named not in known:
+            served = ", ".join(map(str, known))
+            raise typer.BadParameter(f"the relay does not serve {named}; it serves {served}")
+        return named
+
+    if said.upstream is not None:
+        return read(str(said.upstream))
+    choice = " or ".join(map(str, known)) or "owner/name"
+    question = Question(
+        f"the upstream ({choice})", f"it is not known which upstream is tested: say --upstream {choice}"
+    )
+    return questions.need(question, read, str(known[0]) if len(known) == 1 else None)
 
 
-def _place(ci: Ci, given: tuple[str, ...], questions: Questions) -> dict[str, str]:
-    place = {}
+def _audience(said: Said, told: Relay | None, questions: Questions) -> str | None:
+    def read(text: str) -> str:
+        judged(audience=text)
+        return text
+
+    return said.audience or (told.audience if told else None) or questions.need(_AUDIENCE, read)
+
+
+def _device(text: str) -> str:
+    judged(level=Level.L3, device=text)
+    return text
+
+
+def _oncalls(text: str) -> tuple[str, ...]:
+    found = tuple(each.strip() for each in text.split(",") if each.strip())
+    judged(level=Level.L4, oncalls=found)
+    return found
+
+
+def _build(said: Said, earlier: Earlier, questions: Questions) -> dict[str, Any]:
+    """Return the values of the build itself; on a terminal what most want to say is asked for."""
+    usual = {**_USUAL, **earlier.values}
+    command, junit, nightly = said.command, said.junit, said.nightly
+    if command is None:
+        command = questions.offer("the command that builds and tests", _command, usual["command"])
+    if junit is None:
+        words = "JUnit files that the build leaves, such as out/**/*.xml"
+        junit = questions.offer(words, _junit, usual.get("junit", _NO_JUNIT))
+    if nightly is None:
+        nightly = questions.agree(
+            "test the upstream's newest commit every night too?", default=earlier.nightly
+        )
+    return {
+        "command": command,
+        "junit": junit or None,
+        "nightly": nightly,
+        "job_name": usual["job_name"] if said.job_name is None else said.job_name,
+        "runs_on": usual["runs_on"] if said.runs_on is None else said.runs_on,
+    }
+
+
+def _command(text: str) -> str:
+    judged(command=text)
+    return text
+
+
+def _junit(text: str) -> str | None:
+    glob = None if text == _NO_JUNIT else text
+    judged(junit=glob)
+    return glob
+
+
+def _branch(said: Said, here: Here, earlier: Earlier, questions: Questions) -> tuple[str, bool]:
+    """Return the default branch, and whether nobody but a guess said so."""
+
+    def read(text: str) -> str:
+        judged(branch=text)
+        return text
+
+    if found := said.branch or (here.branch if here.branch_is_known else None):
+        return found, False
+    guess = earlier.values.get("branch", here.branch)
+    return questions.offer("the default branch", read, guess), not questions.can_ask
+
+
+def _place(ci: Ci, given: tuple[str, ...], earlier: Earlier, questions: Questions) -> dict[str, str | None]:
+    place: dict[str, str | None] = dict(earlier.place)
     for each in given:
         name, sign, value = each.partition("=")
         if not sign:
@@ -156,62 +235,32 @@ def _place(ci: Ci, given: tuple[str, ...], questions: Questions) -> dict[str, st
         place[name] = value
     for part in PLACES[ci]:
         if part.required and not place.get(part.name):
-            place[part.name] = questions.need(f"--place {part.name}=…", part.meaning)
+            place[part.name] = _part(ci, part, questions)
     return place
 
 
-def read_relay(url: str) -> Relay | None:
-    """Ask the relay what who joins must know; None where it does not tell."""
-    import httpx
+def _part(ci: Ci, part: PlacePart, questions: Questions) -> str | None:
+    def read(text: str) -> str:
+        judged(ci=ci, place={part.name: text})
+        return text
 
-    from crcr.cli.asking import client_for
-
-    try:
-        with client_for(url, timeout=_PATIENCE_S) as http:
-            answer = http.get(f"{url}/api/v1/onboarding", headers={"Accept": "application/json"})
-        found = (
-            answer.json()
-            if answer.status_code == httpx.codes.OK and len(answer.content) <= _MOST_BYTES
-            else None
-        )
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError):
-        found = None
-    return _told(url, found) if isinstance(found, dict) else None
+    missing = f"{ci.title} needs {part.meaning}: say --place {part.name}=…"
+    return questions.need(Question(part.meaning, missing), read)
 
 
-def _told(url: str, found: dict[str, Any]) -> Relay:
-    names = found.get("upstreams")
-    listed = [each for each in names if isinstance(each, str)] if isinstance(names, list) else []
-    own = _text(found.get("callback_url")) or ""
-    return Relay(
-        url=own.removesuffix(_CALLBACK) if own.endswith(_CALLBACK) else url,
-        upstreams=tuple(RepoName(each) for each in listed if is_repo_name(each)),
-        audience=_text(found.get("audience")),
-        app_url=_text(found.get("app_url")),
-    )
+def _say_taken_up(said: Said, earlier: Earlier) -> None:
+    if taken := list(_taken_up(said, earlier)):
+        say(f"taken from the files here: {' '.join(taken)}")
 
 
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) and value else None
-
-
-def _origin(folder: Path) -> RepoName | None:
-    """Return the name that the remote `origin` has: the last two parts of its address."""
-    address = _git(folder, "remote", "get-url", "origin").removesuffix("/").removesuffix(".git")
-    name = "/".join(address.replace(":", "/").split("/")[-2:])
-    return RepoName(name) if is_repo_name(name) else None
-
-
-def _default_branch(folder: Path) -> str | None:
-    return _git(folder, "symbolic-ref", "--short", "refs/remotes/origin/HEAD").removeprefix("origin/") or None
-
-
-def _git(folder: Path, *words: str) -> str:
-    try:
-        done = subprocess.run(  # noqa: S603  # our own words
-            ["git", "-C", str(folder), *words],  # noqa: S607  # the person's own git
-            capture_output=True, text=True, check=False, timeout=_GIT_PATIENCE_S,
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
+def _taken_up(said: Said, earlier: Earlier) -> Iterator[str]:
+    for name, value in earlier.values.items():
+        if getattr(said, name) is None and value != _USUAL.get(name):
+            yield f"--{name.replace('_', '-')} {shlex.quote(value)}"
+    named = {each.partition("=")[0] for each in said.place}
+    usual = {(part.name, part.default) for parts in PLACES.values() for part in parts}
+    for name, value in earlier.place.items():
+        if name not in named and (name, value) not in usual:
+            yield f"--place {name}={shlex.quote(value)}"
+    if said.nightly is None and earlier.nightly:
+        yield "--nightly"

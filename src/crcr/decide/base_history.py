@@ -21,6 +21,8 @@ _DIGITS = re.compile(r"(\d{1,18})")
 class CommitStanding(StrEnum):
     UNCHECKED = "unchecked"
     """GitHub has not been asked yet, or has not answered."""
+    UNANSWERED = "unanswered"
+    """It has not answered for so long that nobody asks any more, until somebody reports about the commit again."""
     BASE = "base"
     ELSEWHERE = "elsewhere"
     """GitHub knows it, and no branch of the upstream's has it: a fork's, a pull request's, or a lost one."""

@@ -25,6 +25,8 @@ class Rejected:
     detail: str
     hint: str | None = None
     dispute: "DisputeJob | None" = None
+    upstream: RepoName | None = None
+    """Whose judgement it is, where the report tells; others that list its sender need not hear of it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,6 +86,8 @@ class Inspection:
     files_left: int = 0
     """Workflow files beyond those that were read."""
     trouble: str | None = None
+    other_id: int | None = None
+    """The id of the repository that has the name now, where it is not the bound one: nothing else of it is kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """A report that was not taken, as its sender is told later: what was wrong, when, and with which run."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from crcr.decide.model import Binding, RepoName
 from crcr.decide.report import Report
@@ -17,6 +17,8 @@ class Refusal:
     caller: RepoName
     caller_id: int | None = None
     """The repository's immutable id, where GitHub has signed it: a name can change hands."""
+    upstream: RepoName | None = None
+    """The upstream that it is about; None where nobody can tell. Then its text names none either."""
     code: str
     detail: str
     hint: str | None = None
@@ -34,21 +36,26 @@ def refusal_of(
     report: Report | None,
     *,
     caller_id: int | None = None,
+    upstream: RepoName | None = None,
 ) -> Refusal:
     """Where the body could not be read there is no report to name."""
+    refusal = Refusal(
+        caller=caller, caller_id=caller_id, upstream=upstream, code=code, detail=detail, hint=hint
+    )
     if report is None:
-        return Refusal(caller=caller, caller_id=caller_id, code=code, detail=detail, hint=hint)
-    return Refusal(
-        caller=caller,
-        caller_id=caller_id,
-        code=code,
-        detail=detail,
-        hint=hint,
+        return refusal
+    return replace(
+        refusal,
         delivery_id=report.delivery_id or None,
         run_id=report.run_id,
         workflow_name=report.workflow_name,
         job_name=report.job_name,
     )
+
+
+def without_run(refusal: Refusal) -> Refusal:
+    """What may stand where the run may have been for another upstream, which does not show that it lists the caller."""
+    return replace(refusal, delivery_id=None, run_id=None, workflow_name=None, job_name=None)
 
 
 def as_kept(refusal: Refusal, binding: Binding | None) -> Refusal:

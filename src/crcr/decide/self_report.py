@@ -67,9 +67,9 @@ def choose(report: Report, identity: Identity, standings: Sequence[Standing]) ->
         )
     if len(listing) == 1 or named:
         return (named or listing)[0]
-    names = ", ".join(str(each.upstream) for each in listing)
+    # Which ones do is not said: a listing may be hidden, and this stands in the sender's log and on pages.
     raise BadReport(
-        f"payload.repository.full_name names no upstream that lists {identity.repository}; these do: {names}",
+        f"payload.repository.full_name names no upstream that lists {identity.repository}",
         hint="send the tested repository's full name there, as GitHub's own events do",
     )
 

@@ -43,6 +43,8 @@ class LastRefusal:
     hint: str | None = None
     run_id: str | None = None
     job_name: str | None = None
+    settled: bool = False
+    """The same job's result was taken since."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +73,7 @@ class SetupFacts:
     parked: int = 0
     last_callback: LastCallback | None = None
     last_refusal: LastRefusal | None = None
+    """The newest that is not settled; where all are, the newest."""
     silent: bool = False
     """It should have answered dispatches, and did not."""
     last_nightly: LastCallback | None = None

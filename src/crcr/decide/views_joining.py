@@ -21,6 +21,8 @@ class RefusalView:
     run_id: str | None
     workflow_name: str | None
     job_name: str | None
+    settled: bool = False
+    """Whether the same job's result was taken since: then there is nothing left to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,10 +48,11 @@ class SandboxJob:
     """None where its name is kept back: a private repository, unless an administrator looks."""
     private: bool
     event_type: str
-    workflow_name: str
+    workflow_name: str | None
+    """None where it is kept back, as the name is."""
     run_id: str
     attempt: int
-    job_name: str
+    job_name: str | None
     state: JobState
     conclusion: Conclusion | None
     late: bool

@@ -1,7 +1,8 @@
 """Asking GitHub how a downstream is set up: the App's installation there, the default branch, its workflows.
 
 What GitHub does not tell is noted as not known, and the effect is done all the same: who wants to know asks again.
-A file that is as it was is not read again, so that asking often costs little.
+A file that is as it was is not read again, so that asking often costs little. Of another repository that has taken over
+a bound name nothing is kept but its id.
 """
 
 import asyncio
@@ -36,6 +37,7 @@ MOST_S = 80.0
 
 class Inspections(Protocol):
     async def known(self, upstream: RepoName, downstream: RepoName) -> Inspection | None: ...
+    async def bound_id(self, upstream: RepoName, downstream: RepoName) -> int | None: ...
     async def note(
         self, upstream: RepoName, downstream: RepoName, found: Inspection, now: datetime
     ) -> None: ...
@@ -50,9 +52,10 @@ class InspectRepository:
     async def __call__(self, effect: ClaimedEffect) -> bool:
         downstream = RepoName(effect.lane)
         known = await self._inspections.known(effect.upstream, downstream)
+        bound_id = await self._inspections.bound_id(effect.upstream, downstream)
         try:
             async with asyncio.timeout(MOST_S):
-                found = await self._inspect(downstream, known)
+                found = await self._inspect(downstream, known, bound_id)
         except TimeoutError:
             found = Inspection(installed=None, trouble="GitHub answers too slowly")
         if found.trouble:
@@ -60,7 +63,7 @@ class InspectRepository:
         await self._inspections.note(effect.upstream, downstream, found, self._clock.now())
         return True
 
-    async def _inspect(self, repo: RepoName, known: Inspection | None) -> Inspection:
+    async def _inspect(self, repo: RepoName, known: Inspection | None, bound_id: int | None) -> Inspection:
         try:
             installation = await self._setup.read_installation(repo)
         except OutsideFault as fault:
@@ -75,7 +78,11 @@ class InspectRepository:
             branch = await self._setup.read_branch(where)
         except OutsideFault as fault:
             return replace(found, trouble=_words(fault))
+        if bound_id not in (None, branch.repository_id):
+            return Inspection(installed=None, other_id=branch.repository_id)
         found = replace(found, branch=branch)
+        # By its id from here on: a name can change hands at any moment.
+        where = replace(where, repository_id=branch.repository_id)
         try:
             return await self._with_workflows(found, where, branch, _kept(known))
         except OutsideFault as fault:

@@ -20,6 +20,7 @@ REFRESH_EVERY_S = 300.0
 
 class Sweeps(Protocol):
     async def time_out_silent(self, now: datetime) -> int: ...
+    async def ask_about_commits(self, now: datetime) -> None: ...
     async def forget(self, now: datetime) -> None: ...
 
 
@@ -38,6 +39,7 @@ class Sweeper:
         swept = await self._sweeps.time_out_silent(self._clock.now())
         if swept:
             log.warning("jobs_timed_out", jobs=swept)
+        await self._sweeps.ask_about_commits(self._clock.now())
 
     async def forget(self) -> None:
         await self._sweeps.forget(self._clock.now())

@@ -40,7 +40,8 @@ def registration(wanted: Wanted) -> str | None:
             return None
         case Ci.BUILDKITE:
             own: dict[str, str | None] = {"organization_id": None, "pipeline_id": None}
-            # Any step can ask for a token; only these two run nothing of a pull request.
+            # Any step can ask for a token; these two run nothing of a pull request. Code that uploads steps can
+            # take their names, as the file says: this keeps out accidents, not attacks.
             claims = {"build_source": ["api", "ui"], "step_key": ["crcr-started", "crcr-finished"]}
             return _registration(wanted, "https://agent.buildkite.com", own, claims)
         case Ci.GITLAB:

@@ -15,6 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from crcr.decide.model import Level
 from crcr.join.entry import allowlist_entry, registration
 from crcr.join.reporter import bridge_text, reporter_text
+from crcr.join.unusual import runs_what_was_named, secret_goes_elsewhere
 from crcr.join.wanted import Ci, Wanted, check_wanted
 
 __all__ = ["NewFile", "allowlist_entry", "generate", "registration"]
@@ -30,6 +31,7 @@ CI_FILES = {
     Ci.CIRCLECI: ".circleci/crcr.yml",
 }
 
+_BRIDGES = frozenset({"bridge.yml", "bridge-nightly.yml"})
 _NIGHTLY_FIRST_HOUR, _NIGHTLY_HOURS = 2, 4
 
 
@@ -80,6 +82,12 @@ def _reporter() -> NewFile:
 
 
 def _render(template: str, wanted: Wanted) -> str:
+    """The file, after a line for whatever in it is not as by default and should be seen first."""
+    told = secret_goes_elsewhere(wanted) if template in _BRIDGES else runs_what_was_named(wanted)
+    return "".join(f"# This file {each}\n" for each in told) + _filled(template, wanted)
+
+
+def _filled(template: str, wanted: Wanted) -> str:
     return (
         _environment()
         .get_template(template)

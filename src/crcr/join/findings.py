@@ -1,6 +1,6 @@
 """A downstream's set-up, examined: from what is known to findings in the order in which they are best mended.
 
-Pure. What depends on the one before it is left out while that one is broken: who is not listed hears nothing else,
+Pure. What depends on the one before it is left out while that one is broken: of who is not listed nothing is looked at,
 so that a repository which is hidden cannot be told from one that is not there.
 """
 
@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from crcr.decide.setup import SetupFacts
-from crcr.join.finding import Finding, State, ago, listed, ok, problem, warning
+from crcr.join.finding import Finding, State, ago, listed, ok, problem, unknown, warning
 from crcr.join.findings_github import github_findings
 from crcr.join.findings_traffic import traffic_findings
+from crcr.join.pointers import Pointers
 
 
-def examine(facts: SetupFacts, now: datetime) -> tuple[Finding, ...]:
-    return tuple(_findings(facts, now))
+def examine(facts: SetupFacts, now: datetime, pointers: Pointers) -> tuple[Finding, ...]:
+    return tuple(_findings(facts, now, pointers))
 
 
 def worst(findings: tuple[Finding, ...]) -> State:
@@ -23,16 +24,18 @@ def worst(findings: tuple[Finding, ...]) -> State:
     return next((state for state in (State.PROBLEM, State.WARNING) if state in states), State.OK)
 
 
-def _findings(facts: SetupFacts, now: datetime) -> Iterator[Finding]:
-    yield _allowlist(facts)
+def _findings(facts: SetupFacts, now: datetime, pointers: Pointers) -> Iterator[Finding]:
+    yield _allowlist(facts, pointers)
     if facts.entry is None:
+        yield unknown("app", "The App is looked at once you are listed.")
+        yield unknown("workflow", "The workflow is looked at once you are listed.")
         return
     yield _standing(facts, now)
-    yield from github_findings(facts, facts.entry, now)
-    yield from traffic_findings(facts, facts.entry, now)
+    yield from github_findings(facts, facts.entry, now, pointers)
+    yield from traffic_findings(facts, facts.entry, now, pointers)
 
 
-def _allowlist(facts: SetupFacts) -> Finding:
+def _allowlist(facts: SetupFacts, pointers: Pointers) -> Finding:
     entry, name = facts.entry, "allowlist"
     where = f" ({facts.allowlist_source})" if facts.allowlist_source else ""
     if entry is not None:
@@ -46,12 +49,12 @@ def _allowlist(facts: SetupFacts) -> Finding:
         return problem(
             name,
             f"The relay has no valid allowlist for {facts.upstream}.",
-            "tell its operator: nobody is dispatched to until it has read one",
+            "tell its operator: nothing is sent to anybody until it has read one",
         )
     return problem(
         name,
         f"{facts.repository} is not on the allowlist of {facts.upstream}{where}.",
-        "have the upstream's maintainers add it: /crcr/onboarding and `crcr init` write the entry for you",
+        f"have the upstream's maintainers add it: {pointers.entry}",
     )
 
 
@@ -61,13 +64,13 @@ def _standing(facts: SetupFacts, now: datetime) -> Finding:
         return problem(
             name,
             f"Suspended by the operator {ago(facts.suspended_at, now)}: nothing is sent, and reports are refused.",
-            "ask the operator why; `crcr suspend --lift` takes it back",
+            "ask the operator why, and to lift it (`crcr suspend --lift`)",
         )
     if facts.paused_at is not None:
         return warning(
             name,
             f"Dispatching for {facts.upstream} was paused {ago(facts.paused_at, now)}.",
-            "nothing to do: what waits is sent when the operator lets it go on",
+            "there is nothing to do: what waits is sent when the operator lets it go on",
         )
     return ok(name, "Neither suspended nor paused.")
 

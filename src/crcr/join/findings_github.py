@@ -1,6 +1,6 @@
 """Findings about what stands at GitHub: the App's installation and rights, the repository's id, its workflows."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from crcr.decide.allowlist import Entry
@@ -8,58 +8,68 @@ from crcr.decide.inspection import Inspection, InstallationFacts, WorkflowFacts
 from crcr.decide.model import Level
 from crcr.decide.setup import SetupFacts
 from crcr.join.finding import Finding, ago, listed, ok, problem, unknown, warning
+from crcr.join.pointers import Pointers
 
 TEST_EVENT = "crcr_test"
 OWN_EVENTS = frozenset({"nightly", "periodic"})
 """Reported without a dispatch."""
-_ACCEPT = "an owner of the organisation accepts the new permissions: Settings, GitHub Apps, Configure, Review request"
+_ACCEPT = "have an owner of the organisation accept the new permissions: Settings, GitHub Apps, Configure, Review request"
 _HERE = frozenset({"actions", "contents", "metadata"})
 """What the App needs of a downstream; the others are for the upstream."""
-_FIRST = "`crcr init` in the repository writes one; commit it to the default branch"
+_REBIND = "ask the operator to look at it: `crcr repos rebind` accepts the new id, or the allowlist needs the new name"
 
 
-def github_findings(facts: SetupFacts, entry: Entry, now: datetime) -> Iterator[Finding]:
+def github_findings(facts: SetupFacts, entry: Entry, now: datetime, pointers: Pointers) -> Iterator[Finding]:
     found = facts.inspection
     if found is None or found.installed is None:
-        yield _not_asked(facts, found, now)
+        yield _not_asked(facts, found, now, pointers)
         yield _identity(facts)
         return
-    yield _app(facts, found)
+    yield _app(facts, found, pointers)
     if found.installation is not None and not found.installation.suspended:
         yield _permissions(found.installation, entry)
     yield _identity(facts)
     if found.installation is not None and not found.installation.suspended:
-        yield from _workflows(found, entry)
+        named = facts.for_admin or not _is_private(found)
+        yield from _workflows(found, entry, pointers, named=named)
 
 
-def _not_asked(facts: SetupFacts, found: Inspection | None, now: datetime) -> Finding:
+def _not_asked(facts: SetupFacts, found: Inspection | None, now: datetime, pointers: Pointers) -> Finding:
     name = "app"
     if facts.is_being_inspected and facts.asked_at is not None:
-        return unknown(name, f"GitHub is being asked (since {ago(facts.asked_at, now)}).", "look again soon")
-    if found is not None:
+        return unknown(
+            name, f"GitHub is being asked; that began {ago(facts.asked_at, now)}.", "look again soon"
+        )
+    if _stranger(facts) is not None:
+        return unknown(
+            name,
+            "It was not looked at: another repository has the name now.",
+            "see what is said of its identity",
+        )
+    if found is not None and found.other_id is None:
         return unknown(
             name, f"GitHub could not be asked: {found.trouble or 'no answer'}.", "check again later"
         )
     return unknown(
         name,
         "Nobody has looked at the App's installation and the workflows yet.",
-        "have it checked now: `crcr doctor`, the button on /crcr/onboarding, or POST to /api/v1/setup",
+        f"have it checked now: {pointers.check}",
     )
 
 
-def _app(facts: SetupFacts, found: Inspection) -> Finding:
+def _app(facts: SetupFacts, found: Inspection, pointers: Pointers) -> Finding:
     name = "app"
     if found.installation is None:
         return problem(
             name,
             f"The relay's GitHub App is not installed on {facts.repository}.",
-            f"install it there (the link is on /crcr/onboarding), with access to {facts.repository}",
+            f"install it, with access to {facts.repository}: {pointers.app}",
         )
     if found.installation.suspended:
         return problem(
             name,
             "The App's installation is suspended, so GitHub refuses every dispatch.",
-            "unsuspend it: the organisation's Settings, GitHub Apps, Configure",
+            "have an owner of the organisation unsuspend it: Settings, GitHub Apps, Configure",
         )
     if found.branch is not None and found.branch.archived:
         return problem(
@@ -88,6 +98,12 @@ def _permissions(installation: InstallationFacts, entry: Entry) -> Finding:
     return ok(name, f"The App has the rights it needs ({', '.join(given)}).")
 
 
+def _stranger(facts: SetupFacts) -> int | None:
+    """The id of who had the name when GitHub was asked, if it is not the repository that was admitted."""
+    other_id = facts.inspection.other_id if facts.inspection else None
+    return other_id if facts.repository_id not in (None, other_id) else None
+
+
 def _identity(facts: SetupFacts) -> Finding:
     name = "identity"
     if facts.alarm:
@@ -95,11 +111,18 @@ def _identity(facts: SetupFacts) -> Finding:
             name,
             f"The name {facts.repository} no longer stands for the repository that was admitted"
             f" ({facts.alarm.replace('_', ' ')}).",
-            "ask the operator to look at it: `crcr repos rebind` accepts the new id, or the allowlist needs the new name",
+            _REBIND,
+        )
+    if _stranger(facts) is not None:
+        return problem(
+            name,
+            f"The name {facts.repository} now stands for the repository with the id {_stranger(facts)}; the one that"
+            f" was admitted has the id {facts.repository_id}.",
+            _REBIND,
         )
     if facts.repository_id is None:
         return unknown(
-            name, "The relay does not know the repository's id yet.", "it is read once the App is installed"
+            name, "The relay does not know the repository's id yet.", "install the App: GitHub then tells it"
         )
     if not facts.confirmed:
         return warning(
@@ -110,8 +133,13 @@ def _identity(facts: SetupFacts) -> Finding:
     return ok(name, f"Bound to its repository id {facts.repository_id}, as GitHub told.")
 
 
-def _workflows(found: Inspection, entry: Entry) -> Iterator[Finding]:
-    branch = found.branch.default_branch if found.branch else "the default branch"
+def _is_private(found: Inspection) -> bool:
+    return found.branch is not None and found.branch.private
+
+
+def _workflows(found: Inspection, entry: Entry, pointers: Pointers, *, named: bool) -> Iterator[Finding]:
+    """What the files of a private repository are called is not for everybody: they are counted unless they may be `named`."""
+    branch = found.branch.default_branch if found.branch and named else "the default branch"
     if found.workflows is None:
         trouble = f": {found.trouble}" if found.trouble else ""
         yield unknown(
@@ -119,42 +147,60 @@ def _workflows(found: Inspection, entry: Entry) -> Iterator[Finding]:
         )
         return
     listening = tuple(each for each in found.workflows if each.listens)
-    yield _listening(found, listening, branch)
+    first = f"{pointers.workflow}; commit it to the default branch"
+    yield _listening(found, listening, branch, first, named=named)
     if not listening:
         return
     yield _events(listening, entry)
     if entry.level >= Level.L2:
-        yield _id_token(listening)
+        yield _id_token(listening, named=named)
 
 
-def _listening(found: Inspection, listening: tuple[WorkflowFacts, ...], branch: str) -> Finding:
+def _which(workflows: Sequence[WorkflowFacts], *, named: bool) -> str:
+    if named:
+        return listed([each.path for each in workflows])
+    return "One workflow" if len(workflows) == 1 else f"{len(workflows)} workflows"
+
+
+def _listening(
+    found: Inspection, listening: tuple[WorkflowFacts, ...], branch: str, first: str, *, named: bool
+) -> Finding:
+    """`first`: where a workflow is to be had."""
     name = "workflow"
-    running = [each.path for each in listening if each.runs]
+    running = [each for each in listening if each.runs]
     if running:
-        return ok(
-            name,
-            f"{listed(running)} on {branch} {'listens' if len(running) == 1 else 'listen'} to dispatches.",
-        )
+        verb = "listens" if len(running) == 1 else "listen"
+        return ok(name, f"{_which(running, named=named)} on {branch} {verb} to dispatches.")
     if listening:
-        states = listed([f"{each.path} is {(each.state or '').replace('_', ' ')}" for each in listening])
+        disabled = (
+            listed([f"{each.path} is {(each.state or '').replace('_', ' ')}" for each in listening])
+            if named
+            else f"{_which(listening, named=False)} on {branch} {'is' if len(listening) == 1 else 'are'} disabled"
+        )
         return problem(
-            name, f"{states}, so GitHub starts nothing.", "enable it again in the repository's Actions tab"
+            name, f"{disabled}, so GitHub starts nothing.", "enable it again in the repository's Actions tab"
         )
     unread = [each for each in found.workflows or () if each.problem]
     if unread:
-        why = listed([f"{each.path}: {each.problem}" for each in unread[:3]])
-        return problem(name, f"No workflow on {branch} listens to repository_dispatch ({why}).", _FIRST)
+        why = (
+            listed([f"{each.path}: {each.problem}" for each in unread[:3]])
+            if named
+            else f"{len(unread)} could not be read"
+        )
+        return problem(name, f"No workflow on {branch} listens to repository_dispatch ({why}).", first)
     if found.files_left:
         return unknown(
-            name, f"None of the workflows that were read listens; {found.files_left} more were not read."
+            name,
+            f"None of the workflows that were read listens to repository_dispatch; {found.files_left} more were not read.",
+            "if one of those listens, all is well",
         )
     if not found.workflows:
-        return problem(name, f"There is no workflow on {branch}; GitHub looks for it only there.", _FIRST)
-    return problem(
-        name,
-        f"None of the {len(found.workflows)} workflows on {branch} listens to repository_dispatch.",
-        _FIRST,
+        return problem(name, f"There is no workflow on {branch}; GitHub looks for it only there.", first)
+    none = (
+        "The only workflow" if len(found.workflows) == 1 else f"None of the {len(found.workflows)} workflows"
     )
+    verb = "does not listen" if len(found.workflows) == 1 else "listens"
+    return problem(name, f"{none} on {branch} {verb} to repository_dispatch.", first)
 
 
 def _events(listening: tuple[WorkflowFacts, ...], entry: Entry) -> Finding:
@@ -175,24 +221,24 @@ def _events(listening: tuple[WorkflowFacts, ...], entry: Entry) -> Finding:
         return ok(
             name,
             f"Listens to {listed(list(sent))}.",
-            f"add {TEST_EVENT} to the types to be able to try the round trip without an event",
+            f"add {TEST_EVENT} to the types, and the round trip can be tried without waiting for an event",
         )
     return ok(name, f"Listens to {listed([*sent, TEST_EVENT])}.")
 
 
-def _id_token(listening: tuple[WorkflowFacts, ...]) -> Finding:
+def _id_token(listening: tuple[WorkflowFacts, ...], *, named: bool) -> Finding:
     name = "id_token"
-    holders = [each.path for each in listening if each.id_token]
+    holders = [each for each in listening if each.id_token]
     if holders:
-        return ok(name, f"{listed(holders)} may ask for an OIDC token (id-token: write).")
+        return ok(name, f"{_which(holders, named=named)} may ask for an OIDC token (id-token: write).")
     if any(each.calls_others for each in listening):
         return unknown(
             name,
             "No id-token: write in the listening workflow itself; it calls reusable workflows, which were not read.",
-            "the calling job needs `permissions: id-token: write` too",
+            "the job that calls them needs `permissions: id-token: write` too",
         )
     return problem(
         name,
-        f"{listed([each.path for each in listening])} may not ask for an OIDC token, so it cannot report.",
+        f"{_which(listening, named=named)} may not ask for an OIDC token, so it cannot report.",
         "give the job that reports, and only that one, `permissions: id-token: write`",
     )

@@ -9,6 +9,7 @@ from crcr.decide.model import DispatchState, JobState, Level
 from crcr.decide.setup import LastCallback, LastDispatch, LastRefusal, SetupFacts
 from crcr.decide.views import Answer
 from crcr.join.finding import Finding, ago, ok, problem, unknown, warning
+from crcr.join.pointers import Pointers
 
 _FRESH = timedelta(hours=24)
 _NIGHTLY_WITHIN = timedelta(hours=48)
@@ -29,11 +30,11 @@ _ANSWERS = {
 }
 
 
-def traffic_findings(facts: SetupFacts, entry: Entry, now: datetime) -> Iterator[Finding]:
-    yield _dispatch(facts, now)
+def traffic_findings(facts: SetupFacts, entry: Entry, now: datetime, pointers: Pointers) -> Iterator[Finding]:
+    yield _dispatch(facts, now, pointers)
     if entry.level < Level.L2:
         return
-    yield _callback(facts, now)
+    yield _callback(facts, now, pointers)
     yield _refusal(facts.last_refusal, facts.last_callback, now)
     if facts.silent:
         yield _silence(facts)
@@ -41,27 +42,28 @@ def traffic_findings(facts: SetupFacts, entry: Entry, now: datetime) -> Iterator
         yield _nightly(facts.last_nightly, now)
 
 
-def _dispatch(facts: SetupFacts, now: datetime) -> Finding:
+def _dispatch(facts: SetupFacts, now: datetime, pointers: Pointers) -> Finding:
     name, last = "dispatch", facts.last_dispatch or facts.last_test
     if last is None:
         return unknown(
             name,
             "Nothing has been sent to it yet.",
-            "the next event of the upstream is; `crcr doctor --test` sends a test now",
+            f"the next event of the upstream will be sent; {pointers.test}",
         )
     what = f"The last dispatch ({last.event.replace('_', ' ')}, {ago(last.created_at, now)})"
     match last.state:
         case DispatchState.SENT:
             said = f"; {_ANSWERS[last.answer]}" if last.answer else ""
             if facts.parked:
-                text = f"{what} was sent{said}. Given up before it: {facts.parked}."
-                return warning(name, text, "the operator sends them again with `crcr effects retry`")
+                earlier = "1 earlier one was" if facts.parked == 1 else f"{facts.parked} earlier ones were"
+                text = f"{what} was sent{said}. {earlier} given up."
+                return warning(name, text, "ask the operator to send them again (`crcr effects retry`)")
             return ok(name, f"{what} was sent{said}.")
         case DispatchState.PARKED:
             return problem(
                 name,
                 f"{what} was given up: {_words(last, facts)}.",
-                "mend that first; then the operator sends it again with `crcr effects retry`",
+                "mend that first, then ask the operator to send it again (`crcr effects retry`)",
             )
         case DispatchState.WAITING | DispatchState.HELD if last.error:
             return warning(
@@ -90,7 +92,7 @@ def _words(last: LastDispatch, facts: SetupFacts) -> str:
     return "GitHub could not be reached"
 
 
-def _callback(facts: SetupFacts, now: datetime) -> Finding:
+def _callback(facts: SetupFacts, now: datetime, pointers: Pointers) -> Finding:
     name, last = "callback", facts.last_callback
     if last is not None:
         ended = last.conclusion.value if last.conclusion else last.state.value
@@ -98,11 +100,9 @@ def _callback(facts: SetupFacts, now: datetime) -> Finding:
         return ok(name, f"The last report came {ago(last.at, now)}: {last.job_name} ({last.event}) {how}.")
     found = facts.inspection.workflows if facts.inspection else None
     listening = [each for each in found or () if each.listens]
-    hint = "`crcr doctor --test` tries the round trip"
+    hint = f"see whether one comes back: {pointers.test}"
     if listening and not any(each.reports or each.calls_others for each in listening):
-        hint = (
-            "no listening workflow seems to use the reporter or its action; `crcr init` writes one that does"
-        )
+        hint = f"no listening workflow seems to use the reporter or its action; for one that does: {pointers.workflow}"
     if facts.last_dispatch is not None and facts.last_dispatch.state is DispatchState.SENT:
         return warning(name, "Dispatches were sent, and no report ever came back.", hint)
     return unknown(name, "No report has come yet.", hint)
@@ -114,7 +114,9 @@ def _refusal(last: LastRefusal | None, taken: LastCallback | None, now: datetime
         return ok(name, "No report was refused.")
     job = f" from {last.job_name}" if last.job_name else ""
     run = f" (run {last.run_id})" if last.run_id else ""
-    text = f"A report{job}{run} was refused {ago(last.at, now)}: {last.code}: {last.detail}"
+    if last.settled:
+        return ok(name, f"A report{job}{run} was refused {ago(last.at, now)}; settled: the result was taken.")
+    text = f"A report{job}{run} was refused {ago(last.at, now)}: {last.code}: {_sentence(last.detail)}"
     hint = last.hint or "the table of errors in docs/protocol.md says what it means"
     if taken is None or taken.at <= last.at:
         return problem(name, text, hint)
@@ -123,13 +125,17 @@ def _refusal(last: LastRefusal | None, taken: LastCallback | None, now: datetime
     return ok(name, f"The last refusal ({last.code}) was {ago(last.at, now)}; later reports were taken.")
 
 
+def _sentence(words: str) -> str:
+    return words if words.endswith((".", "!", "?", "…")) else f"{words}."
+
+
 def _silence(facts: SetupFacts) -> Finding:
     last = facts.last_dispatch
     said = f"; {_ANSWERS[last.answer]}" if last and last.answer else ""
     return problem(
         "silence",
         f"Dispatches go unanswered: an answer was expected within the hour, and none came{said}.",
-        "look at the repository's Actions tab for runs of repository_dispatch, and at the last refusal above",
+        "look for runs of repository_dispatch in the repository's Actions tab, and at what was refused (above)",
     )
 
 
@@ -139,6 +145,6 @@ def _nightly(last: LastCallback, now: datetime) -> Finding:
         return warning(
             name,
             f"{text}: it has stopped.",
-            "look at its schedule: GitHub turns off schedules of repositories without a commit for 60 days",
+            "look at its schedule: GitHub turns schedules off in a repository without a commit for 60 days",
         )
     return ok(name, f"{text}.")

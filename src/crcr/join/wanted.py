@@ -14,8 +14,9 @@ from urllib.parse import urlsplit
 from crcr.decide.model import Level, RepoName
 from crcr.join.place import PLACES, Ci
 
-__all__ = ["PLACES", "Ci", "Wanted", "check_wanted"]
+__all__ = ["PLACES", "USUAL_COMMAND", "Ci", "Wanted", "address_problems", "check_wanted"]
 
+USUAL_COMMAND = "./ci/build-and-test"
 _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 _MAX_COMMAND = 1000
 _EXPRESSIONS = ("${{", "<<", "$[[")
@@ -46,7 +47,7 @@ class Wanted:
     device: str | None = None
     oncalls: tuple[str, ...] = ()
     nightly: bool = False
-    command: str = "./ci/build-and-test"
+    command: str = USUAL_COMMAND
     job_name: str = "build"
     junit: str | None = None
     runs_on: str = "ubuntu-latest"
@@ -74,7 +75,7 @@ def check_wanted(wanted: Wanted) -> tuple[str, ...]:
 
 def _problems(wanted: Wanted) -> Iterator[str]:
     yield from _formal(wanted)
-    yield from _address("the relay's URL", wanted.relay_url)
+    yield from address_problems("the relay's URL", wanted.relay_url)
     yield from _command(wanted.command)
     yield from _duties(wanted)
     yield from _place(wanted.ci, wanted.place)
@@ -104,7 +105,8 @@ def _formal(wanted: Wanted) -> Iterator[str]:
             yield f"{_shown(oncall)} is not an on-call: write a GitHub login or org/team"
 
 
-def _address(name: str, value: str) -> Iterator[str]:
+def address_problems(name: str, value: str) -> Iterator[str]:
+    """Why nothing is asked of that address, and no token sent there."""
     hint = "write https://host (http only on this machine)"
     if not _ADDRESS.fullmatch(value) or ".." in value:
         yield f"{name} {_shown(value)} cannot be used: {hint}"
@@ -148,15 +150,15 @@ def _place(ci: Ci, place: Mapping[str, str]) -> Iterator[str]:
     known = {each.name: each for each in PLACES[ci]}
     for name, value in place.items():
         if name not in known:
-            words = ", ".join(known) or "nothing more"
-            yield f"{ci.title} has no {_shown(name)}: it is placed by {words}"
+            words = f"it has {', '.join(known)}" if known else "leave it out"
+            yield f"{ci.title} has no {_shown(name)}: {words}"
         elif value and not re.fullmatch(known[name].form, value):
             yield f"{known[name].meaning} {_shown(value)} cannot be used"
     for each in known.values():
         if each.required and not place.get(each.name):
             yield f"{ci.title} needs {each.meaning} ({each.name})"
     if ci is Ci.GITLAB and place.get("url"):
-        yield from _address(known["url"].meaning, place["url"])
+        yield from address_problems(known["url"].meaning, place["url"])
 
 
 def _shown(value: str) -> str:

@@ -4,7 +4,7 @@ The token is verified before the body is parsed. A result is committed before it
 report again is success again.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from ipaddress import IPv4Network, IPv6Network
 from typing import Protocol
@@ -27,7 +27,7 @@ from crcr.decide.model import RepoName
 from crcr.decide.refusal import Refusal, refusal_of
 from crcr.decide.report import SELF_REPORTS, Report
 from crcr.decide.self_report import Admission, OwnOutcome, OwnResult
-from crcr.errors import BadReport, CrcrError, NotAuthentic, NotRegistered, RateLimited, Unavailable
+from crcr.errors import CrcrError, NotAuthentic, NotRegistered, RateLimited, Unavailable
 from crcr.ports import Clock, Limits, Verifier
 from crcr.receive.address import client_address, limit_subject
 from crcr.receive.answer import Answer
@@ -91,10 +91,10 @@ class CallbackIntake:
     trusted_proxies: tuple[IPv4Network | IPv6Network, ...]
     clock: Clock
     tally: Tally
-    self_reports: SelfReports | None = None
-    sandbox: Sandbox | None = None
+    self_reports: SelfReports
+    refusals: Refusals
+    sandbox: Sandbox | None
     """None where the operator has not turned it on."""
-    refusals: Refusals | None = None
 
     async def handle(self, request: Request) -> Answer | Rejected:
         identity, report = None, None
@@ -132,29 +132,30 @@ class CallbackIntake:
     async def _take_listed(self, report: Report, identity: Identity, body: bytes) -> Answer | Rejected:
         if report.event_type in SELF_REPORTS:
             return await self._take_own(report, identity, body)
-        standing, verdict = _best(
-            identity, await self.reports.standings(identity.repository, report.delivery_id)
-        )
+        standings = await self.reports.standings(identity.repository, report.delivery_id)
+        standing, verdict = _best(identity, standings)
+        # Several stand for it only where the delivery is nobody's.
+        whose = standing.upstream if len(standings) == 1 else None
         if not isinstance(verdict, Admitted):
-            return await self._turn_away(standing, identity, verdict)
+            return _of(whose, await self._turn_away(standing, identity, verdict))
         await self.limits.take(CALLBACK, identity.repository.key)
         outcome = await self.reports.take(report, identity, standing, body, self.clock.now())
-        return outcome if isinstance(outcome, Rejected) else _success(report, outcome)
+        return _of(whose, outcome) if isinstance(outcome, Rejected) else _success(report, outcome)
 
     async def _take_own(self, report: Report, identity: Identity, body: bytes) -> Answer | Rejected:
-        if self.self_reports is None:
-            raise BadReport(f"event_type: {report.event_type} self-reports are not taken here")
         admission = await self.self_reports.admit(report, identity)
         if isinstance(admission, Rejected):
             return admission
         standing, verdict = admission
         if not isinstance(verdict, Admitted):
-            return await self._turn_away(standing, identity, verdict)
+            return _of(standing.upstream, await self._turn_away(standing, identity, verdict))
         await self.limits.take(CALLBACK, identity.repository.key)
         outcome = await self.self_reports.take(report, identity, standing, body, self.clock.now())
         if isinstance(outcome, IgnoredReport):
             return _ignored(outcome)
-        return outcome if isinstance(outcome, Rejected) else _success(report, outcome)
+        if isinstance(outcome, Rejected):
+            return _of(standing.upstream, outcome)
+        return _success(report, outcome)
 
     async def _turn_away(
         self, standing: Standing, identity: Identity, verdict: IgnoredReport | Rejected
@@ -180,8 +181,6 @@ class CallbackIntake:
             await self._remember(refusal_of(caller, *told, report, caller_id=caller_id))
 
     async def _remember(self, refusal: Refusal) -> None:
-        if self.refusals is None:
-            return
         try:
             # By the id where one is proved: who took over a name does not use up its former owner's.
             await self.limits.take(NOTED_REFUSAL, str(refusal.caller_id or refusal.caller.key))
@@ -197,7 +196,9 @@ class CallbackIntake:
         who = {"repository": str(identity.repository), "delivery": report.delivery_id, "run": report.run_id}
         log.info("report_refused", code=answer.code, job=report.job_name, **who)
         told = (answer.code, answer.detail, answer.hint)
-        await self._remember(refusal_of(identity.repository, *told, report, caller_id=identity.repository_id))
+        caller, caller_id = identity.repository, identity.repository_id
+        refusal = refusal_of(caller, *told, report, caller_id=caller_id, upstream=answer.upstream)
+        await self._remember(refusal)
 
 
 def _best(
@@ -207,6 +208,10 @@ def _best(
     judged = [(standing, admit(identity, standing)) for standing in standings]
     order = (Admitted, IgnoredReport, Rejected)
     return min(judged, key=lambda pair: order.index(type(pair[1])))
+
+
+def _of(upstream: RepoName | None, answer: Answer | Rejected) -> Answer | Rejected:
+    return replace(answer, upstream=upstream) if isinstance(answer, Rejected) else answer
 
 
 def _outcome(answer: Answer) -> str:

@@ -122,6 +122,15 @@ class Allowlists:
         return checked.allowlist
 
 
+async def text_in_force(tx: Tx, upstream: RepoName) -> str | None:
+    """The text of the newest good version; None while there is none."""
+    newest = await tx.one(_IN_FORCE, upstream=upstream.key)
+    if newest is None or newest["version"] is None:
+        return None
+    row = await tx.one(_TEXT, upstream=upstream.key, version=newest["version"])
+    return row["text"] if row else None
+
+
 def _says_the_same(newest: Row, reading: Reading, checked: Checked) -> bool:
     if reading.failure is not None:
         return bool(newest["problems"] == _encoded((reading.failure,)))

@@ -39,6 +39,9 @@ _ONE = Statement(
         " WHERE upstream = :upstream AND downstream = :downstream"
     )
 )
+_BOUND = Statement(
+    text("SELECT repository_id FROM repositories WHERE upstream = :upstream AND downstream = :downstream")
+)
 
 
 class Inspections:
@@ -68,6 +71,11 @@ class Inspections:
     async def known(self, upstream: RepoName, downstream: RepoName) -> Inspection | None:
         row = await self._database.glance(lambda tx: tx.one(_ONE, **_key(upstream, downstream)))
         return found_in(row)
+
+    async def bound_id(self, upstream: RepoName, downstream: RepoName) -> int | None:
+        """The id of the repository that was admitted; None while nobody knows it."""
+        row = await self._database.glance(lambda tx: tx.one(_BOUND, **_key(upstream, downstream)))
+        return row["repository_id"] if row else None
 
     async def note(self, upstream: RepoName, downstream: RepoName, found: Inspection, now: datetime) -> None:
         async def unit(tx: Tx) -> None:

@@ -1,6 +1,7 @@
-"""Refused reports, for the pages of the upstreams that list their sender: the newest few, and no bodies.
+"""Refused reports, for the page of the upstream that they are about: the newest few, and no bodies.
 
-Who is on no allowlist leaves nothing here. A row holds what the sender was told, and the names by which its
+Where nobody can tell which one that is, each upstream that lists the sender has it. A listing that is not public must
+not be found out on the page of another. Who is on no allowlist leaves nothing here. A row holds what the sender was told, and the names by which its
 maintainers find the run; all of it is cut, and shown as text.
 """
 
@@ -9,8 +10,9 @@ from typing import Any
 
 from sqlalchemy import text
 
+from crcr.decide.allowlist import Entry, Visibility
 from crcr.decide.model import RepoName
-from crcr.decide.refusal import KEPT_ONCE, Refusal, as_kept
+from crcr.decide.refusal import KEPT_ONCE, Refusal, as_kept, without_run
 from crcr.errors import NoAllowlist
 from crcr.record.database import Database, Tx
 from crcr.record.log_rows import note_change
@@ -70,20 +72,21 @@ class Refusals:
             return
 
         async def unit(tx: Tx) -> None:
-            for upstream in listing:
-                await self._keep(tx, upstream, refusal, now)
+            for upstream, kept in _placed(refusal, listing):
+                await self._keep(tx, upstream, kept, now)
 
         await self._database.write(unit)
 
-    async def _listing(self, tx: Tx, caller: RepoName) -> list[RepoName]:
-        found = []
+    async def _listing(self, tx: Tx, caller: RepoName) -> dict[RepoName, Entry]:
+        found = {}
         for upstream in self._upstreams:
             try:
                 allowlist = await self._lists.in_force(tx, upstream)
             except NoAllowlist:
                 continue
-            if allowlist.find(caller) is not None:
-                found.append(upstream)
+            entry = allowlist.find(caller)
+            if entry is not None:
+                found[upstream] = entry
         return found
 
     async def _keep(self, tx: Tx, upstream: RepoName, refusal: Refusal, now: datetime) -> None:
@@ -95,6 +98,14 @@ class Refusals:
         await tx.run(_ADD, **where, at=to_us(now), **_row(kept))
         await tx.run(_PRUNE, **where, kept=KEPT)
         await note_change(tx, upstream, "refusal", downstream=kept.caller.key, now=now)
+
+
+def _placed(refusal: Refusal, listing: dict[RepoName, Entry]) -> list[tuple[RepoName, Refusal]]:
+    """On whose pages it stands, and how."""
+    if refusal.upstream is not None and refusal.upstream in listing:
+        return [(refusal.upstream, refusal)]
+    shy = {name for name, entry in listing.items() if entry.visibility is not Visibility.PUBLIC}
+    return [(name, without_run(refusal) if shy - {name} else refusal) for name in listing]
 
 
 def _row(refusal: Refusal) -> dict[str, Any]:

@@ -47,6 +47,7 @@ _CLOSE = Statement(
     text(
         "UPDATE sandbox_jobs SET state = :state, conclusion = :conclusion, completed_at = :at, reported_at = :at,"  # noqa: S608
         " tests_passed = :passed, tests_failed = :failed, tests_skipped = :skipped, tests_total = :total,"
+        " private = CASE WHEN :private = 1 THEN 1 ELSE private END,"
         f" failed_tests = :failed_tests, failed_tests_cut = :cut WHERE {_KEY} AND state <> :state"
     )
 )
@@ -168,6 +169,7 @@ def _closed(report: Report, identity: Identity, now: datetime) -> dict[str, Any]
     ]
     return {
         "state": JobState.COMPLETED.value,
+        "private": int(identity.private),
         "conclusion": (report.conclusion or Conclusion.NONE).value,
         "at": to_us(now),
         "passed": tests.passed if tests else None,

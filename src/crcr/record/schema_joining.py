@@ -8,6 +8,8 @@ from sqlalchemy import BigInteger, Column, Index, Integer, Table, Text, text
 
 from crcr.record.schema import SERIAL, flag, key, metadata
 
+_UNCHECKED = text("standing = 'unchecked'")
+
 builds = Table(
     "builds",
     metadata,
@@ -90,8 +92,19 @@ commits = Table(
     Column("branch", Text),
     Column("seen_at", BigInteger, nullable=False),
     Column("checked_at", BigInteger),
+    Column("ask_at", BigInteger, nullable=False, server_default=text("0")),
+    Index(
+        "ix_commits_unchecked",
+        "upstream",
+        "ask_at",
+        sqlite_where=_UNCHECKED,
+        postgresql_where=_UNCHECKED,
+    ),
     sqlite_with_rowid=False,
 )
-"""Commits that downstreams tested on their own: whether they belong to the upstream's history, and to which branch."""
+"""Commits that downstreams tested on their own: whether they belong to the upstream's history, and to which branch.
+
+`ask_at` is when one without an answer is to be asked about again.
+"""
 
 __all__ = ["builds", "commits", "inspections", "refusals", "sandbox_jobs"]

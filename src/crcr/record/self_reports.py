@@ -159,5 +159,5 @@ class SelfReports:
         closed = CloseJob(outcome.job_name, outcome.conclusion, None, None, late=False)
         await close_job(tx, row, report, closed, now)
         if report.said_commit is not None:
-            await see_commit(tx, context.upstream, report.said_commit, now)
+            await see_commit(tx, context.upstream, identity.repository, report.said_commit, now)
         return row

@@ -9,6 +9,7 @@ from sqlalchemy import text
 from crcr.decide.commit import Verification
 from crcr.decide.lifecycle import LIFECYCLE, Apply, JobEvent
 from crcr.decide.model import JobState, RepoName
+from crcr.record.commits import ask_again
 from crcr.record.counting import recount
 from crcr.record.database import Database, Row, Tx
 from crcr.record.effect_rows import add_once
@@ -119,6 +120,15 @@ class Sweeps:
         where = {"downstream": row["downstream"], "delivery": row["delivery"], "number": row["number"]}
         await note_change(tx, RepoName(row["upstream"]), "job", now=now, **where)
         await self._publishing.again_for(tx, row, now)
+
+    async def ask_about_commits(self, now: datetime) -> None:
+        """Have GitHub asked about commits that it was not asked about, or has not answered for."""
+
+        async def unit(tx: Tx) -> None:
+            for upstream in self._publishing.upstreams:
+                await ask_again(tx, upstream, now)
+
+        await self._database.write(unit)
 
     async def forget(self, now: datetime) -> None:
         """Let go of what is kept for a while only: raw bodies, finished effects, live changes, refusals, the sandbox."""

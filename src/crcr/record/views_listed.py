@@ -5,6 +5,7 @@ A backend that left the list is not shown, since nobody can say any more how vis
 
 import json
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Protocol
 
 from sqlalchemy import text
@@ -77,18 +78,22 @@ async def allowlist_state(tx: Tx, upstream: RepoName, seen: Seen | None = None) 
     newest = await tx.one(_NEWEST, upstream=upstream.key)
     in_force = await tx.one(_IN_FORCE, upstream=upstream.key)
     bad = newest is not None and not newest["good"]
+    for_everybody = seen is not None and not seen.everything
     problems = json.loads(newest["problems"]) if newest else []
     return AllowlistState(
         version=in_force["version"] if in_force else None,
-        source=in_force["source"] if in_force else None,
+        source=_source(in_force["source"], for_everybody=for_everybody) if in_force else None,
         read_at=from_us(in_force["read_at"]) if in_force else None,
         newest_is_bad=bad,
         problems=tuple(
-            Problem(*each) if seen is None or seen.everything else _for_everybody(Problem(*each))
-            for each in problems
-            if bad
+            _for_everybody(Problem(*each)) if for_everybody else Problem(*each) for each in problems if bad
         ),
     )
+
+
+def _source(told: str, *, for_everybody: bool) -> str:
+    """Where it was read; of a file of the relay's own machine everybody gets the name alone."""
+    return PurePath(told).name if for_everybody and PurePath(told).is_absolute() else told
 
 
 _KINDS = {

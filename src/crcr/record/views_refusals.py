@@ -14,10 +14,18 @@ from crcr.record.views_listed import Seen
 
 SHOWN_FOR = timedelta(days=14)
 
+# The result must have come after the refusal: one that contradicts an earlier result is settled by nothing.
+SETTLED = (
+    "EXISTS (SELECT 1 FROM jobs j WHERE j.delivery = r.delivery AND j.upstream = r.upstream"
+    " AND j.downstream = r.downstream AND j.run_id = r.run_id AND j.reported_name = r.job_name"
+    " AND j.state = 'completed' AND j.completed_at >= r.at)"
+)
+"""Of a refusal `r`: whether the same job's result was taken since."""
 _NEWEST = Statement(
     text(
-        "SELECT r.refusal_id, r.at, r.code, r.detail, r.hint, r.delivery, r.run_id, r.workflow_name, r.job_name,"
-        " EXISTS (SELECT 1 FROM deliveries d WHERE d.guid = r.delivery AND d.upstream = r.upstream) AS delivery_known"
+        "SELECT r.refusal_id, r.at, r.code, r.detail, r.hint, r.delivery, r.run_id, r.workflow_name, r.job_name,"  # noqa: S608  ours
+        " EXISTS (SELECT 1 FROM deliveries d WHERE d.guid = r.delivery AND d.upstream = r.upstream) AS delivery_known,"
+        f" {SETTLED} AS settled"
         " FROM refusals r WHERE r.upstream = :upstream AND r.downstream = :downstream AND r.at >= :since"
         " ORDER BY r.refusal_id DESC LIMIT :limit"
     )
@@ -45,5 +53,5 @@ async def refusals_of(
 
 
 def _view(row: Row) -> RefusalView:
-    told = {**row, "at": from_us(row["at"]), "delivery_known": bool(row["delivery_known"])}
-    return RefusalView(**told)
+    flags = {name: bool(row[name]) for name in ("delivery_known", "settled")}
+    return RefusalView(**{**row, **flags, "at": from_us(row["at"])})

@@ -1,6 +1,6 @@
 """The sandbox for its page and the API: what was reported last stands first, and nothing that is too old.
 
-A private repository is shown by its id alone, and found by it; and whoever came to an allowlist since is shown as far
+A private repository is shown by its id alone, and found by it: what its workflows and jobs are called is its own. Whoever came to an allowlist since is shown as far
 as its entry lets it be. Places in the list are a time and a number, so that they tell nothing of who is not shown.
 """
 
@@ -45,7 +45,7 @@ _TESTS = Statement(
 )
 _KEY = ("repository_id", "workflow", "run_id", "attempt", "job_name")
 _AS_STORED = (
-    *("repository_id", "event_type", "workflow_name", "run_id", "attempt", "job_name"),
+    *("repository_id", "event_type", "run_id", "attempt"),
     *("tests_passed", "tests_failed", "tests_skipped", "tests_total"),
 )
 
@@ -133,11 +133,14 @@ async def _views(tx: Tx, rows: list[Row], *, everything: bool) -> tuple[SandboxJ
 
 
 async def _view(tx: Tx, row: Row, *, everything: bool) -> SandboxJob:
-    tests = await tx.one(_TESTS, **{name: row[name] for name in _KEY}) if row["listed"] else None
+    named = everything or not row["private"]
+    tests = await tx.one(_TESTS, **{name: row[name] for name in _KEY}) if named and row["listed"] else None
     failed = json.loads(tests["failed_tests"]) if tests else []
     ended = row["conclusion"]
     return SandboxJob(
-        repository=row["name"] if everything or not row["private"] else None,
+        repository=row["name"] if named else None,
+        workflow_name=row["workflow_name"] if named else None,
+        job_name=row["job_name"] if named else None,
         private=bool(row["private"]),
         state=JobState(row["state"]),
         conclusion=Conclusion(ended) if ended is not None else None,

@@ -18,6 +18,7 @@ from crcr.record.statement import Statement
 from crcr.record.times import from_us, from_us_or_none
 from crcr.record.views_backends import BackendReader
 from crcr.record.views_listed import Seen, allowlist_state
+from crcr.record.views_refusals import SETTLED
 
 SENT_EVENTS = ("pull_request", "push", "merge_group")
 _TEST_EVENT = "crcr_test"
@@ -69,8 +70,8 @@ _LAST_NIGHTLY = Statement(
 )
 _LAST_REFUSAL = Statement(
     text(
-        "SELECT at, code, detail, hint, run_id, job_name FROM refusals"
-        " WHERE upstream = :upstream AND downstream = :downstream ORDER BY refusal_id DESC LIMIT 1"
+        f"SELECT r.at, r.code, r.detail, r.hint, r.run_id, r.job_name, {SETTLED} AS settled FROM refusals r"  # noqa: S608  ours
+        " WHERE r.upstream = :upstream AND r.downstream = :downstream ORDER BY settled, r.refusal_id DESC LIMIT 1"
     )
 )
 
@@ -167,4 +168,5 @@ def _refusal(row: Row | None) -> LastRefusal | None:
         hint=row["hint"],
         run_id=row["run_id"],
         job_name=row["job_name"],
+        settled=bool(row["settled"]),
     )

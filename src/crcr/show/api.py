@@ -48,8 +48,14 @@ class ReadRoute(APIRoute):
         await super().handle(scope, receive, send)
 
 
-def routes(views: Views, *, upstreams: tuple[RepoName, ...], clock: Clock) -> list[BaseRoute]:
-    desk = Desk(views, upstreams, clock)
+def routes(
+    views: Views,
+    *,
+    upstreams: tuple[RepoName, ...],
+    clock: Clock,
+    public_url: str = "http://127.0.0.1:8000",
+) -> list[BaseRoute]:
+    desk = Desk(views, upstreams, clock, public_url.rstrip("/"))
     return [route.at(desk) for route in _made_once()]
 
 

@@ -115,6 +115,8 @@ class Desk:
     views: Views
     upstreams: tuple[RepoName, ...]
     clock: Clock
+    site: str = "http://127.0.0.1:8000"
+    """Where readers reach us."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,13 +126,14 @@ class Asked:
     views: Views
     upstream: RepoName
     now: datetime
+    desk: Desk
 
 
 def asked(request: Request, upstream: UpstreamParam = None) -> Asked:
     """Administrators get views that hide nothing."""
     desk: Desk = request.scope[DESK]
     views = desk.views.for_admins() if reader_of(request).admin else desk.views
-    return Asked(views, pick_upstream(desk.upstreams, upstream), desk.clock.now())
+    return Asked(views, pick_upstream(desk.upstreams, upstream), desk.clock.now(), desk)
 
 
 Asking = Annotated[Asked, Depends(asked)]

@@ -21,6 +21,7 @@ REFUSALS: Json = {
             "run_id": "987654320",
             "workflow_name": "CI",
             "job_name": "build",
+            "settled": False,
             "meaning": "The token is of another run than the report",
         }
     ],

@@ -24,7 +24,7 @@ _TEXT = r"^[^\x00-\x1f\x7f]*$"
 
 _REFUSAL = (
     *("refusal_id", "at", "code", "detail", "hint", "delivery", "delivery_known"),
-    *("run_id", "workflow_name", "job_name"),
+    *("run_id", "workflow_name", "job_name", "settled"),
 )
 _refusal: Callable[[RefusalView], Row] = attrgetter(*_REFUSAL)
 REFUSALS: Table[RefusalView] = Table(

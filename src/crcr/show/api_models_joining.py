@@ -23,6 +23,7 @@ class Refusal(Model):
     run_id: str | None
     workflow_name: str | None
     job_name: str | None
+    settled: bool = Field(description="Whether the same job's result was taken since: nothing is left to do.")
 
     @computed_field(description="The code in words.")  # type: ignore[prop-decorator]
     @property
@@ -45,10 +46,10 @@ class SandboxJob(Model):
     repository: str | None = Field(description="Null where the repository is private; administrators see it.")
     private: bool
     event_type: str
-    workflow_name: str
+    workflow_name: str | None = Field(description="Null as `repository` is.")
     run_id: str
     attempt: int
-    job_name: str
+    job_name: str | None = Field(description="Null as `repository` is.")
     state: JobState
     conclusion: Conclusion | None
     late: bool

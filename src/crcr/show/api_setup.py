@@ -17,6 +17,7 @@ from crcr.decide.model import RepoName
 from crcr.decide.setup import SetupFacts
 from crcr.errors import BadRequest, NotAdmin, NotAuthentic, NotFound, NotRegistered, NotSignedIn
 from crcr.join.findings import examine
+from crcr.join.pointers import Pointers, pointers_to
 from crcr.ports import Clock, Limits, Verifier
 from crcr.show import api_models_setup as models
 from crcr.show.access import FAILED_SIGN_IN
@@ -116,12 +117,13 @@ def add(api: APIRouter) -> None:
         "/setup/{org}/{repo}", tags=[_SETUP], summary="A downstream's set-up, examined; nothing is asked anew"
     )
     async def setup(org: OrgPath, repo: RepoPath, asked: Asking) -> models.Setup:
-        return as_model(
-            await asked.views.setup(asked.upstream, backend_name(org, repo), asked.now), asked.now
-        )
+        facts = await asked.views.setup(asked.upstream, backend_name(org, repo), asked.now)
+        several = len(asked.desk.upstreams) > 1
+        pointers = pointers_to(asked.desk.site, facts.upstream, facts.repository, several=several)
+        return as_model(facts, asked.now, pointers)
 
 
-def as_model(facts: SetupFacts, now: datetime) -> models.Setup:
+def as_model(facts: SetupFacts, now: datetime, pointers: Pointers) -> models.Setup:
     return models.Setup(
         repository=facts.repository.full_name,
         upstream=facts.upstream.full_name,
@@ -129,7 +131,7 @@ def as_model(facts: SetupFacts, now: datetime) -> models.Setup:
         level=facts.entry.level if facts.entry else None,  # type: ignore[arg-type]  # read as its name
         inspected_at=facts.inspected_at,
         being_inspected=facts.is_being_inspected,
-        findings=[models.Finding.model_validate(each) for each in examine(facts, now)],
+        findings=[models.Finding.model_validate(each) for each in examine(facts, now, pointers)],
     )
 
 

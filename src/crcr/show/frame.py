@@ -57,7 +57,7 @@ class Frame:
         self.clock = clock
         self.site = public_url.rstrip("/")
         """Where readers reach us; a request only says what its sender calls us."""
-        self._sandbox = sandbox
+        self.sandbox = sandbox
         self._views = views
         self._upstreams = upstreams
         self._github_url = github_url.rstrip("/")
@@ -113,7 +113,7 @@ class Frame:
         return self.renderer.page("problem.html", context, code=code, headers=headers)
 
     def _shared(self, request: Request, here: Here) -> Mapping[str, Any]:
-        return {**_around(request, here), "number": None, "sandbox": self._sandbox}
+        return {**_around(request, here), "number": None, "sandbox": self.sandbox}
 
 
 def _around(request: Request, here: Here) -> Mapping[str, Any]:

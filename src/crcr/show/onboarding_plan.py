@@ -11,7 +11,9 @@ from hashlib import sha256
 from urllib.parse import urlencode
 
 from crcr.join.files import BRIDGE, REPORTER, NewFile, allowlist_entry, generate, registration
+from crcr.join.needs import Need, needs
 from crcr.join.reporter import bridge_text, reporter_text
+from crcr.join.unusual import runs_what_was_named, secret_goes_elsewhere
 from crcr.join.wanted import Wanted
 
 PROGRAMS: Mapping[str, tuple[str, str]] = {
@@ -47,6 +49,10 @@ class Plan:
     doctor: str
     test: str
     badge: str
+    needs: tuple[Need, ...]
+    """Secrets and settings to make beside the files."""
+    unusual: tuple[str, ...]
+    """What is not as by default and should be looked at, because the address may be somebody else's."""
 
 
 def plan_of(wanted: Wanted, asked: Mapping[str, str], site: str, *, one_upstream: bool) -> Plan:
@@ -60,6 +66,8 @@ def plan_of(wanted: Wanted, asked: Mapping[str, str], site: str, *, one_upstream
         doctor=_doctor(wanted, one_upstream=one_upstream),
         test=_doctor(wanted, "--test", one_upstream=one_upstream),
         badge=_badge(wanted, site, one_upstream=one_upstream),
+        needs=needs(wanted),
+        unusual=(*secret_goes_elsewhere(wanted), *runs_what_was_named(wanted)),
     )
 
 

@@ -31,7 +31,7 @@ def routes(frame: Frame, delay: LiveDelay | None = None, welcome: Welcome | None
         *pages_commit.routes(frame),
         *pages_log.routes(frame),
         *pages_onboarding.routes(frame, welcome),
-        *pages_sandbox.routes(frame),
+        *pages_sandbox.routes(frame, welcome),
         *pages_backend.routes(frame),
         Route("/crcr/{rest:path}/", _without_slash),
         *badge.routes(frame),

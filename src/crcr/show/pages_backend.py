@@ -18,7 +18,7 @@ from crcr.show.job_links import key_of
 from crcr.show.links import Links, formats
 from crcr.show.matrix import draw_cells, lay_out
 from crcr.show.panels import asked_token, asks_for_panel_alone, backend_panel, panel_of
-from crcr.show.refusal_words import meaning
+from crcr.show.refusal_words import SETTLED, meaning
 from crcr.show.trends import backend_charts
 
 _FILTERS = ("jobs", "author", "result", "q")
@@ -93,6 +93,7 @@ class BackendPages:
             ),
             site=self._frame.site,
             meaning=meaning,
+            settled=SETTLED,
             refused_formats=formats(links.here, f"backends/{page.summary.name}/refusals"),
         )
 

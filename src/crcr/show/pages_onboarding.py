@@ -18,6 +18,8 @@ from crcr.decide.model import Level, RepoName, is_repo_name
 from crcr.decide.setup import SetupFacts
 from crcr.errors import BadRequest, NotFound
 from crcr.join.findings import Finding, State, examine
+from crcr.join.needs import lead, safety
+from crcr.join.pointers import ON_THE_PAGE
 from crcr.join.wanted import PLACES, Ci, Wanted
 from crcr.show.forms import read_form
 from crcr.show.frame import Frame
@@ -26,6 +28,7 @@ from crcr.show.local import local_path
 from crcr.show.notices import with_notice
 from crcr.show.onboarding_form import EXAMPLE, Form, read_wish
 from crcr.show.onboarding_plan import PROGRAMS, Plan, plan_of, program_text
+from crcr.show.sandbox_try import is_simulated, try_command
 from crcr.show.status import Status
 
 PATH = "/crcr/onboarding"
@@ -109,6 +112,10 @@ class OnboardingPages:
             repository=form.repository,
             plan=self._plan(form, request.query_params, here),
             level_says=LEVEL_SAYS,
+            lead=lead(form.chosen_ci),
+            safety=safety(form.chosen_ci),
+            trial=self._trial(form, here),
+            simulated=is_simulated(here.github_url),
             app_page=self._welcome.app_page(),
             allowlist_page=self._welcome.allowlists.get(here.upstream),
             is_public=self._welcome.is_public,
@@ -145,20 +152,40 @@ class OnboardingPages:
             relay_url=self._frame.site,
             audience=self._welcome.audience,
         )
-        return read_wish(asked, plain)
+        return read_wish(_named(asked), plain)
 
     def _plan(self, form: Form, asked: QueryParams, here: Here) -> Plan | None:
         if form.wanted is None:
             return None
-        chosen = {name: asked[name] for name in _CHOSEN if asked.get(name, "").strip()}
+        told = _named(asked)
+        chosen = {name: told[name] for name in _CHOSEN if told.get(name, "").strip()}
         return plan_of(form.wanted, chosen, self._frame.site, one_upstream=len(here.upstreams) == 1)
+
+    def _trial(self, form: Form, here: Here) -> str | None:
+        """What tries the workflow before anybody lists it; another CI's token would have to be registered first."""
+        if not self._frame.sandbox or form.wanted is None or form.chosen_ci is not Ci.GITHUB:
+            return None
+        wanted = form.wanted
+        return try_command(
+            form.repository,
+            wanted.callback_url,
+            wanted.audience,
+            wanted.upstream,
+            github_url=here.github_url,
+        )
 
     async def _checked(self, request: Request, here: Here, repository: RepoName | None) -> dict[str, Any]:
         if repository is None:
             return _told(None, ())
         now = self._frame.clock.now()
         facts = await self._frame.views(request).setup(here.upstream, repository, now)
-        return _told(facts, examine(facts, now))
+        return _told(facts, examine(facts, now, ON_THE_PAGE))
+
+
+def _named(asked: QueryParams) -> Mapping[str, str]:
+    """What was asked; `repo` is another word for `repository`, as on the command line."""
+    repo = asked.get("repo", "")
+    return {**asked, "repository": repo} if repo and not asked.get("repository") else asked
 
 
 def _told(facts: SetupFacts | None, findings: tuple[Finding, ...]) -> dict[str, Any]:

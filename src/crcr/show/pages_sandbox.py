@@ -4,19 +4,24 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from crcr.decide.model import RepoName, is_repo_name
 from crcr.decide.numbers import LastResult, count_as
 from crcr.decide.views_joining import SandboxJob, SandboxQuery
 from crcr.show import cursors
 from crcr.show.frame import Frame
 from crcr.show.here import Here
 from crcr.show.links import Links, formats
+from crcr.show.pages_onboarding import Welcome
+from crcr.show.sandbox_try import is_simulated, try_command
 from crcr.show.status import Status, job_status
 from crcr.show.wishes import Wishes
 
 PAGE = 50
 
 
-def routes(frame: Frame) -> list[BaseRoute]:
+def routes(frame: Frame, welcome: Welcome | None = None) -> list[BaseRoute]:
+    audience = (welcome or Welcome()).audience
+
     async def sandbox(request: Request, here: Here) -> Response:
         wishes = Wishes(request, "repository")
         query = SandboxQuery(
@@ -36,12 +41,20 @@ def routes(frame: Frame) -> list[BaseRoute]:
             next_after=cursors.encode(page.next),
             formats=formats(here, "sandbox", chosen),
             look=_look,
-            site=frame.site,
+            command=_command(here, chosen.get("repository", ""), frame.site, audience),
+            simulated=is_simulated(here.github_url),
         )
 
     return [Route("/crcr/sandbox", frame.endpoint(sandbox))]
 
 
+def _command(here: Here, asked: str, site: str, audience: str) -> str:
+    repository = RepoName(asked) if is_repo_name(asked) else None
+    return try_command(
+        repository, f"{site}/github/callback", audience, here.upstream, github_url=here.github_url
+    )
+
+
 def _look(job: SandboxJob) -> Status:
     counted = count_as(job.state, job.conclusion)
-    return job_status(LastResult(job.state, job.conclusion, job.job_name, job.reported_at, counted))
+    return job_status(LastResult(job.state, job.conclusion, job.job_name or "", job.reported_at, counted))

@@ -20,5 +20,9 @@ MEANINGS = {
 }
 
 
+SETTLED = "settled: the result was taken"
+"""Of a refusal whose job was reported rightly afterwards."""
+
+
 def meaning(code: str) -> str:
     return MEANINGS.get(code, "The report was not taken")

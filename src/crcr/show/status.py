@@ -151,6 +151,10 @@ PLACES = {
         "being checked",
         "GitHub was not asked yet, or has not said, whether this commit belongs to the upstream",
     ),
+    CommitStanding.UNANSWERED: (
+        "not checked",
+        "For two weeks GitHub could not say whether this commit belongs to the upstream",
+    ),
     CommitStanding.BASE: ("in the upstream's history", "A branch of the upstream has this commit"),
     CommitStanding.ELSEWHERE: (
         "not in the upstream's history",

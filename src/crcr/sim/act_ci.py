@@ -5,6 +5,7 @@ body and token, for the cases that must be refused. A repository with `tells_app
 and jobs by itself: before a job's report that it started, and after its report that it ended.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -42,6 +43,23 @@ class CiActs(Simulation):
         """
         repository = self.world.repository(full_name)
         return self.ci.start_runs(repository, event, event_type, client_payload or {})[0]
+
+    async def send_dispatch(self, full_name: str, event_type: str, client_payload: Json) -> list[WorkflowRun]:
+        """Somebody who may write to the repository sends it a dispatch, with a token of their own."""
+        repository = self.world.repository(full_name)
+        self.world.dispatches.append(
+            Dispatch(
+                repository_id=repository.id,
+                event_type=event_type,
+                client_payload=client_payload,
+                received_at=self.clock.now(),
+                installation_id=None,
+                size_bytes=len(json.dumps(client_payload)),
+            )
+        )
+        runs = self.ci.start_runs(repository, "repository_dispatch", event_type, client_payload)
+        await self.tell_news()
+        return runs
 
     async def start_job(self, run: WorkflowRun, name: str, **workflow: Any) -> httpx.Response:
         job = run.job(name)

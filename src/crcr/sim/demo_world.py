@@ -5,6 +5,7 @@ silent, cancelling, one that only listens, and one that probes the relay. Two of
 """
 
 from crcr.sim.actions import Behaviour, JobSpec, Workflow
+from crcr.sim.demo_files import workflow_file
 from crcr.sim.github import GitHub
 from crcr.sim.people import ROLES
 
@@ -124,5 +125,9 @@ def demo_world(github: GitHub) -> None:
     for name, (description, workflow) in BACKENDS.items():
         # GitHub tells an App what runs do where it gates.
         github.create_repository(
-            name, workflows=[workflow], description=description, tells_app=name in GATING
+            name,
+            files={workflow.path: workflow_file(workflow)},
+            workflows=[workflow],
+            description=description,
+            tells_app=name in GATING,
         )

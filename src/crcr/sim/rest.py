@@ -32,7 +32,7 @@ from crcr.sim.exchange import ApiError, Ask, Auth, Identity, Reply, Route
 from crcr.sim.faults import Fault, Kind
 from crcr.sim.limits import subject_of
 from crcr.sim.records import Call, Repository
-from crcr.sim.web import page_for
+from crcr.sim.web import is_for_people, page_for
 
 if TYPE_CHECKING:
     from crcr.sim.simulation import Simulation
@@ -204,7 +204,8 @@ class _Exchange:
         for route, pattern in _PATTERNS:
             if route.method == self._method and (found := pattern.fullmatch(path)):
                 return route, found.groupdict()
-        self._sim.unexpected.append(f"unknown route {self._method} {self._path}")
+        if not is_for_people(self._method, self._headers.get("accept", "")):
+            self._sim.unexpected.append(f"unknown route {self._method} {self._path}")
         raise ApiError(404, "Not Found")
 
     def _authenticate(self, route: Route) -> Identity | None:

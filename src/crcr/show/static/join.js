@@ -45,12 +45,16 @@
     if (event.target.localName === "input") event.target.form?.matches("#wanted") && event.target.form.requestSubmit();
   });
 
-  // What is ticked goes with the address when the reader goes back; and buttons are of use from here on.
-  function settle() {
-    for (const box of main.querySelectorAll("#wanted :is([type=checkbox], [type=radio])")) box.checked = box.defaultChecked;
-    for (const button of main.querySelectorAll("button[data-copy]")) button.hidden = false;
+  // Buttons, and what is said of a page that follows by itself, are true with this script only.
+  function show() {
+    for (const each of main.querySelectorAll("button[data-copy], [data-scripted]")) each.hidden = false;
+    for (const each of main.querySelectorAll("[data-unscripted]")) each.hidden = true;
   }
 
-  document.addEventListener("crcr:changed", settle);
-  for (const button of main.querySelectorAll("button[data-copy]")) button.hidden = false;
+  // What is ticked goes with the address when the reader goes back.
+  document.addEventListener("crcr:changed", () => {
+    for (const box of main.querySelectorAll("#wanted :is([type=checkbox], [type=radio])")) box.checked = box.defaultChecked;
+    show();
+  });
+  show();
 })();

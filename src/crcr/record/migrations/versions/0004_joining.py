@@ -27,8 +27,18 @@ def upgrade() -> None:
         sa.Column("branch", sa.Text(), nullable=True),
         sa.Column("seen_at", sa.BigInteger(), nullable=False),
         sa.Column("checked_at", sa.BigInteger(), nullable=True),
+        sa.Column("ask_at", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
         sa.PrimaryKeyConstraint("sha", "upstream", name=op.f("pk_commits")),
         sqlite_with_rowid=False,
+    )
+    unchecked = sa.text("standing = 'unchecked'")
+    op.create_index(
+        "ix_commits_unchecked",
+        "commits",
+        ["upstream", "ask_at"],
+        unique=False,
+        sqlite_where=unchecked,
+        postgresql_where=unchecked,
     )
     op.create_table(
         "inspections",

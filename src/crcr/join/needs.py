@@ -1,0 +1,160 @@
+"""What a CI takes beside the files: secrets and settings that somebody must make, and how safe a build is there.
+
+Nothing of it can be written into a file, so `crcr init` and the onboarding page list it: what, where, and what for.
+"""
+
+from dataclasses import dataclass
+
+from crcr.join.place import Ci
+from crcr.join.wanted import Wanted
+
+_ENVIRONMENT = "GitHub, this repository: Settings, Environments"
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    name: str
+    where: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.where}): {self.why}"
+
+
+def lead(ci: Ci) -> str:
+    """What it takes in all, in two sentences."""
+    if ci is Ci.GITHUB:
+        return "It takes the App, one line on the allowlist and one workflow; no secret is shared."
+    return (
+        f"It takes the App, one line on the allowlist, a bridge (a small GitHub workflow that starts your builds at"
+        f" {ci.title} with a token of yours, kept as a secret of your repository), and a registration by the operator of"
+        " this relay. The relay itself gets no secret of yours."
+    )
+
+
+def safety(ci: Ci) -> str:
+    """Where code of a pull request runs, and what keeps it from reporting."""
+    match ci:
+        case Ci.GITHUB:
+            return (
+                "Safe as it stands: code of a pull request runs without secrets and without a token, and only jobs that"
+                " do not run it report. Use no cache in the job that builds: your other workflows would restore it."
+            )
+        case Ci.BUILDKITE:
+            return (
+                "Code of a pull request runs only in the step crcr-build. But at Buildkite every step can ask for a token,"
+                " and a running step can upload others under the names of those that report: such code can misreport its"
+                " own result, though never another's. So have only trusted pull requests sent to you, or build in a"
+                " second pipeline that is not registered; and let no merge gate (L4) rest on it alone."
+            )
+        case Ci.GITLAB:
+            return (
+                "Code of a pull request runs only in the job crcr-build, which has no token for the relay. But it sees"
+                " the variables of the project: use a project without any, and runners that start each job afresh."
+            )
+        case Ci.CIRCLECI:
+            return (
+                "Code of a pull request runs only in the job crcr-build. At CircleCI every job can ask for a token; the"
+                " registration takes only those of jobs with the context crcr, which no running job can give itself. So"
+                " give that context to the reporting jobs alone."
+            )
+
+
+def needs(wanted: Wanted) -> tuple[Need, ...]:
+    """In the order in which they are made; none for GitHub Actions. The operator's registration is not among them."""
+    if wanted.ci is Ci.GITHUB:
+        return ()
+    environment = Need(
+        "environment crcr",
+        _ENVIRONMENT,
+        f"holds the secret; let only the branch {wanted.branch} use it",
+    )
+    return (environment, *_OWN[wanted.ci](wanted))
+
+
+def _buildkite(wanted: Wanted) -> tuple[Need, ...]:
+    pipeline = f"Buildkite, pipeline {wanted.where('organization')}/{wanted.where('pipeline')}: Settings"
+    return (
+        Need(
+            "secret BUILDKITE_API_TOKEN",
+            "in that environment",
+            "an API access token with the scopes read_builds and write_builds, for this one organisation; the bridge starts"
+            " builds with it",
+        ),
+        Need(
+            "one step",
+            f"{pipeline}, Steps",
+            "buildkite-agent pipeline upload .buildkite/crcr.yml; use a pipeline of its own",
+        ),
+        Need(
+            "no builds of pull requests",
+            f"{pipeline}, GitHub",
+            "or a fork could start a build that the bridge did not ask for",
+        ),
+        Need(
+            "a queue of its own for crcr-build",
+            "Buildkite, Agents",
+            "code that ran on a machine can leave something behind for the step that reports there next",
+        ),
+    )
+
+
+def _gitlab(wanted: Wanted) -> tuple[Need, ...]:
+    project = f"GitLab, project {wanted.where('project_id')}"
+    return (
+        Need(
+            "secret GITLAB_TRIGGER_TOKEN",
+            "in that environment",
+            "a pipeline trigger token of the project, made by an account with no further rights; the bridge starts"
+            " pipelines with it",
+        ),
+        Need(
+            "include: {local: .gitlab/crcr.yml}",
+            f"{project}: .gitlab-ci.yml",
+            "has these jobs run; keep your other jobs out of such pipelines with `if: $CI_PIPELINE_SOURCE != 'trigger'`",
+        ),
+        Need(
+            f"protected branch {wanted.branch}",
+            f"{project}: Settings, Repository",
+            "or whoever may push there could report in your name",
+        ),
+        Need(
+            "pipeline variables for trigger tokens",
+            f"{project}: Settings, CI/CD, Variables",
+            "the bridge tells a pipeline by them what to test",
+        ),
+    )
+
+
+def _circleci(wanted: Wanted) -> tuple[Need, ...]:
+    project = f"CircleCI, project {wanted.where('project')}: Project Settings"
+    return (
+        Need(
+            "secret CIRCLECI_API_TOKEN",
+            "in that environment",
+            "an API token of an account with no further rights; the bridge starts pipelines with it",
+        ),
+        Need(
+            "a pipeline for .circleci/crcr.yml",
+            project,
+            "has CircleCI read that file; or merge it into .circleci/config.yml",
+        ),
+        Need(
+            "context crcr",
+            "CircleCI: Organization Settings, Contexts",
+            "without variables, for this project alone; by it the registration knows the jobs that report",
+        ),
+        Need(
+            "Pass secrets to builds from forked pull requests: off",
+            project,
+            "or a fork could get the context",
+        ),
+        Need(
+            "a deploy key for checkout, and no user key",
+            project,
+            "a running job can use it; a deploy key only reads",
+        ),
+    )
+
+
+_OWN = {Ci.BUILDKITE: _buildkite, Ci.GITLAB: _gitlab, Ci.CIRCLECI: _circleci}

@@ -1,0 +1,47 @@
+"""What hints point to: on the onboarding page its own steps, everywhere else complete addresses and commands."""
+
+import shlex
+from dataclasses import dataclass
+from urllib.parse import urlencode
+
+from crcr.decide.model import RepoName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pointers:
+    """Each is the end of a hint, and says where something is to be had."""
+
+    entry: str
+    """The allowlist entry."""
+    app: str
+    """The link to install the App."""
+    workflow: str
+    """A workflow that listens and reports."""
+    check: str
+    """A look at GitHub."""
+    test: str
+    """A test dispatch."""
+
+
+ON_THE_PAGE = Pointers(
+    entry="step 2 has the entry",
+    app="the link is in step 1",
+    workflow="step 3 has one",
+    check="press Check now below",
+    test="the last step tells how a test is sent",
+)
+
+
+def pointers_to(site: str, upstream: RepoName, repository: RepoName, *, several: bool) -> Pointers:
+    """`several`: the relay at `site` has more than one upstream, so that it must be named."""
+    chosen = {"repository": str(repository), **({"upstream": str(upstream)} if several else {})}
+    page = f"{site}/crcr/onboarding?{urlencode(chosen, safe='/')}"
+    words = ["crcr", "doctor", "--relay", site, "--repo", str(repository)]
+    words += ["--upstream", str(upstream)] if several else []
+    return Pointers(
+        entry=f"{page} writes the entry for you, and so does `crcr init`",
+        app=f"the link is on {page}",
+        workflow=f"`crcr init` in the repository writes one, and so does {page}",
+        check=f"`{shlex.join(words)}`, or Check now on {page}",
+        test=f"`{shlex.join([*words, '--test'])}` sends a test now",
+    )

@@ -1,0 +1,35 @@
+"""The demo's backends have the workflow files that they act by, so that an inspection of them finds the truth."""
+
+import pytest
+
+from crcr.deliver.workflow_yaml import workflow_facts
+from crcr.sim.demo_world import BACKENDS, demo_world
+from crcr.sim.github import GitHub
+from crcr.sim.runner.workflow_file import read_workflow
+
+SILENT = "edge-labs/edge-runtime"
+
+
+async def file_of(name: str) -> tuple[str, str]:
+    """Path and text on the default branch."""
+    async with GitHub(seed=1) as github:
+        demo_world(github)
+        repository = github.repository(name)
+        [path] = [each for each in repository.commits[repository.head_sha].tree if "workflows/" in each]
+        return path, repository.commits[repository.head_sha].tree[path].decode()
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+async def test_it_listens_and_may_report_if_its_backend_does(name: str) -> None:
+    path, text = await file_of(name)
+    facts = workflow_facts(path, "", text)
+    assert (path, facts.problem, facts.listens) == (BACKENDS[name][1].path, None, True)
+    assert all(facts.takes(each) for each in ("pull_request", "push", "merge_group", "crcr_test"))
+    assert (facts.id_token, facts.reports) == (name != SILENT, name != SILENT)
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+async def test_it_has_the_jobs_that_its_backend_runs(name: str) -> None:
+    path, text = await file_of(name)
+    found = read_workflow(text, path)
+    assert [each for each in found.jobs if each != "report"] == [job.name for job in BACKENDS[name][1].jobs]

@@ -522,18 +522,24 @@ class Tokens:
 
     def current(self) -> str:
         if not self._token:
-            self._renew()
+            self._ask()
         elif self.machine.clock() - self._since > TOKEN_STAYS_FRESH_S:
             try:
-                self._renew()
+                self._ask()
             except Problem as problem:
                 self.voice.say(f"no new token ({problem}); the old one is used")
         return self._token
 
-    def forget(self) -> None:
-        self._token = ""
+    def renew(self) -> bool:
+        """Whether there is a new token; a CI that gives one for the whole job gives the same again."""
+        before = self._token
+        try:
+            self._ask()
+        except Problem as problem:
+            self.voice.say(f"no new token ({problem})")
+        return self._token != before
 
-    def _renew(self) -> None:
+    def _ask(self) -> None:
         token = self.source().strip()
         if not is_token(token):
             raise Problem("what the CI gave is not an OIDC token (three parts with dots between them)")
@@ -862,27 +868,42 @@ def make_report(asked: Asked, ci: Ci, dispatch: Mapping[str, str], voice: Voice,
         raise WrongUse(f"--status is {plain(status, 40)!r}; it must be in_progress or completed")
     event = asked.get("event-type", dispatch.get("event_type", ""))
     commit = asked.get("head-sha", dispatch.get("head_sha", ""))
-    run_id = asked.get("run-id", ci.run_id)
-    delivery = asked.get("delivery-id", dispatch.get("delivery_id", ""))
-    if event in SELF_REPORTS:
-        if status == "in_progress":
-            voice.notice(f"a {event} report is sent once, when it is completed: nothing to send now")
-            return None
-        delivery = delivery or commit or f"{event}-{run_id}"
-    if not delivery and ci.dispatched:
-        raise Problem("the dispatch that started this run has no delivery_id, so it is not one of the relay's")
-    if not delivery:
-        voice.notice(
-            "this run was not started by a dispatch of the relay (there is no delivery id): nothing to report. "
-            "In a workflow that another one starts, pass delivery-id on."
-        )
+    if event in SELF_REPORTS and status == "in_progress":
+        voice.notice(f"a {event} report is sent once, when it is completed: nothing to send now")
         return None
+    own_id = commit or f"{event}-{asked.get('run-id', ci.run_id)}" if event in SELF_REPORTS else ""
+    delivery = asked.get("delivery-id", dispatch.get("delivery_id", ""), own_id)
+    if not delivery:
+        _no_delivery(ci, voice)
+        return None
+    upstream = asked.get("upstream", dispatch.get("upstream", ""))
+    return Report(
+        {
+            "event_type": event,
+            "delivery_id": delivery,
+            "payload": _payload(upstream, commit) if event in SELF_REPORTS else {},
+            "workflow": _workflow(status, asked, ci, voice, machine),
+        }
+    )
+
+
+def _no_delivery(ci: Ci, voice: Voice) -> None:
+    if ci.dispatched:
+        raise Problem("the dispatch that started this run has no delivery_id, so it is not one of the relay's")
+    voice.notice(
+        "this run was not started by a dispatch of the relay (there is no delivery id): nothing to report. "
+        "In a workflow that another one starts, pass delivery-id on."
+    )
+
+
+def _workflow(status: str, asked: Asked, ci: Ci, voice: Voice, machine: Machine) -> Json:
+    """What is told of the job; what is not known is left out."""
     workflow: Json = {
         "schema_version": "1",
         "status": status,
         "name": _name(asked.get("workflow-name", ci.workflow, ci.name, "CI"), "workflow-name", voice),
         "url": asked.get("url", ci.url),
-        "run_id": run_id,
+        "run_id": asked.get("run-id", ci.run_id),
         "run_attempt": asked.get("run-attempt", ci.run_attempt),
         "job_name": _name(asked.get("job-name", ci.job), "job-name", voice),
         "check_run_id": asked.get("check-run-id"),
@@ -895,15 +916,7 @@ def make_report(asked: Asked, ci: Ci, dispatch: Mapping[str, str], voice: Voice,
     for name in ("run_id", "job_name"):
         if not workflow[name]:
             raise WrongUse(f"--{name.replace('_', '-')} is needed: this CI is not known, so it must be given")
-    upstream = asked.get("upstream", dispatch.get("upstream", ""))
-    return Report(
-        {
-            "event_type": event,
-            "delivery_id": delivery,
-            "payload": _payload(upstream, commit) if event in SELF_REPORTS else {},
-            "workflow": {name: value for name, value in workflow.items() if value not in ("", None)},
-        }
-    )
+    return {name: value for name, value in workflow.items() if value not in ("", None)}
 
 
 def _payload(upstream: str, commit: str) -> Json:
@@ -1001,6 +1014,9 @@ class Sending:
     line: Line
     voice: Voice
 
+    def __post_init__(self) -> None:
+        self._renewed = False
+
     def deliver(self, report: Report) -> Answer:
         """Send it; where the relay says what is missing, send that first. Both may happen once."""
         answer = self._post(report)
@@ -1017,9 +1033,10 @@ class Sending:
     def _post(self, report: Report) -> Answer:
         body = report.bytes()
         answer = self.line.ask("the relay", lambda: self._request(body))
-        if answer.status == 401 and re.search(r"expire| old ", str(_error(answer).get("detail"))):
-            self.voice.say("the token is too old; asking for a new one")
-            self.tokens.forget()
+        refused = answer.status == 401 and _error(answer).get("code") == "not_authentic"
+        if refused and not self._renewed and self.tokens.renew():
+            self._renewed = True
+            self.voice.say("the relay does not take the token; trying once more with a new one")
             answer = self.line.ask("the relay", lambda: self._request(body))
         return answer
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from init_stage import NOBODY, TOLD, checkout, files, init, said, serving
+from init_stage import NOBODY, OWN, TOLD, checkout, files, init, said, serving
 
 GIVEN = ("--upstream", "pytorch/pytorch", "--audience", "crcr")
 
@@ -53,6 +53,16 @@ def test_for_the_address_of_a_page_the_one_that_was_meant_is_told(
         found, out = init(repository, "--relay", f"{url}{under}{page}", *more)
     assert found == code
     assert f"that is {url}{under}; say --relay {url}{under}" in out
+
+
+@pytest.mark.parametrize("others", [(), ("other/upstream",)])
+def test_the_next_command_names_the_upstream_where_the_relay_has_several(
+    repository: Path, others: tuple[str, ...]
+) -> None:
+    with serving({**TOLD, "upstreams": ["pytorch/pytorch", *others]}) as url:
+        _, out = init(repository, "--relay", url, *GIVEN)
+    named = " --upstream pytorch/pytorch" if others else ""
+    assert f"see what is still missing: crcr doctor --relay {OWN} --repo org/backend{named}\n" in out
 
 
 def test_a_relay_that_answers_is_not_warned_of(repository: Path, relay: str) -> None:

@@ -117,13 +117,15 @@ async def test_a_buildkite_build_of_a_closed_pull_request_is_cancelled(tmp_path:
         assert [build.state for build in it.runner.builds.all] == ["canceled"]
 
 
-@pytest.mark.parametrize("ci", [Ci.GITHUB, Ci.BUILDKITE, Ci.GITLAB])
+@EVERY_CI
 async def test_failed_tests_are_counted_from_junit(tmp_path: Path, ci: Ci) -> None:
     async with joined(tmp_path, wanted(ci, junit="out/*.xml"), build=JUNIT) as it:
         await it.github.open_pr(UPSTREAM)
         await it.go()
         (job,) = it.jobs()
         assert (job["tests_passed"], job["tests_failed"]) == (1, 1), said(it)
+        assert it.heard() == [("build", "failure")], said(it)
+        assert it.runner.problems == []
 
 
 async def test_the_code_of_a_pull_request_cannot_ask_for_a_token(tmp_path: Path) -> None:

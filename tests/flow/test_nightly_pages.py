@@ -3,7 +3,7 @@
 import csv
 import io
 import re
-from html import unescape
+from html import escape, unescape
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +164,10 @@ async def test_deliveries_know_nothing_of_self_reports(tmp_path: Path) -> None:
 async def test_hostile_words_of_a_self_report_are_text(tmp_path: Path) -> None:
     async with alone(tmp_path) as it:
         bad = "<script>alert(1)</script>"
-        await tell(it, night(it), commit=bad, job_name=bad, payload={"repository": {"full_name": bad}})
+        answer = await tell(
+            it, night(it), commit=bad, job_name=bad, payload={"repository": {"full_name": bad}}
+        )
+        assert answer.status_code == 200
         for path in (NIGHTLY_PAGE, "/crcr?kind=nightly"):
             assert bad not in (await it.http.get(path)).text
+        assert escape(bad) in (await it.http.get(NIGHTLY_PAGE)).text

@@ -1,5 +1,6 @@
 """A downstream's set-up as its maintainer hears of it: what is wrong, what to do, and that doing it helps."""
 
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -184,6 +185,24 @@ async def test_asking_again_within_a_minute_asks_nobody_and_later_reads_no_file_
         assert asked_of(it, f"{BACKEND}/actions/workflows") == 2
         assert asked_of(it, "/contents/.github/workflows/crcr.yml") == 1
         assert "on:" not in str(it.rows("SELECT found FROM inspections"))
+
+
+async def test_what_an_earlier_release_noted_is_still_told_and_its_files_are_read_again(
+    tmp_path: Path,
+) -> None:
+    async with joined(tmp_path) as it:
+        await examined(it)
+        await it.http.post(SETUP)
+        with sqlite3.connect(tmp_path / "crcr.db") as connection:
+            connection.execute(
+                "UPDATE inspections SET found = json_remove(found, '$.workflows[0].bridge_to')"
+            )
+        connection.close()
+        assert "bridge_to" not in str(it.rows("SELECT found FROM inspections"))
+        assert state(await seen(it), "workflow") == "ok"
+        it.clock.advance(61)
+        await examined(it)
+        assert asked_of(it, "/contents/.github/workflows/crcr.yml") == 2
 
 
 async def test_one_address_cannot_have_everybody_looked_at_for_ever(tmp_path: Path) -> None:

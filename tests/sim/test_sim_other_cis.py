@@ -82,6 +82,10 @@ PLACES = {
     "gitlab": ("20617", "acme/backend"),
     "circleci": ("gh/acme/b", ""),
 }
+PERSISTS_ALWAYS = """
+jobs: {a: {steps: [{persist_to_workspace: {root: ., paths: [b], when: always}}]}}
+workflows: {c: {jobs: [a]}}
+"""
 
 
 @asynccontextmanager
@@ -227,7 +231,11 @@ async def test_a_job_of_buildkite_gets_no_token_after_its_end(github: GitHub, tm
         ("gitlab", ".gitlab-ci.yml", "a: {script: [b], trigger: c}", "trigger"),
         ("gitlab", ".gitlab-ci.yml", "include: {remote: 'https://x'}", "not local"),
         ("gitlab", ".gitlab-ci.yml", "a: {script: [b], rules: [{if: '$A =~ /b/'}]}", "cannot read"),
+        ("buildkite", ".buildkite/crcr.yml", "steps: [{key: a, command: b, soft_fail: true}]", "soft_fail"),
+        ("buildkite", ".buildkite/crcr.yml", "steps: [{key: a, command: b, concurrency: 1}]", "concurrency"),
+        ("gitlab", ".gitlab-ci.yml", "a: {script: [b], after_script: [c]}", "after_script"),
         ("circleci", ".circleci/crcr.yml", "orbs: {a: b}", "orbs"),
+        ("circleci", ".circleci/crcr.yml", PERSISTS_ALWAYS, "when"),
         ("circleci", ".circleci/crcr.yml", "jobs: {}\nworkflows: {a: {when: {xor: []}, jobs: []}}", "xor"),
     ],
 )

@@ -11,10 +11,16 @@ from crcr.decide.inspection import BranchFacts, Inspection, InstallationFacts, W
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoName
 from crcr.decide.setup import LastCallback, LastDispatch, LastRefusal, SetupFacts
 from crcr.decide.views import Answer
+from crcr.deliver.workflow_yaml import workflow_facts
+from crcr.github.api import Response, dispatch
+from crcr.github.faults import fault_of
+from crcr.join.files import generate
 from crcr.join.finding import Finding, ago
-from crcr.join.findings import State, worst
+from crcr.join.findings import State
 from crcr.join.findings import examine as examine_for
+from crcr.join.place import Ci
 from crcr.join.pointers import ON_THE_PAGE, pointers_to
+from join_wishes import wish
 
 NOW = datetime(2026, 8, 3, 12, tzinfo=UTC)
 EARLIER = NOW - timedelta(hours=2)
@@ -94,7 +100,6 @@ def test_a_good_set_up_is_all_ok() -> None:
         *("allowlist", "standing", "app", "permissions", "identity", "workflow", "events", "id_token"),
         *("dispatch", "callback", "refusal"),
     ]
-    assert worst(findings) is State.OK
     assert "at L2" in findings[0].text
     assert "up/stream@main:allowlist.yml" in findings[0].text
 
@@ -204,6 +209,12 @@ CASES: list[tuple[str, State, str, dict[str, Any]]] = [
         "the App is not installed there",
         {"last_dispatch": replace(SENT, state=DispatchState.PARKED, error="GitHub answered 404 to POST /x: y")},
     ),
+    (
+        "dispatch",
+        State.PROBLEM,
+        "the App is not installed there",
+        {"last_dispatch": replace(SENT, state=DispatchState.PARKED, error="The App is not installed on org/backend.")},
+    ),
     ("dispatch", State.OK, "cancelled (suspended)", {"last_dispatch": replace(SENT, state=DispatchState.CANCELLED, reason="suspended")}),
     ("callback", State.WARNING, "no report ever came back", {"last_callback": None}),
     ("callback", State.UNKNOWN, "No report has come yet", {"last_callback": None, "last_dispatch": None}),
@@ -260,7 +271,64 @@ def test_an_l1_backend_needs_no_reports() -> None:
     )
     names = {each.name for each in examine(told, NOW)}
     assert names.isdisjoint({"id_token", "callback", "refusal", "silence"})
-    assert worst(examine(told, NOW)) is State.OK
+    assert {each.state for each in examine(told, NOW)} == {State.OK}
+
+
+OTHER_CIS = [ci for ci in Ci if ci is not Ci.GITHUB]
+
+
+def generated(ci: Ci) -> Inspection:
+    files = [each for each in generate(wish(ci)) if each.path.startswith(".github/workflows/")]
+    return workflows(*(workflow_facts(each.path, "1", each.text) for each in files))
+
+
+@pytest.mark.parametrize("ci", OTHER_CIS)
+def test_behind_a_bridge_reports_come_from_the_other_ci_and_nobody_is_sent_to_give_the_bridge_a_token(
+    ci: Ci,
+) -> None:
+    told = replace(GOOD, inspection=generated(ci))
+    finding = found("id_token", told)
+    assert (finding.state, finding.hint) == (State.OK, None), finding
+    assert finding.text.startswith(f"Reports come from {ci.title}; its tokens count once the operator")
+    assert {each.state for each in examine(told, NOW)} == {State.OK}
+
+
+def test_generated_workflows_of_github_report_themselves() -> None:
+    assert (
+        "may ask for an OIDC token" in found("id_token", replace(GOOD, inspection=generated(Ci.GITHUB))).text
+    )
+
+
+@pytest.mark.parametrize(
+    ("bridge_to", "private"), [("buildkite", True), ("<b>x", False), ("${{ vars.CI }}", False)]
+)
+def test_neither_a_private_repositorys_ci_nor_a_word_of_its_file_is_told(
+    bridge_to: str, private: bool
+) -> None:
+    branch = BranchFacts(repository_id=7, full_name="Org/backend", default_branch="main", private=private)
+    bridge = replace(WORKFLOW, id_token=False, bridge_to=bridge_to)
+    finding = found("id_token", replace(GOOD, inspection=workflows(bridge, branch=branch)))
+    assert (finding.state, "come from another CI;" in finding.text) == (State.OK, True), finding.text
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (401, "GitHub does not accept the App's token"),
+        (403, "the App lacks a permission there"),
+        (404, "the App is not installed there, or the repository is gone"),
+        (410, "the repository is gone"),
+        (422, "GitHub did not take the dispatch"),
+        (409, "GitHub refused it"),
+        (502, "GitHub is in trouble"),
+    ],
+)
+def test_what_github_answered_is_understood_as_the_client_words_it(status: int, words: str) -> None:
+    fault = fault_of(dispatch(REPO, b"{}"), Response(status, {}, b'{"message": "secret"}'), NOW)
+    assert fault is not None
+    for said in (fault.detail, str(fault)):
+        parked = replace(SENT, state=DispatchState.PARKED, error=said)
+        assert f"was given up: {words}." in found("dispatch", replace(GOOD, last_dispatch=parked)).text
 
 
 def test_what_github_said_is_for_administrators_only() -> None:

@@ -124,3 +124,9 @@ def test_the_lines_to_register_hold_nothing_that_a_token_could_use_to_mislead() 
     assert "\n" not in lines
     assert lines.count('repository = "') == 1
     assert len(lines) < 600
+
+
+def test_a_registration_that_takes_any_steps_token_is_known() -> None:
+    buildkite, gitlab = read(BUILDKITE, GITLAB)
+    (strict,) = read({**BUILDKITE, "claims": {"step_key": ["crcr-started"]}})
+    assert [each.tells_steps_apart for each in (buildkite, gitlab, strict)] == [False, True, True]

@@ -130,19 +130,41 @@ def test_an_old_token_is_better_than_none() -> None:
     assert "the old one is used" in said
 
 
-@pytest.mark.parametrize("detail", ["the token expired 5 s ago (`exp`)", "the token is 700 s old (`iat`)"])
-def test_a_token_that_the_relay_finds_too_old_is_renewed_once(detail: str) -> None:
-    old = refusal(401, "not_authentic", detail=detail)
-    network = Scripted([old, RECORDED])
+@pytest.mark.parametrize("detail", ["the token expired 5 s ago (`exp`)", "in words of another relay", None])
+def test_a_token_that_the_relay_does_not_take_is_renewed_once(detail: str | None) -> None:
+    refused = refusal(401, "not_authentic", **({"detail": detail} if detail else {}))
+    network = Scripted([refused, RECORDED])
     assert told(*START, network=network)[0] == 0
     assert network.bearers == ["Bearer a.b.token1", "Bearer a.b.token2"]
-    network = Scripted([old])
+    network = Scripted([refused])
     assert told(*START, network=network)[0] == 1
     assert len(network.sent) == 2
 
 
-def test_a_token_that_is_refused_for_another_reason_is_not_shown_again() -> None:
-    network = Scripted([refusal(401, "not_authentic", detail="the token is for the audience 'x'")])
+def test_a_token_is_renewed_once_in_all_of_what_is_sent() -> None:
+    refused, no_start = refusal(401, "not_authentic"), refusal(409, "no_in_progress")
+    network = Scripted([refused, no_start, refused])
+    assert told(*END, network=network)[0] == 1
+    assert network.bearers == [f"Bearer a.b.token{n}" for n in (1, 2, 2)]
+
+
+def test_the_same_token_is_not_shown_again() -> None:
+    network = Scripted([refusal(401, "not_authentic")])
+    assert told(*START, env=ANYWHERE, network=network)[0] == 1
+    assert len(network.sent) == 1
+
+
+def test_without_a_new_token_the_refusal_is_told() -> None:
+    network = Scripted([refusal(401, "not_authentic", detail="unknown key")])
+    network.token_answers = [answer(200, {"value": TOKEN}), answer(403)]
+    code, said = told(*START, network=network)
+    assert (code, len(network.sent)) == (1, 1)
+    assert "no new token" in said
+    assert "unknown key" in said
+
+
+def test_a_refusal_that_is_not_about_the_token_renews_nothing() -> None:
+    network = Scripted([refusal(401, "something_else")])
     assert told(*START, network=network)[0] == 1
     assert len(network.sent) == 1
 

@@ -101,3 +101,18 @@ def test_a_merge_key_is_a_key_like_any_other() -> None:
 def test_the_depth_that_is_read_is_more_than_a_workflow_has() -> None:
     text = "on: repository_dispatch\nx: " + "[" * (MAX_DEPTH - 2) + "]" * (MAX_DEPTH - 2)
     assert read(text).problem is None
+
+
+@pytest.mark.parametrize(
+    ("text", "bridge_to"),
+    [
+        ("jobs: {a: {steps: [{env: {CRCR_BRIDGE_TO: gitlab}, run: x}]}}", "gitlab"),
+        ("jobs: {a: {env: {CRCR_BRIDGE_TO: gitlab}, steps: []}}", "gitlab"),
+        ("env: {CRCR_BRIDGE_TO: gitlab}\njobs: {}", "gitlab"),
+        ("jobs: {a: {steps: [{env: {CRCR_BRIDGE_TO: %s}}]}}" % ("x" * 500), "x" * 40),
+        ("jobs: {a: {steps: [{env: {CRCR_BRIDGE_TO: [gitlab]}}, {env: CRCR_BRIDGE_TO}]}}", ""),
+        ("jobs: {a: {steps: [{run: echo CRCR_BRIDGE_TO}]}}", ""),
+    ],
+)
+def test_a_bridge_is_known_by_what_it_is_told(text: str, bridge_to: str) -> None:
+    assert read(f"on: repository_dispatch\n{text}").bridge_to == bridge_to

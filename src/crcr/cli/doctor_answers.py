@@ -1,6 +1,7 @@
 """What a relay answered, read with care: whoever answers there may say anything, and none of it ends in a traceback."""
 
 import re
+from datetime import datetime
 from typing import Any
 
 import httpx
@@ -29,6 +30,15 @@ class DispatchSeen(msgspec.Struct, frozen=True, kw_only=True):
     created_at: str | None = None
     sent_at: str | None = None
     jobs: tuple[JobSeen, ...] = ()
+
+
+class RefusalSeen(msgspec.Struct, frozen=True):
+    at: str
+    settled: bool = False
+
+
+class _Refusals(msgspec.Struct, frozen=True):
+    refusals: tuple[RefusalSeen, ...] = ()
 
 
 class _Delivery(msgspec.Struct, frozen=True):
@@ -77,6 +87,22 @@ def dispatch_in(answer: httpx.Response) -> DispatchSeen | None:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     return next(iter(found.dispatches), DispatchSeen())
+
+
+def refusals_in(answer: httpx.Response) -> tuple[RefusalSeen, ...]:
+    """The refusals that are told; none when the answer cannot be read."""
+    try:
+        return msgspec.json.decode(answer.content, type=_Refusals).refusals
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return ()
+
+
+def is_since(at: str, began: str | None) -> bool:
+    """Whether one of the relay's times is not before another; False where that cannot be told."""
+    try:
+        return datetime.fromisoformat(at) >= datetime.fromisoformat(began or "")
+    except (ValueError, TypeError):
+        return False
 
 
 def unreadable(name: str) -> Finding:

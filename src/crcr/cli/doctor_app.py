@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
-from urllib.parse import urlsplit
 
 import httpx
 
+from crcr.cli.asking import is_on_this_machine
 from crcr.cli.doctor_reach import skew, unreachable, version_in
 from crcr.decide import app_needs
 from crcr.decide.inspection import AppFacts, HookFacts
@@ -16,7 +16,6 @@ from crcr.join.finding import Finding, ago, listed, ok, problem, unknown, warnin
 from crcr.settings import Settings
 
 _LATELY = timedelta(hours=24)
-_LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 _CHANGE = "change it in the App's settings; docs/examples/app-manifest.json has all of them; installations are then asked to accept"
 
 
@@ -137,8 +136,7 @@ def _log(page: LogPage, now: datetime) -> Finding:
 async def public_finding(settings: Settings, http: httpx.AsyncClient) -> Finding:
     """Where GitHub and callers reach us, asked from here."""
     url = settings.public_url.rstrip("/")
-    at_home = urlsplit(url).hostname in _LOOPBACK
-    if at_home and urlsplit(settings.github_api_url).hostname not in _LOOPBACK:
+    if is_on_this_machine(url) and not is_on_this_machine(settings.github_api_url):
         return problem(
             "public_url",
             f"{url} is this machine only: GitHub and callers cannot reach it.",

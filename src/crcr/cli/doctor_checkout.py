@@ -3,22 +3,20 @@
 Reads files and asks git; changes nothing, and asks nobody else.
 """
 
-import re
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from crcr.decide.model import RepoName, is_repo_name
+from crcr.cli.git_here import default_branch, git, origin_of, top_of
+from crcr.decide.model import RepoName
 from crcr.deliver.workflow_yaml import workflow_facts
+from crcr.join.files import BRIDGE, REPORTER
 from crcr.join.finding import Finding, ok, unknown, warning
 from crcr.join.reporter import bridge_text, reporter_text
 
-_VENDORED = {".crcr/report.py": reporter_text, ".crcr/bridge.py": bridge_text}
+_VENDORED = {REPORTER: reporter_text, BRIDGE: bridge_text}
 _WORKFLOWS = Path(".github/workflows")
 _MOST_BYTES = 256 * 1024
-_REMOTE = re.compile(r"[/:](?P<name>[^/:]+/[^/:]+?)(?:\.git)?/?$")
-_GIT_TIMEOUT_S = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,22 +28,13 @@ class Checkout:
     @property
     def branch(self) -> str | None:
         """Origin's default branch, as far as this checkout knows it."""
-        head = _git(self.root, "symbolic-ref", "--quiet", "--short", "refs/remotes/origin/HEAD")
-        if head:
-            return head
-        guesses = ("origin/main", "origin/master")
-        return next(
-            (each for each in guesses if _git(self.root, "rev-parse", "--verify", "--quiet", each)), None
-        )
+        found = default_branch(self.root)
+        return f"origin/{found.name}" if found else None
 
 
 def checkout_here(folder: Path) -> Checkout | None:
-    root = _git(folder, "rev-parse", "--show-toplevel")
-    if not root:
-        return None
-    found = _REMOTE.search(_git(folder, "remote", "get-url", "origin") or "")
-    name = found["name"] if found else ""
-    return Checkout(Path(root), RepoName(name) if is_repo_name(name) else None)
+    root = top_of(folder)
+    return Checkout(root, origin_of(folder)) if root else None
 
 
 def checkout_findings(checkout: Checkout, repository: RepoName) -> tuple[Finding, ...]:
@@ -87,8 +76,8 @@ def _published(checkout: Checkout, path: str, branch: str | None) -> Finding:
         return unknown(
             "files", f"{path} is here; which branch is origin's default is not known.", "`git fetch origin`"
         )
-    there = _git(checkout.root, "rev-parse", "--verify", "--quiet", f"{branch}:{path}")
-    here = _git(checkout.root, "hash-object", "--", path)
+    there = git(checkout.root, "rev-parse", "--verify", "--quiet", f"{branch}:{path}")
+    here = git(checkout.root, "hash-object", "--", path)
     if not there:
         hint = "commit it, push it and have it merged: GitHub runs dispatches only from the default branch"
         return warning("files", f"{path} is here and not on {branch} (as last fetched).", hint)
@@ -106,21 +95,6 @@ def _vendored(checkout: Checkout, name: str, ours: str, branch: str | None) -> F
             f"{name} is not the one of this release.",
             "`crcr init` brings it up to date and shows what changes",
         )
-    if branch and not _git(checkout.root, "rev-parse", "--verify", "--quiet", f"{branch}:{name}"):
+    if branch and not git(checkout.root, "rev-parse", "--verify", "--quiet", f"{branch}:{name}"):
         return warning("reporter", f"{name} is here and not on {branch} (as last fetched).", "commit it too")
     return ok("reporter", f"{name} is up to date.")
-
-
-def _git(folder: Path, *words: str) -> str | None:
-    """What git says, or None; a machine without git has no checkouts."""
-    try:
-        done = subprocess.run(  # noqa: S603  fixed words, no shell
-            ("git", "-C", str(folder), *words),  # noqa: S607  found as the person at the terminal finds it
-            capture_output=True,
-            text=True,
-            timeout=_GIT_TIMEOUT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() or None if done.returncode == 0 else None

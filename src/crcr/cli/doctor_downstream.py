@@ -13,7 +13,7 @@ import httpx
 import typer
 
 from crcr import __version__
-from crcr.cli.asking import client_for
+from crcr.cli.asking import client_for, keeps_secrets
 from crcr.cli.doctor_answers import body_of
 from crcr.cli.doctor_checkout import Checkout, checkout_findings
 from crcr.cli.doctor_lines import Section
@@ -22,7 +22,6 @@ from crcr.decide.model import RepoName
 from crcr.join.finding import State
 
 _TIMEOUT_S = 10.0
-_LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +87,7 @@ class Relay:
 
     @property
     def sends_tokens(self) -> bool:
-        parts = urlsplit(self.asked.url)
-        return parts.scheme == "https" or parts.hostname in _LOOPBACK
+        return keeps_secrets(self.asked.url)
 
     def address(self, path: str) -> str:
         query = (

@@ -5,15 +5,13 @@ from collections.abc import Iterator
 
 from crcr.decide.allowlist import Allowlist
 from crcr.decide.identity import IssuerKind
-from crcr.decide.registration import Registration
+from crcr.decide.registration import RULES, Registration
 from crcr.errors import KeysUnavailable
 from crcr.join.finding import Finding, ok, problem, warning
 from crcr.receive.issuers import Issuer
-from crcr.receive.jwks import Fetch, parse_discovery, parse_jwks
+from crcr.receive.jwks import Fetch, read_keys
 from crcr.settings import Settings
 from crcr.wiring import issuers_of
-
-_DISCOVERY = "/.well-known/openid-configuration"
 
 
 async def issuer_findings(settings: Settings, fetch: Fetch) -> tuple[Finding, ...]:
@@ -31,8 +29,7 @@ async def issuer_findings(settings: Settings, fetch: Fetch) -> tuple[Finding, ..
 
 async def _issuer(issuer: Issuer, fetch: Fetch) -> Finding:
     try:
-        url = issuer.jwks_url or parse_discovery(await fetch(issuer.issuer.rstrip("/") + _DISCOVERY), issuer)
-        keys = parse_jwks(await fetch(url), issuer.algorithms)
+        keys = await read_keys(fetch, issuer)
     except KeysUnavailable as fault:
         hint = "reports from there are answered with 503 until its keys can be read: check address and proxy"
         return problem("issuer", f"{issuer.issuer} ({issuer.kind.value}): {fault.detail}.", hint)
@@ -59,6 +56,12 @@ def registration_findings(
                 "registration",
                 f"{what} goes by names, which others can take over.",
                 "register the ids instead",
+            )
+        elif not each.tells_steps_apart:
+            yield warning(
+                "registration",
+                f"{what} speaks for it with any of its steps, those that run a pull request's code too.",
+                f"unless none does, add {RULES[each.kind].wise}",
             )
         else:
             yield ok("registration", f"{what} speaks for it.")

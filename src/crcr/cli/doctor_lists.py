@@ -7,9 +7,9 @@ from datetime import datetime
 
 from crcr.cli.printing import ProgressLine
 from crcr.decide.allowlist import Allowlist, Checked, Entry, Problem
-from crcr.decide.app_needs import ALWAYS, TO_SPEAK, lacking
+from crcr.decide.app_needs import ALWAYS, TO_SPEAK, downstream_shortfall, lacking
 from crcr.decide.inspection import InstallationFacts
-from crcr.decide.model import Level, RepoName
+from crcr.decide.model import RepoName
 from crcr.decide.views import AllowlistState
 from crcr.errors import OutsideFault
 from crcr.github.client import GitHubClient
@@ -21,6 +21,7 @@ from crcr.wiring import source_of
 _AT_ONCE = 8
 _MOST_TOLD = 50
 _FIRST_FEW = 3
+_ACCEPT = "have its owners accept the App's new permissions: Settings, GitHub Apps, Configure, Review request"
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,15 +174,13 @@ async def _installation(
 def _rights(
     repo: RepoName, what: str, entry: Entry | None, found: InstallationFacts, *, speaks: bool
 ) -> Finding:
-    hint = (
-        "have its owners accept the App's new permissions: Settings, GitHub Apps, Configure, Review request"
-    )
     if entry is None:
         missing = lacking(found.permissions, {**ALWAYS, **(TO_SPEAK if speaks else {})})
+        make = problem
     else:
-        wanted = {"contents": "write", **({"actions": "write"} if entry.level >= Level.L3 else {})}
-        missing = lacking(found.permissions, wanted)
+        lack = downstream_shortfall(found.permissions, entry)
+        missing = lack.missing if lack else ()
+        make = problem if lack and lack.is_fatal else warning
     if not missing:
         return ok("installation", f"{repo}: installed.")
-    make = problem if entry is None or "contents: write" in missing or entry.level is Level.L4 else warning
-    return make("installation", f"{repo} ({what}): lacks {', '.join(missing)}.", hint)
+    return make("installation", f"{repo} ({what}): lacks {', '.join(missing)}.", _ACCEPT)

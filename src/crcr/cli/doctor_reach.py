@@ -6,6 +6,7 @@ from email.utils import parsedate_to_datetime
 
 import httpx
 
+from crcr.cli.asking import keeps_secrets
 from crcr.join.finding import Finding, ok, problem, warning
 
 _SKEW_WARNING_S = 10
@@ -49,8 +50,7 @@ def _answered(http: httpx.Client, answer: httpx.Response, now: datetime) -> Iter
             "give the relay's own address, without a path",
         )
         return
-    secure = http.base_url.scheme == "https" or http.base_url.host in {"127.0.0.1", "::1", "localhost"}
-    if secure:
+    if keeps_secrets(str(http.base_url)):
         yield ok("reachable", f"It answers, as crcr {version}.")
     else:
         yield warning(

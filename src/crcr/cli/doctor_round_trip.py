@@ -12,7 +12,9 @@ from crcr.cli.doctor_answers import (
     delivery_in,
     dispatch_in,
     findings_in,
+    is_since,
     lost,
+    refusals_in,
     refused,
     unreadable,
 )
@@ -149,11 +151,15 @@ class Following:
 
     def _refusal(self, dispatch: DispatchSeen) -> Iterator[Finding]:
         """A refusal since the test began explains more than silence does."""
-        if dispatch.jobs:
+        if dispatch.jobs or not self._was_refused_since(dispatch.created_at):
             return
         for each in findings_in(self._relay.read(f"setup/{self._relay.asked.repository}")) or ():
             if each.name == "refusal" and each.state is State.PROBLEM:
                 yield each
+
+    def _was_refused_since(self, began: str | None) -> bool:
+        answer = self._relay.read(f"backends/{self._relay.asked.repository}/refusals")
+        return any(is_since(each.at, began) for each in refusals_in(answer) if not each.settled)
 
     def _tell(self, key: str, words: str) -> None:
         if key in self._told:

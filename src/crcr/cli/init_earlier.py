@@ -4,6 +4,7 @@ Only files with our own first lines are read, as data; each value must be one th
 something else is left out, so that the difference is shown before anything is overwritten.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,7 @@ _BUILDS = {Ci.GITHUB: WORKFLOW, **CI_FILES}
 _ALL = (WORKFLOW, BRIDGE_WORKFLOW, NIGHTLY_WORKFLOW, *CI_FILES.values(), BRIDGE)
 _LISTENING = (WORKFLOW, BRIDGE_WORKFLOW)
 _SAME_EVERYWHERE = frozenset({"command", "job_name", "junit"})
+_KEPT_STATUS = re.compile(r"\n\(\n +set -e\n +(?P<command>[^\n]+)\n\)\n")
 _FIRST_LINES = 8
 _MOST_BYTES = 256 * 1024
 _BRIDGE_NAMES: Mapping[Ci, Mapping[str, str]] = {
@@ -147,11 +149,21 @@ def _circleci(tree: object) -> dict[str, object]:
     runs = [each.get("run") for each in steps]
     kept = [each["persist_to_workspace"] for each in steps if "persist_to_workspace" in each]
     return {
-        "command": _at(_named(runs, "name", "Build and test"), "command"),
+        "command": _inner(_at(_named(runs, "name", "Build and test"), "command")),
         "job_name": _at(tree, "jobs", "crcr-report", "environment", "CRCR_JOB_NAME"),
-        "junit": _only(_at(_only(kept), "paths")),
+        "junit": _only(_without(_at(_only(kept), "paths"), "crcr-status")),
         "runs_on": _at(build, "resource_class"),
     }
+
+
+def _inner(command: object) -> object:
+    """The command alone, where its status is kept until the test results are."""
+    found = _KEPT_STATUS.search(command) if isinstance(command, str) else None
+    return found["command"] if found else command
+
+
+def _without(told: object, ours: str) -> object:
+    return [each for each in told if each != ours] if isinstance(told, list) else None
 
 
 _READERS: Mapping[Ci, Callable[[object], dict[str, object]]] = {

@@ -11,6 +11,7 @@ from crcr.cli.init_earlier import left_over
 from crcr.cli.printing import say
 from crcr.join.files import allowlist_entry, registration
 from crcr.join.needs import needs
+from crcr.join.pointers import doctor_command
 
 if TYPE_CHECKING:
     from crcr.cli.wishing import Wish
@@ -53,7 +54,8 @@ def _steps(wish: "Wish", folder: Path, written: Iterable[str]) -> Iterator[Step]
         yield "make these, which no file can bring:", "\n".join(f"- {each}" for each in made)
     if told_operator := registration(wanted):
         yield "send this to the operator, who registers your pipeline:", told_operator
-    doctor = f"crcr doctor --relay {wanted.relay_url} --repo {wanted.repository}"
+    named = None if told and len(told.upstreams) == 1 else wanted.upstream
+    doctor = doctor_command(wanted.relay_url, wanted.repository, named)
     yield f"see what is still missing: {doctor}", None
 
 

@@ -6,22 +6,21 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from crcr.cli.asking import client_for, is_on_this_machine
 from crcr.cli.demo_key import read_key
 from crcr.errors import BadRequest, NotPossible
 
-_LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 _PATH = "/_sim/repositories"
 
 
 def ask(github: str, name: str, folder: Path, level: str, *, listed: bool = True) -> dict[str, Any]:
     address = urlsplit(github)
-    if address.hostname not in _LOOPBACK or not address.port:
+    if not is_on_this_machine(github) or not address.port:
         raise BadRequest(f"{github} is no demo on this machine", hint="write http://127.0.0.1:8001")
     key = read_key(address.port)
     body = {"name": name, "folder": str(folder), "level": level, "listed": listed}
-    # Without the environment's proxies: the demo is on this machine.
     try:
-        with httpx.Client(transport=httpx.HTTPTransport(), timeout=30) as http:
+        with client_for(github, timeout=30) as http:
             answer = http.post(
                 f"{github.rstrip('/')}{_PATH}", json=body, headers={"Authorization": f"Bearer {key}"}
             )

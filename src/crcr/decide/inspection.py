@@ -55,6 +55,8 @@ class WorkflowFacts:
     """It hands on to reusable workflows, which were not read."""
     reports: bool = False
     """It seems to use the reporter or an action around it."""
+    bridge_to: str | None = None
+    """The CI whose builds it starts and which then reports, in the file's own word; empty where it is no bridge."""
     state: str | None = None
     """GitHub's word: active, disabled_manually, disabled_inactivity…"""
     problem: str | None = None

@@ -60,6 +60,10 @@ def is_repo_name(text: str) -> bool:
     return bool(_REPO_NAME.fullmatch(text)) and text.partition("/")[2] not in {".", ".."}
 
 
+TEST_EVENT = "crcr_test"
+"""The event type of a dispatch that only tries the way there and back."""
+
+
 class DeliveryState(StrEnum):
     ACCEPTED = "accepted"
     """Planned: its dispatches and acts are recorded."""

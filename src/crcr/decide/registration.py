@@ -30,6 +30,8 @@ class KindRules:
     branches_needed: bool = False
     """Whether builds of forks get tokens that only the branch tells apart."""
     always: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    any_step: bool = False
+    """Whether every step of a build can ask for a token."""
     wise: str = ""
     """Further claims that keep out what branches do not, as an operator would write them."""
     ask: str = ""
@@ -45,6 +47,7 @@ RULES: Mapping[IssuerKind, KindRules] = MappingProxyType(
             ids=(("organization_id", "pipeline_id"), ("organization_slug", "pipeline_slug")),
             branch="build_branch",
             branches_needed=True,
+            any_step=True,
             # Branches of forks carry their own names unless the pipeline is told to prefix them.
             wise='claims = {build_source = ["api", "ui"], step_key = ["crcr-started", "crcr-finished"]}',
             ask="buildkite-agent oidc request-token --audience … --claim organization_id,pipeline_id",
@@ -61,6 +64,7 @@ RULES: Mapping[IssuerKind, KindRules] = MappingProxyType(
             ids=(("project_id",),),
             prefix=CIRCLE,
             branch=f"{CIRCLE}vcs-ref",
+            any_step=True,
             wise='claims = {"oidc.circleci.com/context-ids" = ["the context of the reporting jobs"]}',
             branch_form="refs/heads/{}",
             branches_needed=True,
@@ -81,6 +85,13 @@ class Registration:
     """The claims that tell the pipeline, with their values."""
     required: Mapping[str, tuple[str, ...]]
     """Claims that must have one of these values besides."""
+    further: bool = False
+    """Whether the operator asked for claims beyond those that the kind needs."""
+
+    @property
+    def tells_steps_apart(self) -> bool:
+        """Whether it asks for more than a branch, where any step of a build can get a token."""
+        return not RULES[self.kind].any_step or self.further
 
     @property
     def by_slugs(self) -> bool:
@@ -125,6 +136,7 @@ def register(
         repository=repository,
         ids={rules.claim(name): value for name, value in ids.items()},
         required=required | further,
+        further=bool(further),
     )
 
 

@@ -5,6 +5,7 @@ tables of bounded size, and `on` stays a word. Expressions are not worked out; w
 """
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +19,8 @@ MOST_TYPES = 50
 _REPORTER = re.compile(r"(?i)crcr|cross-repo|report\.py")
 _LOADER: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _WRITE_ALL = "write-all"
+_BRIDGE_TO = "CRCR_BRIDGE_TO"
+_WORD_CHARS = 40
 
 Tree = str | list["Tree"] | dict[str, "Tree"]
 
@@ -42,7 +45,8 @@ def workflow_facts(path: str, sha: str, text: str) -> WorkflowFacts:
         dispatch_types=_dispatch_types(document["on"]),
         id_token=_has_id_token(document, jobs),
         calls_others=any("uses" in job for job in jobs),
-        reports=bool(_REPORTER.search("\n".join(_steps(jobs)))),
+        reports=bool(_REPORTER.search("\n".join(_told(jobs)))),
+        bridge_to=_bridge_to((document, *jobs, *_steps(jobs))),
     )
 
 
@@ -73,11 +77,21 @@ def _grants(permissions: Tree | None) -> bool:
     return permissions == _WRITE_ALL
 
 
-def _steps(jobs: list[dict[str, Tree]]) -> list[str]:
+def _steps(jobs: list[dict[str, Tree]]) -> list[dict[str, Tree]]:
+    return [step for job in jobs for step in _values(job.get("steps")) if isinstance(step, dict)]
+
+
+def _told(jobs: list[dict[str, Tree]]) -> list[str]:
     """What the steps run and use, and what jobs call."""
-    steps = [step for job in jobs for step in _values(job.get("steps")) if isinstance(step, dict)]
-    found = [each.get(name) for each in (*jobs, *steps) for name in ("uses", "run")]
+    found = [each.get(name) for each in (*jobs, *_steps(jobs)) for name in ("uses", "run")]
     return [each for each in found if isinstance(each, str)]
+
+
+def _bridge_to(places: Iterable[dict[str, Tree]]) -> str:
+    """The CI that the bridge is told in its environment; empty where there is no bridge."""
+    tables = [each["env"] for each in places if isinstance(each.get("env"), dict)]
+    found = [each.get(_BRIDGE_TO) for each in tables if isinstance(each, dict)]
+    return next((each[:_WORD_CHARS] for each in found if isinstance(each, str) and each), "")
 
 
 def _values(tree: Tree | None) -> list[Tree]:

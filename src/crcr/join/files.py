@@ -14,6 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from crcr.decide.model import Level
 from crcr.join.entry import allowlist_entry, registration
+from crcr.join.pointers import doctor_command
 from crcr.join.reporter import bridge_text, reporter_text
 from crcr.join.unusual import runs_what_was_named, secret_goes_elsewhere
 from crcr.join.wanted import Ci, Wanted, check_wanted
@@ -92,7 +93,11 @@ def _filled(template: str, wanted: Wanted) -> str:
         _environment()
         .get_template(template)
         .render(
-            wanted=wanted, gates=wanted.level is Level.L4, labels=_labels(wanted.runs_on), cron=_cron(wanted)
+            wanted=wanted,
+            gates=wanted.level is Level.L4,
+            labels=_labels(wanted.runs_on),
+            cron=_cron(wanted),
+            doctor=doctor_command(wanted.relay_url, wanted.repository, wanted.upstream),
         )
     )
 

@@ -18,12 +18,6 @@ def examine(facts: SetupFacts, now: datetime, pointers: Pointers) -> tuple[Findi
     return tuple(_findings(facts, now, pointers))
 
 
-def worst(findings: tuple[Finding, ...]) -> State:
-    """What all of them come to; what is not known does not count against a set-up."""
-    states = {each.state for each in findings}
-    return next((state for state in (State.PROBLEM, State.WARNING) if state in states), State.OK)
-
-
 def _findings(facts: SetupFacts, now: datetime, pointers: Pointers) -> Iterator[Finding]:
     yield _allowlist(facts, pointers)
     if facts.entry is None:
@@ -75,4 +69,4 @@ def _standing(facts: SetupFacts, now: datetime) -> Finding:
     return ok(name, "Neither suspended nor paused.")
 
 
-__all__ = ["Finding", "SetupFacts", "State", "examine", "worst"]
+__all__ = ["Finding", "SetupFacts", "State", "examine"]

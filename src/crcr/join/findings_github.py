@@ -4,15 +4,16 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from crcr.decide.allowlist import Entry
+from crcr.decide.app_needs import downstream_shortfall
 from crcr.decide.inspection import Inspection, InstallationFacts, WorkflowFacts
 from crcr.decide.model import Level
+from crcr.decide.report import SELF_REPORTS
 from crcr.decide.setup import SetupFacts
 from crcr.join.finding import Finding, ago, listed, ok, problem, unknown, warning
+from crcr.join.place import Ci
 from crcr.join.pointers import Pointers
 
 TEST_EVENT = "crcr_test"
-OWN_EVENTS = frozenset({"nightly", "periodic"})
-"""Reported without a dispatch."""
 _ACCEPT = "have an owner of the organisation accept the new permissions: Settings, GitHub Apps, Configure, Review request"
 _HERE = frozenset({"actions", "contents", "metadata"})
 """What the App needs of a downstream; the others are for the upstream."""
@@ -80,20 +81,9 @@ def _app(facts: SetupFacts, found: Inspection, pointers: Pointers) -> Finding:
 
 def _permissions(installation: InstallationFacts, entry: Entry) -> Finding:
     name = "permissions"
-    if not installation.grants("contents", "write"):
-        return problem(
-            name,
-            "The App may not write Contents there, without which GitHub takes no repository_dispatch.",
-            _ACCEPT,
-        )
-    if entry.level >= Level.L3 and not installation.grants("actions", "read"):
-        gating = entry.level >= Level.L4 and entry.jobs is None
-        text = "The App may not read Actions there, so results cannot be held against GitHub's own view"
-        if gating:
-            return problem(name, f"{text}, and the gate cannot tell when all is over.", _ACCEPT)
-        return warning(name, f"{text}.", _ACCEPT)
-    if entry.level >= Level.L3 and not installation.grants("actions", "write"):
-        return warning(name, "The App may not write Actions there: re-runs become fresh dispatches.", _ACCEPT)
+    lack = downstream_shortfall(installation.permissions, entry)
+    if lack is not None:
+        return (problem if lack.is_fatal else warning)(name, lack.meaning, _ACCEPT)
     given = [f"{each}: {right}" for each, right in sorted(installation.permissions.items()) if each in _HERE]
     return ok(name, f"The App has the rights it needs ({', '.join(given)}).")
 
@@ -205,7 +195,7 @@ def _listening(
 
 def _events(listening: tuple[WorkflowFacts, ...], entry: Entry) -> Finding:
     name = "events"
-    sent = tuple(sorted(entry.events - OWN_EVENTS))
+    sent = tuple(sorted(entry.events - SELF_REPORTS))
     heard = tuple(event for event in sent if any(each.takes(event) for each in listening))
     missing = [event for event in sent if event not in heard]
     if missing:
@@ -231,6 +221,12 @@ def _id_token(listening: tuple[WorkflowFacts, ...], *, named: bool) -> Finding:
     holders = [each for each in listening if each.id_token]
     if holders:
         return ok(name, f"{_which(holders, named=named)} may ask for an OIDC token (id-token: write).")
+    bridge = next((each for each in listening if each.bridge_to), None)
+    if bridge is not None:
+        ci = _ci(bridge) if named else "another CI"
+        return ok(
+            name, f"Reports come from {ci}; its tokens count once the operator has registered the pipeline."
+        )
     if any(each.calls_others for each in listening):
         return unknown(
             name,
@@ -242,3 +238,7 @@ def _id_token(listening: tuple[WorkflowFacts, ...], *, named: bool) -> Finding:
         f"{_which(listening, named=named)} may not ask for an OIDC token, so it cannot report.",
         "give the job that reports, and only that one, `permissions: id-token: write`",
     )
+
+
+def _ci(bridge: WorkflowFacts) -> str:
+    return Ci(bridge.bridge_to).title if bridge.bridge_to in set(Ci) else "another CI"

@@ -32,16 +32,24 @@ ON_THE_PAGE = Pointers(
 )
 
 
+def doctor_command(
+    relay_url: str, repository: RepoName, upstream: RepoName | None, *, test: bool = False
+) -> str:
+    """`upstream` is None where the relay is known to have only one."""
+    words = ["crcr", "doctor", "--relay", relay_url, "--repo", str(repository)]
+    words += ["--upstream", str(upstream)] if upstream else []
+    return shlex.join([*words, "--test"] if test else words)
+
+
 def pointers_to(site: str, upstream: RepoName, repository: RepoName, *, several: bool) -> Pointers:
     """`several`: the relay at `site` has more than one upstream, so that it must be named."""
     chosen = {"repository": str(repository), **({"upstream": str(upstream)} if several else {})}
     page = f"{site}/crcr/onboarding?{urlencode(chosen, safe='/')}"
-    words = ["crcr", "doctor", "--relay", site, "--repo", str(repository)]
-    words += ["--upstream", str(upstream)] if several else []
+    named = upstream if several else None
     return Pointers(
         entry=f"{page} writes the entry for you, and so does `crcr init`",
         app=f"the link is on {page}",
         workflow=f"`crcr init` in the repository writes one, and so does {page}",
-        check=f"`{shlex.join(words)}`, or Check now on {page}",
-        test=f"`{shlex.join([*words, '--test'])}` sends a test now",
+        check=f"`{doctor_command(site, repository, named)}`, or Check now on {page}",
+        test=f"`{doctor_command(site, repository, named, test=True)}` sends a test now",
     )

@@ -173,10 +173,13 @@ class CallbackIntake:
 
     async def _keep(self, refused: CrcrError, identity: Identity | None, report: Report | None) -> None:
         """Only what the sender can mend, and only from who is proved to have sent it."""
-        signed_by = getattr(refused, "signed_by", None)
-        caller = identity.repository if identity else RepoName(signed_by) if signed_by else None
-        if caller is not None and not isinstance(refused, Unavailable):
-            caller_id = identity.repository_id if identity else getattr(refused, "signed_id", None)
+        if identity is not None:
+            caller, caller_id = identity.repository, identity.repository_id
+        elif isinstance(refused, NotAuthentic) and refused.signed_by:
+            caller, caller_id = RepoName(refused.signed_by), refused.signed_id
+        else:
+            return
+        if not isinstance(refused, Unavailable):
             told = (refused.code, refused.detail, refused.hint)
             await self._remember(refusal_of(caller, *told, report, caller_id=caller_id))
 

@@ -151,9 +151,11 @@ class OidcVerifier:
             )
         return read_registered(signed, registration)
 
+    def _find(self, issuer: Issuer, claims: Mapping[str, Any]) -> Registration | None:
+        return find((each for each in self._registrations if each.issuer == issuer.issuer), claims)
+
     def _registered(self, issuer: Issuer, claims: Mapping[str, Any]) -> Registration:
-        own = (each for each in self._registrations if each.issuer == issuer.issuer)
-        found = find(own, claims)
+        found = self._find(issuer, claims)
         if found is None:
             raise _not_registered(issuer.kind, issuer.issuer, claims)
         return found
@@ -166,7 +168,7 @@ class OidcVerifier:
                 return None, None
             plain = number.isascii() and number.isdigit() and len(number) < 19
             return (name, int(number)) if plain else (None, None)
-        found = find((each for each in self._registrations if each.issuer == issuer.issuer), claims)
+        found = self._find(issuer, claims)
         return (str(found.repository), None) if found else (None, None)
 
     def _issuer(self, unverified_issuer: str, unverified_payload: bytes) -> Issuer:

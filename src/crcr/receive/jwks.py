@@ -98,10 +98,7 @@ class KeyCache:
 
     async def _read(self, issuer: Issuer, held: _KeySet) -> None:
         try:
-            url = issuer.jwks_url or parse_discovery(
-                await self._fetch(issuer.issuer.rstrip("/") + _DISCOVERY), issuer
-            )
-            held.keys = parse_jwks(await self._fetch(url), issuer.algorithms)
+            held.keys = await read_keys(self._fetch, issuer)
         except KeysUnavailable as failure:
             log.warning("keys_read_failed", issuer=issuer.issuer, reason=failure.detail)
         else:
@@ -127,6 +124,14 @@ class KeyCache:
         )
         failure.retry_after_s = max(self._cooldown_left(held).total_seconds(), 1.0)
         return failure
+
+
+async def read_keys(fetch: Fetch, issuer: Issuer) -> dict[str, RSAPublicKey]:
+    """Read them from where the table says, or from where the issuer's own document does."""
+    if issuer.jwks_url is not None:
+        return parse_jwks(await fetch(issuer.jwks_url), issuer.algorithms)
+    document = await fetch(issuer.issuer.rstrip("/") + _DISCOVERY)
+    return parse_jwks(await fetch(parse_discovery(document, issuer)), issuer.algorithms)
 
 
 class _Jwk(msgspec.Struct, frozen=True):

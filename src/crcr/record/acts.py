@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import text
 
-from crcr.decide.model import DeliveryState, DispatchState, EffectKind, RepoName
+from crcr.decide.model import TEST_EVENT, DeliveryState, DispatchState, EffectKind, RepoName
 from crcr.decide.packing import pack
 from crcr.decide.upstream import PlannedDispatch
 from crcr.errors import NotFound, NotPossible
@@ -83,8 +83,6 @@ _TAKE = Statement(
 _MARK_TEST = Statement(
     text("UPDATE dispatches SET test = 1 WHERE upstream = :upstream AND delivery = :delivery")
 )
-
-TEST_EVENT = "crcr_test"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,12 +3,13 @@
 Of a backend that is not to be seen nothing is read: it looks like one that is not listed.
 """
 
+from dataclasses import replace
 from datetime import datetime
 
 from sqlalchemy import text
 
 from crcr.decide.allowlist import Entry
-from crcr.decide.model import Conclusion, DispatchState, JobState, RepoName
+from crcr.decide.model import TEST_EVENT, Conclusion, DispatchState, JobState, RepoName
 from crcr.decide.setup import LastCallback, LastDispatch, LastRefusal, SetupFacts
 from crcr.decide.views import Answer
 from crcr.decide.window import Kind, Span, Window
@@ -21,7 +22,6 @@ from crcr.record.views_listed import Seen, allowlist_state
 from crcr.record.views_refusals import SETTLED
 
 SENT_EVENTS = ("pull_request", "push", "merge_group")
-_TEST_EVENT = "crcr_test"
 
 _REPOSITORY = Statement(
     text(
@@ -101,13 +101,8 @@ async def _known(tx: Tx, facts: SetupFacts, entry: Entry, seen: Seen, now: datet
     sent = [await _dispatch(tx, key, event) for event in SENT_EVENTS]
     unsent = {row["state"]: row["number"] for row in await tx.all(_UNSENT, **key)}
     reader = BackendReader(tx, facts.upstream, seen, Window.of(Span.FORTNIGHT, now), Kind.PULLS, now)
-    return SetupFacts(
-        upstream=facts.upstream,
-        repository=facts.repository,
-        entry=entry,
-        has_allowlist=facts.has_allowlist,
-        allowlist_source=facts.allowlist_source,
-        for_admin=facts.for_admin,
+    return replace(
+        facts,
         paused_at=from_us_or_none(paused["paused_at"]) if paused else None,
         suspended_at=from_us_or_none(bound.get("suspended_at")),
         repository_id=bound.get("repository_id"),
@@ -117,7 +112,7 @@ async def _known(tx: Tx, facts: SetupFacts, entry: Entry, seen: Seen, now: datet
         inspected_at=inspected_at,
         inspection=inspection,
         last_dispatch=max((each for each in sent if each), key=lambda each: each.created_at, default=None),
-        last_test=await _dispatch(tx, key, _TEST_EVENT),
+        last_test=await _dispatch(tx, key, TEST_EVENT),
         waiting=unsent.get("waiting", 0) + unsent.get("held", 0),
         parked=unsent.get("parked", 0),
         last_callback=_job(await tx.one(_LAST_JOB, **key)),

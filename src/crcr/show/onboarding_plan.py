@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 
 from crcr.join.files import BRIDGE, REPORTER, NewFile, allowlist_entry, generate, registration
 from crcr.join.needs import Need, needs
+from crcr.join.pointers import doctor_command
 from crcr.join.reporter import bridge_text, reporter_text
 from crcr.join.unusual import runs_what_was_named, secret_goes_elsewhere
 from crcr.join.wanted import Wanted
@@ -58,13 +59,14 @@ class Plan:
 def plan_of(wanted: Wanted, asked: Mapping[str, str], site: str, *, one_upstream: bool) -> Plan:
     """`asked` is what leads to this wish again; `site` is where readers and programs reach us."""
     files = generate(wanted)
+    named = None if one_upstream else wanted.upstream
     return Plan(
         entry=allowlist_entry(wanted),
         files=tuple(_shown(number, each, asked, site) for number, each in enumerate(files, start=1)),
         registration=registration(wanted),
         command=init_command(wanted),
-        doctor=_doctor(wanted, one_upstream=one_upstream),
-        test=_doctor(wanted, "--test", one_upstream=one_upstream),
+        doctor=doctor_command(wanted.relay_url, wanted.repository, named) + "\n",
+        test=doctor_command(wanted.relay_url, wanted.repository, named, test=True) + "\n",
         badge=_badge(wanted, site, one_upstream=one_upstream),
         needs=needs(wanted),
         unusual=(*secret_goes_elsewhere(wanted), *runs_what_was_named(wanted)),
@@ -106,12 +108,6 @@ def init_command(wanted: Wanted) -> str:
         words += ["--place", f"{name}={value}"]
     if wanted.nightly:
         words.append("--nightly")
-    return shlex.join(words) + "\n"
-
-
-def _doctor(wanted: Wanted, *more: str, one_upstream: bool) -> str:
-    words = ["crcr", "doctor", "--relay", wanted.relay_url, "--repo", str(wanted.repository), *more]
-    words += [] if one_upstream else ["--upstream", str(wanted.upstream)]
     return shlex.join(words) + "\n"
 
 

@@ -9,9 +9,8 @@ import shlex
 from typing import Any
 from urllib.parse import urlsplit
 
-from crcr.decide.model import RepoName
+from crcr.decide.model import TEST_EVENT, RepoName
 
-EVENT = "crcr_test"
 DELIVERY = "sandbox-trial"
 """Any text would do: there is no such delivery, and the sandbox asks for none."""
 _THIS_CHECKOUT = "{owner}/{repo}"
@@ -24,8 +23,8 @@ def trial(callback_url: str, audience: str, upstream: RepoName) -> dict[str, Any
     """Body of the `repository_dispatch`, in the shape of the relay's own."""
     relay = {"callback_url": callback_url, "audience": audience, "upstream": str(upstream)}
     return {
-        "event_type": EVENT,
-        "client_payload": {"delivery_id": DELIVERY, "event_type": EVENT, "relay": relay},
+        "event_type": TEST_EVENT,
+        "client_payload": {"delivery_id": DELIVERY, "event_type": TEST_EVENT, "relay": relay},
     }
 
 

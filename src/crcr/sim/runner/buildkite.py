@@ -1,7 +1,7 @@
 """Buildkite in small: a pipeline's file as a plan, with the environment that its agent sets.
 
 Reads what `buildkite-agent pipeline upload` would: `$NAME` is replaced at once, `$$` is a dollar sign. Plugins,
-matrices, groups, waits and blocks are `Problem`s.
+matrices, groups, waits, blocks and other keys that would change what happens are `Problem`s.
 """
 
 import re
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 FILE = ".buildkite/crcr.yml"
 _STEP = frozenset(
     {"label", "key", "depends_on", "command", "commands", "env", "if", "agents", "timeout_in_minutes",
-     "artifact_paths", "allow_dependency_failure", "concurrency", "concurrency_group", "soft_fail"}
+     "artifact_paths", "allow_dependency_failure"}
 )  # fmt: skip
 _VARIABLE = re.compile(r"\$(\$|\{(\w+)\}|(\w+)|\{)")
 _TERM = re.compile(r'build\.env\("(\w+)"\)\s*(==|!=)\s*"([^"]*)"')

@@ -1,7 +1,8 @@
 """CircleCI in small: a config as the plan of one workflow, with the environment that its executor sets.
 
 Jobs with parameters, `requires` with the ends that count, contexts, workspaces and `run` steps. Commands, orbs,
-executors by name and matrices are `Problem`s. A workspace is kept only by a job that went well.
+executors by name and matrices are `Problem`s. Files go to a workspace only while the job's
+steps go well: CircleCI reads `when` there and ignores it, so here it is a `Problem`.
 """
 
 import json
@@ -28,6 +29,7 @@ _JOB = frozenset(
     {"parameters", "docker", "machine", "resource_class", "environment", "steps", "working_directory"}
 )
 _RUN = frozenset({"name", "command", "when", "environment"})
+_PERSIST = frozenset({"root", "paths"})
 _ENDS = {"success": PASSED, "failed": FAILED, "canceled": CANCELED}
 
 
@@ -113,6 +115,7 @@ class _Flow:
         if kind == "attach_workspace":
             return self._attach(str(how["at"]))
         if kind == "persist_to_workspace":
+            only_known(as_mapping(how, kind), _PERSIST, kind)
             return self._persist([str(each) for each in how["paths"]])
         raise Problem(f"the simulated CircleCI has no step {kind}")
 

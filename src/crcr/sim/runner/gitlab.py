@@ -24,7 +24,7 @@ FILE = ".gitlab-ci.yml"
 _TOP = frozenset({"include", "stages", "variables"})
 _JOB = frozenset(
     {"extends", "stage", "image", "timeout", "interruptible", "id_tokens", "variables", "script", "before_script",
-     "after_script", "needs", "rules", "tags", "artifacts"}
+     "needs", "rules", "tags", "artifacts"}
 )  # fmt: skip
 _STAGES = (".pre", "build", "test", "deploy", ".post")
 _FIRST_JOB = 302_000

@@ -1,0 +1,54 @@
+"""What git knows of a folder: the checkout's top, the name of `origin`, its default branch.
+
+Asks git and changes nothing. Where there is no git, or it knows nothing, the answer is empty.
+"""
+
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from crcr.decide.model import RepoName, is_repo_name
+
+_PATIENCE_S = 10
+_USUAL_BRANCHES = ("main", "master")
+
+
+@dataclass(frozen=True, slots=True)
+class DefaultBranch:
+    name: str
+    is_known: bool
+    """Origin's own word, which only a clone has; otherwise a guess."""
+
+
+def git(folder: Path, *words: str) -> str:
+    try:
+        done = subprocess.run(  # noqa: S603  # our own words
+            ["git", "-C", str(folder), *words],  # noqa: S607  # the person's own git
+            capture_output=True, text=True, check=False, timeout=_PATIENCE_S,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def top_of(folder: Path) -> Path | None:
+    found = git(folder, "rev-parse", "--show-toplevel")
+    return Path(found) if found else None
+
+
+def origin_of(folder: Path) -> RepoName | None:
+    """Return the name that the remote `origin` has: the last two parts of its address."""
+    address = git(folder, "remote", "get-url", "origin").removesuffix("/").removesuffix(".git")
+    name = "/".join(address.replace(":", "/").split("/")[-2:])
+    return RepoName(name) if is_repo_name(name) else None
+
+
+def default_branch(folder: Path) -> DefaultBranch | None:
+    """Return origin's default branch, as far as this checkout knows it."""
+    told = git(folder, "symbolic-ref", "--quiet", "--short", "refs/remotes/origin/HEAD")
+    if told:
+        return DefaultBranch(told.removeprefix("origin/"), is_known=True)
+    for usual in _USUAL_BRANCHES:
+        if git(folder, "rev-parse", "--verify", "--quiet", f"refs/remotes/origin/{usual}"):
+            return DefaultBranch(usual, is_known=False)
+    return None

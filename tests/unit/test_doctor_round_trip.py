@@ -1,0 +1,55 @@
+"""What the doctor adds to a test that nobody answered: a refusal only if it came since the test began."""
+
+from datetime import timedelta
+from typing import Any
+
+import httpx
+import pytest
+
+from crcr.cli.doctor_downstream import Asked, Relay
+from crcr.cli.doctor_round_trip import Following
+from crcr.decide.model import RepoName
+
+BEGAN = "2026-08-03T12:00:00Z"
+REFUSAL = {"name": "refusal", "state": "problem", "text": "A report was refused.", "hint": "do this"}
+
+
+def told(refusals: Any) -> list[str]:
+    """The names of what is found when a test was sent and no job was reported."""
+    sent = {"state": "sent", "level": "L2", "created_at": BEGAN, "sent_at": BEGAN, "jobs": []}
+    answers: dict[str, Any] = {
+        "/api/v1/deliveries/d": {"dispatches": [sent]},
+        "/api/v1/setup/org/backend": {"listed": True, "findings": [REFUSAL]},
+        "/api/v1/backends/org/backend/refusals": refusals,
+    }
+    relay = Relay(Asked("https://relay.example.org", RepoName("org/backend")))
+    answering = httpx.MockTransport(lambda request: httpx.Response(200, json=answers[request.url.path]))
+    relay.http = httpx.Client(base_url="https://relay.example.org", transport=answering)
+    with relay:
+        return [each.name for each in Following(relay, "d", shown=False).until(timedelta(0))]
+
+
+def refused(at: Any, *, settled: bool = False) -> dict[str, Any]:
+    return {"at": at, "settled": settled, "code": "claim_mismatch"}
+
+
+def test_a_refusal_since_the_test_began_is_told() -> None:
+    before = refused("2026-08-03T11:00:00Z")
+    assert told({"refusals": [refused("2026-08-03T12:00:01.5Z"), before]}) == ["test", "refusal"]
+
+
+@pytest.mark.parametrize(
+    "refusals",
+    [
+        {"refusals": []},
+        {"refusals": [refused("2026-08-03T11:59:59Z")]},
+        {"refusals": [refused("2026-08-03T12:00:01Z", settled=True)]},
+        {"refusals": [refused("soon")]},
+        {"refusals": [refused("2026-08-03T13:00:00")]},
+        {"refusals": [refused(5)]},
+        {"refusals": 5},
+        [],
+    ],
+)
+def test_older_ones_and_what_cannot_be_read_explain_nothing(refusals: Any) -> None:
+    assert told(refusals) == ["test"]

@@ -1,0 +1,50 @@
+"""What is learnt from git, for `crcr init` and `crcr doctor` alike."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from crcr.cli.git_here import DefaultBranch, default_branch, origin_of, top_of
+
+
+def git(folder: Path, *words: str) -> None:
+    names = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+    subprocess.run(("git", *names, *words), cwd=folder, check=True, capture_output=True)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    git(tmp_path, "init", "--initial-branch", "topic", ".")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("address", "name"),
+    [
+        ("https://github.com/Org/back.end", "Org/back.end"),
+        ("https://github.com/Org/backend.git/", "Org/backend"),
+        ("git@github.com:Org/backend.git", "Org/backend"),
+        ("ssh://git@github.com:22/Org/backend.git", "Org/backend"),
+        ("https://github.com/", None),
+        ("backend", None),
+    ],
+)
+def test_the_name_is_the_end_of_origins_address(repository: Path, address: str, name: str | None) -> None:
+    git(repository, "remote", "add", "origin", address)
+    found = origin_of(repository)
+    assert (str(found) if found else None) == name
+
+
+def test_where_there_is_nothing_nothing_is_known(tmp_path: Path) -> None:
+    assert (top_of(tmp_path), origin_of(tmp_path), default_branch(tmp_path)) == (None, None, None)
+
+
+def test_origins_own_word_goes_before_a_guess(repository: Path) -> None:
+    assert default_branch(repository) is None
+    git(repository, "commit", "--allow-empty", "-m", "first")
+    git(repository, "update-ref", "refs/remotes/origin/master", "HEAD")
+    assert default_branch(repository) == DefaultBranch("master", is_known=False)
+    git(repository, "update-ref", "refs/remotes/origin/trunk", "HEAD")
+    git(repository, "symbolic-ref", "refs/remotes/origin/HEAD", "refs/remotes/origin/trunk")
+    assert default_branch(repository) == DefaultBranch("trunk", is_known=True)

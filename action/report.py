@@ -35,7 +35,6 @@ from xml.parsers import expat
 Json = Dict[str, Any]
 
 BUDGET_S = 300.0
-START_BUDGET_S = 120.0  # a build waits for it, and a start that got lost is sent late
 REQUEST_S = 30.0
 PROGRAM_S = 60.0
 LONGEST_PAUSE_S = 30.0
@@ -86,7 +85,7 @@ check-run-id: the id of the job's check run on GitHub
 environment: versions and the like as a JSON object, shown with the job
 token-file: a file that holds the OIDC token, for a CI that is not known here
 token-env: the name of a variable that holds the OIDC token, for a CI that is not known here
-max-time: seconds for everything, with all retries; else 120 for a start and 300 for a result
+max-time: seconds for everything, with all retries; else 300
 """.splitlines()
 )
 SWITCHES = {
@@ -311,15 +310,15 @@ def is_true(text: str) -> bool:
     return text.strip().lower() in ("1", "true", "yes", "on")
 
 
-def seconds(text: str, voice: Voice, usual: float) -> float:
+def seconds(text: str, voice: Voice) -> float:
     try:
-        found = float(text or usual)
+        found = float(text or BUDGET_S)
     except ValueError:
         found = math.nan
     if found >= 0 and math.isfinite(found):
         return found
-    voice.warn(f"--max-time {plain(text, 40)!r} is not a number of seconds; {usual:.0f} are used")
-    return usual
+    voice.warn(f"--max-time {plain(text, 40)!r} is not a number of seconds; {BUDGET_S:.0f} are used")
+    return BUDGET_S
 
 
 # ------------------------------------------------------------------------------------------------ what the CI tells
@@ -1109,8 +1108,7 @@ def run(asked: Asked, env: Mapping[str, str], voice: Voice, machine: Machine) ->
         raise Problem("the relay's address is not known: pass callback-url (CRCR_CALLBACK_URL)")
     if address_problem(address):
         raise Problem(f"callback-url {plain(address, 200)} is not used: {address_problem(address)}")
-    usual = START_BUDGET_S if report.workflow["status"] == "in_progress" else BUDGET_S
-    line = Line(machine, voice, seconds(asked.get("max-time"), voice, usual))
+    line = Line(machine, voice, seconds(asked.get("max-time"), voice))
     tokens = Tokens(token_source(asked, ci, env, audience, line), machine, voice)
     explain(Sending(address, tokens, line, voice).deliver(report), report, voice)
 

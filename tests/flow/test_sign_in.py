@@ -170,7 +170,7 @@ async def test_unknown_addresses_are_told_as_pages_to_who_reads_pages(tmp_path: 
 BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,*/*;q=0.8"
 
 
-@pytest.mark.parametrize("path", ["/crcr/x", "/crcr/a/b/c", "/crcr/onboarding", "/crcr/no/such"])
+@pytest.mark.parametrize("path", ["/crcr/x", "/crcr/a/b/c", "/crcr/nowhere", "/crcr/no/such"])
 async def test_whoever_takes_anything_gets_a_page_where_pages_are(tmp_path: Path, path: str) -> None:
     async with tokened(tmp_path, "public") as it, visitor(it) as me:
         for accept in (BROWSER, "*/*", "TEXT/HTML"):

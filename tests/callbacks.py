@@ -86,11 +86,11 @@ class Outage:
         self.writes_to_fail = 0
         self.answers_to_lose = 0
 
-    async def write(self, unit: Unit[T]) -> T:
+    async def write(self, unit: Unit[T], *, lane: str | None = None) -> T:
         if self.writes_to_fail:
             self.writes_to_fail -= 1
             raise StoreUnavailable("the disk is full")
-        result = await self._inner.write(unit)
+        result = await self._inner.write(unit, lane=lane)
         if self.answers_to_lose:
             self.answers_to_lose -= 1
             raise StoreUnavailable("the connection broke after the commit")
@@ -104,6 +104,9 @@ class Outage:
 
     async def read(self, unit: Unit[T]) -> T:
         return await self._inner.read(unit)
+
+    async def watch_other_processes(self) -> None:
+        await self._inner.watch_other_processes()
 
     async def close(self) -> None:
         await self._inner.close()

@@ -6,6 +6,7 @@ that is due, and nothing ever sleeps. Leaving the stage fails the test on anythi
 
 import atexit
 import json
+import os
 import shutil
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -23,9 +24,10 @@ from crcr.app import Edge
 from crcr.decide.model import RepoName
 from crcr.front import build_app
 from crcr.record.migrate import migrate
-from crcr.settings import Settings, load_settings
+from crcr.settings import Postgres, Settings, Sqlite, load_settings
 from crcr.sim.github import GitHub, JobSpec, Workflow
 from crcr.wiring import Seams, Services, build
+from services.postgres import new_database, run_on
 
 UPSTREAM = "pytorch-like/core"
 AUDIENCE = "crcr-test"
@@ -48,7 +50,8 @@ class Stage:
         self.http: httpx.AsyncClient
 
     async def open(self, settings: Settings) -> None:
-        place_empty_database(settings.database.path)
+        if isinstance(settings.database, Sqlite):
+            place_empty_database(settings.database.path)
         seams = Seams(
             clock=self.clock, http=self._github_http, chance=lambda: 0.5, on_crash=self.crashes.append
         )
@@ -93,7 +96,10 @@ class Stage:
 
     def rows(self, sql: str, *params: object) -> list[dict[str, Any]]:
         """Look into the relay's own tables, as an operator would."""
-        with sqlite3.connect(self.services.settings.database.path) as connection:
+        database = self.services.settings.database
+        if isinstance(database, Postgres):
+            return run_on(database.url.get_secret_value(), sql, *params)
+        with sqlite3.connect(database.path) as connection:
             connection.row_factory = sqlite3.Row
             found = [dict(row) for row in connection.execute(sql, params)]
         connection.close()
@@ -142,10 +148,26 @@ def environment(folder: Path, github: GitHub, allowlist: Path | str | None) -> d
         "CRCR_GITHUB_WEBHOOK_SECRET": github.webhook_secret,
         "CRCR_GITHUB_API_URL": github.base_url,
         "CRCR_PUBLIC_URL": RELAY_URL,
-        "CRCR_DATABASE_URL": f"sqlite:///{folder / 'crcr.db'}",
+        "CRCR_DATABASE_URL": database_url(folder),
         "CRCR_OIDC_AUDIENCE": AUDIENCE,
         "CRCR_OIDC_ISSUERS": json.dumps(issuer),
     }
+
+
+def database_url(folder: Path) -> str:
+    """A file of its own, or with CRCR_TEST_STORE=postgresql a database of its own for each folder."""
+    if in_postgresql():
+        return _database_of(folder)
+    return f"sqlite:///{folder / 'crcr.db'}"
+
+
+def in_postgresql() -> bool:
+    return os.environ.get("CRCR_TEST_STORE") == "postgresql"
+
+
+@cache
+def _database_of(_: Path) -> str:
+    return new_database()
 
 
 @asynccontextmanager

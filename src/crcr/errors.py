@@ -105,6 +105,14 @@ class StoreUnavailable(Unavailable):
     code = "store_unavailable"
 
 
+class SchemaMismatch(StoreUnavailable):
+    """The store has not the tables that this release asks for."""
+
+    def __init__(self, detail: str) -> None:
+        hint = "the database may be of another release; `crcr migrate` brings it up to date"
+        super().__init__(detail, hint=hint)
+
+
 class LimiterUnavailable(Unavailable):
     """The rate limiter did not answer."""
 
@@ -115,6 +123,12 @@ class KeysUnavailable(Unavailable):
     """The token issuer's keys could not be read, and none are known yet."""
 
     code = "keys_unavailable"
+
+
+class Stopping(Unavailable):
+    """The process is stopping; another one answers."""
+
+    code = "stopping"
 
 
 class NoAllowlist(Unavailable):

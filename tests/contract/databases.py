@@ -2,11 +2,14 @@
 same data as it asks for: a second handle stands for a second process.
 """
 
+import sqlite3
 from collections.abc import AsyncIterator, Callable
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from sqlalchemy import text
@@ -19,11 +22,15 @@ from crcr.record.allowlists import Allowlists
 from crcr.record.database import Database, Tx
 from crcr.record.inbox import Inbox
 from crcr.record.outbox import Outbox
+from crcr.record.places import PostgresPlace
+from crcr.record.postgres import PostgresDatabase
+from crcr.record.postgres_link import PostgresLink
 from crcr.record.publishing import Publishing
 from crcr.record.signals import Signals
-from crcr.record.sqlite import SqliteDatabase
+from crcr.record.sqlite import InMemory, SqliteDatabase, connect
 from crcr.record.statement import Statement
 from crcr.record.targets import Targets
+from services.postgres import new_database
 from stage import place_empty_database
 
 CORE, OTHER = RepoName("pytorch-like/core"), RepoName("other-up/stream")
@@ -39,7 +46,30 @@ def _sqlite(folder: Path) -> OpenDatabase:
     return lambda: SqliteDatabase(path, Signals())
 
 
-DATABASES: dict[str, Callable[[Path], OpenDatabase]] = {"sqlite": _sqlite}
+def _memory(folder: Path) -> OpenDatabase:
+    _sqlite(folder)
+    where = InMemory(uuid4().hex)
+    kept = connect(where)  # it lives as long as somebody has it open
+    with closing(sqlite3.connect(folder / "contract.db")) as empty:
+        empty.execute("PRAGMA journal_mode=DELETE")  # there is no log without a file
+        empty.backup(kept)
+
+    def open_one(_: object = kept) -> Database:
+        return SqliteDatabase(where, Signals())
+
+    return open_one
+
+
+def _postgresql(_: Path) -> OpenDatabase:
+    place = PostgresPlace(new_database())
+    return lambda: PostgresDatabase(PostgresLink(place), Signals())
+
+
+DATABASES: dict[str, Callable[[Path], OpenDatabase]] = {
+    "memory": _memory,
+    "sqlite": _sqlite,
+    "postgresql": _postgresql,
+}
 """How each kind is made empty; what comes back opens one more handle on it."""
 
 

@@ -28,6 +28,10 @@ class Tx(Protocol):
         """Add to a row of sums, at the latest with the commit; a unit that adds does not read them."""
         ...
 
+    async def settled_change(self) -> int | None:
+        """Up to which change nothing can come any more, where changes can come out of their order; else None."""
+        ...
+
     def signal(self, name: str) -> None:
         """Wake those who wait for `name`, once this unit is committed."""
         ...
@@ -37,8 +41,12 @@ Unit = Callable[[Tx], Awaitable[T]]
 
 
 class Database(Protocol):
-    async def write(self, unit: Unit[T]) -> T:
-        """Run the unit and return its result after its commit."""
+    async def write(self, unit: Unit[T], *, lane: str | None = None) -> T:
+        """Run the unit and return its result after its commit.
+
+        A unit decides as if no other ran: without a lane none does, with one none of that lane, in any process. A
+        unit may be run again after a race that it lost.
+        """
         ...
 
     async def glance(self, unit: Unit[T]) -> T:
@@ -47,6 +55,10 @@ class Database(Protocol):
 
     async def read(self, unit: Unit[T]) -> T:
         """Read for a page, beside the event loop."""
+        ...
+
+    async def watch_other_processes(self) -> None:
+        """Wake our waiters when another process has committed, for as long as this runs."""
         ...
 
     async def close(self) -> None: ...

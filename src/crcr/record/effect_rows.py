@@ -22,21 +22,24 @@ _ADD = Statement(
         effects, "upstream", "kind", "target", "lane", "delivery", "payload", "state", "due_at", "created_at"
     )
 )
-# Beside a waiting one of the same lane: whatever it was to do, it will do with the newest facts.
-_ADD_ONCE = Statement(
-    text(
-        "INSERT INTO effects (upstream, kind, target, lane, delivery, payload, state, due_at, created_at)"
-        " SELECT :upstream, :kind, :target, :lane, :delivery, :payload, :state, :due_at, :created_at"
-        " WHERE NOT EXISTS (SELECT 1 FROM effects WHERE upstream = :upstream AND target = :target"
-        " AND lane = :lane AND kind = :kind AND state IN ('waiting', 'claimed') AND state = 'waiting')"
-    )
+_QUEUE_OF = (
+    "upstream = :upstream AND target = :target AND lane = :lane AND kind = :kind"
+    " AND state IN ('waiting', 'claimed') AND state = 'waiting'"
 )
-_HASTEN = Statement(
-    text(
-        "UPDATE effects SET due_at = :due_at WHERE upstream = :upstream AND target = :target AND lane = :lane"
-        " AND kind = :kind AND state IN ('waiting', 'claimed') AND state = 'waiting' AND due_at > :due_at"
-    )
+_HASTEN = Statement(text(f"UPDATE effects SET due_at = :due_at WHERE {_QUEUE_OF} AND due_at > :soon"))  # noqa: S608
+_ADD_ONCE = (
+    "INSERT INTO effects (upstream, kind, target, lane, delivery, payload, state, due_at, created_at)"  # noqa: S608
+    " SELECT :upstream, :kind, :target, :lane, :delivery, {payload}, 'waiting', CAST(:due_at AS bigint),"
+    f" CAST(:created_at AS bigint) WHERE NOT EXISTS (SELECT 1 FROM effects WHERE {_QUEUE_OF} AND due_at <= :soon {{lock}})"
 )
+# What is relied on is held until our commit: claimed before it, it would look at facts without ours.
+_ADD_UNLESS_WAITING = Statement(
+    text(_ADD_ONCE.format(payload=":payload", lock="")),
+    on_postgresql=text(_ADD_ONCE.format(payload="CAST(:payload AS bytea)", lock="FOR SHARE")),
+)
+_SOON_US = 1_000_000
+"""Sooner by less is not worth the lock of a row that many rely on: clocks of two machines differ by as much."""
+_QUEUE = ("upstream", "kind", "target", "lane", "due_at")
 
 
 def effect_row(
@@ -64,12 +67,16 @@ def effect_row(
 
 
 async def add_once(tx: Tx, *rows: dict[str, Any]) -> None:
-    """Add effects that look at the present when they are done: one that waits already is enough, and is hastened."""
-    for row in rows:
-        await tx.run(_ADD_ONCE, **row)
-        await tx.run(
-            _HASTEN, **{name: row[name] for name in ("upstream", "kind", "target", "lane", "due_at")}
-        )
+    """Add effects that look at the present when they are done: one that waits already is enough, and is hastened.
+
+    Whatever a waiting one of the same lane was to do, it will do with the newest facts. Hastened first, while we hold
+    nothing: two who both held it and both wanted to change it would wait for each other.
+    """
+    if not rows:
+        return
+    wanted = [{**row, "soon": row["due_at"] + _SOON_US} for row in rows]
+    await tx.many(_HASTEN, ({name: row[name] for name in (*_QUEUE, "soon")} for row in wanted))
+    await tx.many(_ADD_UNLESS_WAITING, wanted)
     tx.signal(EFFECTS)
 
 

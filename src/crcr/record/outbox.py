@@ -6,6 +6,7 @@ number of targets and not the length of their queues. A lease that ran out bring
 """
 
 from datetime import datetime, timedelta
+from operator import itemgetter
 
 from sqlalchemy import text
 
@@ -19,8 +20,7 @@ from crcr.record.sent_rows import mark_arrived, mark_sent
 from crcr.record.statement import Statement
 from crcr.record.times import from_us, to_us
 
-_CLAIM = Statement(
-    text("""
+_CLAIM_SQL = """
 WITH RECURSIVE queues(target) AS (
   SELECT min(target) FROM effects WHERE upstream = :upstream AND state IN ('waiting', 'claimed')
   UNION ALL
@@ -32,25 +32,41 @@ WITH RECURSIVE queues(target) AS (
           WHERE e.upstream = :upstream AND e.target = queues.target AND e.state IN ('waiting', 'claimed')
           AND e.due_at <= :now
           AND (:paused = 0 OR e.kind <> 'send_dispatch')
-          AND NOT EXISTS (SELECT 1 FROM effects p WHERE p.upstream = e.upstream AND p.target = e.target
-                          AND p.lane = e.lane AND p.state IN ('waiting', 'claimed') AND p.effect_id < e.effect_id)
+          AND e.effect_id = (SELECT min(p.effect_id) FROM effects p WHERE p.upstream = e.upstream
+                             AND p.target = e.target AND p.lane = e.lane AND p.state IN ('waiting', 'claimed'))
           ORDER BY e.due_at LIMIT 1)
   FROM queues
   WHERE queues.target IS NOT NULL AND NOT EXISTS (
     SELECT 1 FROM effects c WHERE c.upstream = :upstream AND c.target = queues.target
     AND c.state = 'claimed' AND c.lease_until > :now)
+), picked(effect_id) AS (
+  SELECT e.effect_id FROM {heads} ORDER BY e.due_at, e.effect_id LIMIT :most {lock}
 )
 UPDATE effects SET
   unsure = CASE WHEN state = 'claimed' THEN 1 ELSE unsure END,
   state = 'claimed', lease_owner = :owner, lease_until = :lease_until, attempts = attempts + 1,
   first_attempt_at = coalesce(first_attempt_at, :now)
-WHERE effect_id IN (
-  SELECT h.effect_id FROM heads h JOIN effects e ON e.effect_id = h.effect_id ORDER BY e.due_at LIMIT :most)
+WHERE effect_id IN (SELECT effect_id FROM picked)
 AND (state = 'waiting' OR (state = 'claimed' AND lease_until <= :now))
 RETURNING effect_id, upstream, kind, target, lane, delivery, payload, attempts, unsure, created_at,
   first_attempt_at, lease_until
-""")
+"""
+# What somebody is just changing is left to the next claim, whom the change's commit will wake. An array, because
+# PostgreSQL would rather join all effects there ever were than look up a number of rows that it cannot guess.
+_CLAIM = Statement(
+    text(_CLAIM_SQL.format(heads="heads h JOIN effects e ON e.effect_id = h.effect_id", lock="")),
+    on_postgresql=text(
+        _CLAIM_SQL.format(
+            heads="effects e WHERE e.effect_id = ANY (ARRAY(SELECT effect_id FROM heads))",
+            lock="FOR UPDATE OF e SKIP LOCKED",
+        )
+    ),
 )
+_CLAIMS = "claims"
+"""The lane of all claims: of a target only one effect may be under way, whichever worker takes it."""
+_ALONE_EVERY = timedelta(seconds=2)
+"""Where reports come without a pause, somebody always holds the effect that they all rely on; a claim that runs alone
+finds nothing held."""
 _PAUSED = Statement(text("SELECT paused_at FROM upstreams WHERE upstream = :upstream"))
 _ATTEMPTED = Statement(
     text(
@@ -155,6 +171,7 @@ class Outbox:
         self._upstreams = upstreams
         self._owner = owner
         self._lease = lease
+        self._alone_at: datetime | None = None
 
     async def claim(self, most: int, now: datetime) -> list[ClaimedEffect]:
         """Take up to `most` due effects; a dispatch among them is marked attempted before anyone sends it."""
@@ -167,7 +184,10 @@ class Outbox:
 
         # Another upstream comes first next time, so that a busy one does not take every claim for itself.
         self._upstreams = (*self._upstreams[1:], *self._upstreams[:1])
-        return await self._database.write(unit)
+        alone = self._alone_at is not None and abs(now - self._alone_at) >= _ALONE_EVERY
+        if alone or self._alone_at is None:
+            self._alone_at = now
+        return await self._database.write(unit, lane=None if alone else _CLAIMS)
 
     async def finish(self, effect: ClaimedEffect, *, began_at: datetime | None, now: datetime) -> bool:
         """Record that the effect was done; False when the lease was lost meanwhile.
@@ -178,11 +198,11 @@ class Outbox:
         async def unit(tx: Tx) -> bool:
             held = await tx.run(_DONE, effect_id=effect.effect_id, owner=self._owner, at=to_us(now))
             if began_at is not None and effect.kind is EffectKind.SEND_DISPATCH:
-                await mark_sent(tx, _row_of(effect), began_at, waited_since=effect.created_at)
+                await mark_sent(tx, _row_of(effect), began_at, now, waited_since=effect.created_at)
                 await self._note(tx, effect, now)
             return bool(held)
 
-        return await self._database.write(unit)
+        return await self._database.write(unit, lane=effect.target)
 
     async def fail(self, effect: ClaimedEffect, failure: Failure, now: datetime) -> None:
         """Record a failed attempt with what was decided about it."""
@@ -197,7 +217,7 @@ class Outbox:
             }
             if failure.unsure and await self._answered(tx, effect):
                 await tx.run(_DONE, effect_id=effect.effect_id, owner=self._owner, at=to_us(now))
-                await mark_arrived(tx, _row_of(effect), waited_since=effect.created_at)
+                await mark_arrived(tx, _row_of(effect), now, waited_since=effect.created_at)
                 return
             if isinstance(failure.decision, GiveUp):
                 if await tx.run(_PARK, at=to_us(now), **mine) and effect.kind is EffectKind.SEND_DISPATCH:
@@ -212,7 +232,7 @@ class Outbox:
                     _CANCEL_IF_DROPPED, effect_id=effect.effect_id, at=to_us(now), **_dispatch_of(effect)
                 )
 
-        await self._database.write(unit)
+        await self._database.write(unit, lane=effect.target)
 
     async def postpone(self, effect: ClaimedEffect, until: datetime) -> None:
         """Leave a target alone for a while: this effect and all that waits behind it."""
@@ -259,7 +279,8 @@ class Outbox:
             lease_until=to_us(now + self._lease),
             paused=int(bool(state and state["paused_at"])),
         )
-        claimed = [_claimed(row, upstream) for row in rows]
+        # In the order in which they were asked for; what an UPDATE returns comes in none.
+        claimed = [_claimed(row, upstream) for row in sorted(rows, key=itemgetter("effect_id"))]
         sends = [each for each in claimed if each.kind is EffectKind.SEND_DISPATCH]
         await tx.many(
             _ATTEMPTED, ({**_dispatch_of(each), "at": at, "unsure": int(each.unsure)} for each in sends)

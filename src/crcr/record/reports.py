@@ -40,13 +40,14 @@ from crcr.record.sent_rows import mark_arrived
 from crcr.record.statement import Statement, inserting
 from crcr.record.targets import Targets
 from crcr.record.times import to_us
+from crcr.record.unfed import note_job
 
 _STANDING = Statement(
     text(
         "SELECT d.upstream, r.repository_id, r.owner_id, r.confirmed, r.suspended_at,"
         " (SELECT max(v.version) FROM allowlist_versions v WHERE v.upstream = d.upstream AND v.good = 1) AS version"
         " FROM deliveries d LEFT JOIN repositories r ON r.upstream = d.upstream AND r.downstream = :caller"
-        " WHERE d.guid = :guid"
+        " WHERE d.guid = :guid ORDER BY d.upstream"
     )
 )
 # Of any upstream: a run that answers one upstream's delivery may not answer another's.
@@ -157,7 +158,8 @@ class Reports:
             await self._write(tx, context, outcome, body, now)
             return outcome
 
-        return await self._database.write(unit)
+        # All that a report decides by is its caller's; what callers share, they only add to.
+        return await self._database.write(unit, lane=identity.repository.key)
 
     async def raise_alarm(self, standing: Standing, identity: Identity, reason: str, now: datetime) -> bool:
         """Raise it once: a stranger who goes on calling must not fill the audit log."""
@@ -223,7 +225,8 @@ class Reports:
             disputed = context.job(outcome.dispute.job_name)
             if not await dispute_job(tx, disputed, outcome.dispute):
                 return
-            await recount(tx, disputed.key)
+            await recount(tx, disputed.key, now)
+            note_job(tx, disputed.key, now)
             row = None
         else:
             return
@@ -267,15 +270,16 @@ class Reports:
         for older in outcome.supersedes:
             await tx.run(_SUPERSEDE_RUN, upstream=key["upstream"], downstream=key["downstream"], run_id=older)
             await tx.run(_SUPERSEDE_JOBS, **key, workflow=context.workflow, run_id=older)
-            await recount(tx, {**key, "workflow": context.workflow, "run_id": older})
+            await recount(tx, {**key, "workflow": context.workflow, "run_id": older}, now)
         if context.proves_arrival:
-            # The report itself proves that the dispatch arrived: what waits to be sent again need not be.
-            await mark_arrived(tx, key)
+            # The report itself proves that the dispatch arrived: what waits to be sent again need not be. Effects come
+            # before their dispatch, as in a claim: two that went the other way round would wait for each other.
             await tx.run(_NO_RETRY, **key, lane=context.lane, at=to_us(now))
             await tx.run(_NOT_PARKED, **key, at=to_us(now))
+            await mark_arrived(tx, key, now)
         row = await open_job(tx, context.job(outcome.job_name), context.report, outcome, now)
         if context.report.run_attempt > 1:
-            await recount(tx, row.key)
+            await recount(tx, row.key, now)
         return row
 
     async def _close(self, tx: Tx, context: ReportContext, outcome: CloseJob, now: datetime) -> JobRow:
@@ -283,9 +287,10 @@ class Reports:
         row, ended = context.job(outcome.job_name), context.ended_as(outcome)
         await close_job(tx, row, context.report, outcome, now, ended=ended)
         if ended is None:
-            await recount(tx, row.key)
+            await recount(tx, row.key, now)
         elif (share := context.share(outcome, ended)) is not None:
             sums.add(tx, share)
+            note_job(tx, row.key, now)
         return row
 
     async def _bind_run(self, tx: Tx, context: ReportContext, outcome: OpenJob, now: datetime) -> None:

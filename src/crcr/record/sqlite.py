@@ -8,18 +8,21 @@ answered after the commit that holds its rows, never before. Why: docs/adr/0005-
 import asyncio
 import sqlite3
 import threading
+import time
 from collections import deque
 from collections.abc import Awaitable, Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, TypeVar, cast
 
-from crcr.errors import StoreUnavailable
+from crcr.errors import SchemaMismatch, StoreUnavailable
 from crcr.record.database import Row, Unit
+from crcr.record.groups import Sums, Waiting, answer, fail
 from crcr.record.signals import Signals
-from crcr.record.statement import Adding, Statement
+from crcr.record.statement import Adding, Statement, all_storable
+from crcr.record.store_tally import StoreTally, Uncounted
 
 T = TypeVar("T")
 
@@ -34,7 +37,7 @@ class SqliteTx:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self.signals: set[str] = set()
-        self._sums: dict[Adding, dict[tuple[Any, ...], dict[str, float]]] = {}
+        self._sums = Sums()
 
     async def one(self, statement: Statement, **params: Any) -> Row | None:
         return cast("Row | None", self._execute(statement, params).fetchone())
@@ -48,36 +51,26 @@ class SqliteTx:
     async def many(self, statement: Statement, rows: Iterable[Mapping[str, Any]]) -> None:
         compiled = statement.for_dialect("sqlite")
         constants = compiled.constants
-        values = [{**constants, **row} for row in rows] if constants else rows
+        values = [{**constants, **all_storable(row)} for row in rows]
         self._connection.executemany(compiled.sql, values)
 
     def add_up(self, adding: Adding, key: tuple[Any, ...], amounts: Mapping[str, float]) -> None:
-        row = self._sums.setdefault(adding, {}).setdefault(key, {})
-        for name, amount in amounts.items():
-            row[name] = row.get(name, 0) + amount
+        self._sums.add(adding, key, amounts)
 
     def write_sums(self) -> None:
-        """Write what was added up: one row once for a whole group, however many of its units added to it."""
-        for adding, rows in self._sums.items():
-            sql = adding.statement.for_dialect("sqlite").sql
-            self._connection.executemany(sql, [adding.row(key, row) for key, row in rows.items()])
-        self._sums.clear()
+        for statement, rows in self._sums.take():
+            self._connection.executemany(statement.for_dialect("sqlite").sql, map(all_storable, rows))
+
+    async def settled_change(self) -> int | None:
+        return None  # with one writer at a time, ids are committed in their order
 
     def signal(self, name: str) -> None:
         self.signals.add(name)
 
     def _execute(self, statement: Statement, params: Mapping[str, Any]) -> sqlite3.Cursor:
         compiled = statement.for_dialect("sqlite")
-        constants = compiled.constants
+        constants, params = compiled.constants, all_storable(params)
         return self._connection.execute(compiled.sql, {**constants, **params} if constants else params)
-
-
-@dataclass(slots=True, eq=False)
-class _Waiting(Generic[T]):
-    unit: Unit[T]
-    answer: asyncio.Future[T]
-    result: T | None = None
-    failure: Exception | None = None
 
 
 def _straight_through(awaitable: Awaitable[T]) -> T:
@@ -91,10 +84,27 @@ def _straight_through(awaitable: Awaitable[T]) -> T:
     raise RuntimeError("a unit of work may await nothing but its transaction")
 
 
-def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
+@dataclass(frozen=True, slots=True)
+class InMemory:
+    """A database without a file, which lives as long as somebody has it open: for tests.
+
+    SQLite keeps no log of it: its readers and its writer wait for each other.
+    """
+
+    name: str
+
+    def __str__(self) -> str:
+        return f"file:/{self.name}?vfs=memdb"
+
+
+def connect(path: Path | InMemory, *, read_only: bool = False) -> sqlite3.Connection:
     try:
         connection = sqlite3.connect(
-            path, isolation_level=None, check_same_thread=False, cached_statements=512
+            str(path),
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=512,
+            uri=isinstance(path, InMemory),
         )
         connection.row_factory = sqlite3.Row
         connection.execute(f"PRAGMA busy_timeout={_BUSY_MS}")
@@ -109,34 +119,37 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
 
 
 class SqliteDatabase:
-    def __init__(self, path: Path, signals: Signals) -> None:
+    def __init__(self, path: Path | InMemory, signals: Signals, tally: StoreTally | None = None) -> None:
         self.signals = signals
+        self._tally = tally or Uncounted()
         self._path = path
         self._writing = connect(path)
-        self._writing.execute("PRAGMA busy_timeout=0")  # see `_begin`: patience has a place of its own
+        # See `_begin`: patience has a place of its own. Without a file a write waits for readers, too.
+        self._patience_ms = 0 if isinstance(path, Path) else _BUSY_MS
+        self._writing.execute(f"PRAGMA busy_timeout={self._patience_ms}")
         self._glancing = connect(path, read_only=True)
         self._committer = ThreadPoolExecutor(1, thread_name_prefix="commit")
         self._readers = ThreadPoolExecutor(4, thread_name_prefix="read")
         self._reading = threading.local()
         self._reading_all: list[sqlite3.Connection] = []
-        self._waiting: deque[_Waiting[Any]] = deque()
+        self._waiting: deque[Waiting[Any]] = deque()
         self._task: asyncio.Task[None] | None = None
         self._closed = False
 
-    async def write(self, unit: Unit[T]) -> T:
+    async def write(self, unit: Unit[T], *, lane: str | None = None) -> T:  # noqa: ARG002  one writer needs none
         if self._closed:
             raise StoreUnavailable("the store is closed")
-        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Waiting(unit, answer))
+        committed: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._waiting.append(Waiting(unit, committed))
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._commit_groups())
-        return await answer
+        return await committed
 
     async def glance(self, unit: Unit[T]) -> T:
         try:
             return _straight_through(unit(SqliteTx(self._glancing)))
         except sqlite3.Error as fault:
-            raise StoreUnavailable(str(fault)) from fault
+            raise _unavailable(fault) from fault
 
     async def read(self, unit: Unit[T]) -> T:
         loop = asyncio.get_running_loop()
@@ -159,7 +172,7 @@ class SqliteDatabase:
             with suppress(sqlite3.Error):
                 now = self._glancing.execute("PRAGMA data_version").fetchone()[0]
                 if seen is not None and now != seen:
-                    self.signals.notify_all()
+                    self.signals.heard_all()
                 seen = now
             await asyncio.sleep(_FOREIGN_POLL_S)
 
@@ -175,25 +188,30 @@ class SqliteDatabase:
             finally:
                 connection.execute("ROLLBACK")
         except sqlite3.Error as fault:
-            raise StoreUnavailable(str(fault)) from fault
+            raise _unavailable(fault) from fault
 
     async def _commit_groups(self) -> None:
         while self._waiting:
             await asyncio.sleep(0)  # let requests that are ready now join this group
             group = [self._waiting.popleft() for _ in range(min(_GROUP, len(self._waiting)))]
+            began = time.perf_counter()
             try:
                 signals = await self._commit(group)
             except sqlite3.Error as fault:
-                _fail(group, StoreUnavailable(f"the store did not take the write: {fault}"))
+                self._tally.failed()
+                fail(group, StoreUnavailable(f"the store did not take the write: {fault}"))
                 continue
             except BaseException:
-                _fail(group, StoreUnavailable("the write was broken off"))
+                # Nobody else would come for those who still wait in line.
+                fail([*group, *self._waiting], StoreUnavailable("the write was broken off"))
+                self._waiting.clear()
                 raise
-            _answer(group)
+            self._tally.committed(len(group), time.perf_counter() - began)
+            answer(group)
             for name in signals:
                 self.signals.notify(name)
 
-    async def _commit(self, group: list[_Waiting[Any]]) -> set[str]:
+    async def _commit(self, group: list[Waiting[Any]]) -> set[str]:
         loop = asyncio.get_running_loop()
         await self._begin(loop)
         try:
@@ -217,9 +235,9 @@ class SqliteDatabase:
         try:
             self._writing.execute("BEGIN IMMEDIATE")
         finally:
-            self._writing.execute("PRAGMA busy_timeout=0")
+            self._writing.execute(f"PRAGMA busy_timeout={self._patience_ms}")
 
-    def _run_units(self, group: list[_Waiting[Any]]) -> set[str]:
+    def _run_units(self, group: list[Waiting[Any]]) -> set[str]:
         """Run all without savepoints, as nearly always none fails; if one does, again with a savepoint for each."""
         tx = SqliteTx(self._writing)
         try:
@@ -232,7 +250,7 @@ class SqliteDatabase:
             return self._run_units_apart(group)
         return tx.signals
 
-    def _run_units_apart(self, group: list[_Waiting[Any]]) -> set[str]:
+    def _run_units_apart(self, group: list[Waiting[Any]]) -> set[str]:
         signals: set[str] = set()
         for waiting in group:
             tx = SqliteTx(self._writing)
@@ -241,7 +259,8 @@ class SqliteDatabase:
                 waiting.result = _straight_through(waiting.unit(tx))
                 tx.write_sums()
             except Exception as failure:  # noqa: BLE001  one caller's failure is not its neighbours'
-                waiting.failure = failure
+                away = isinstance(failure, sqlite3.OperationalError)
+                waiting.failure = _unavailable(failure) if away else failure
                 self._writing.execute("ROLLBACK TO unit")
             else:
                 signals |= tx.signals
@@ -249,19 +268,6 @@ class SqliteDatabase:
         return signals
 
 
-def _answer(group: list[_Waiting[Any]]) -> None:
-    for waiting in group:
-        if waiting.answer.done():
-            continue  # the caller went away; its rows are committed all the same
-        if waiting.failure is None:
-            waiting.answer.set_result(waiting.result)
-        elif isinstance(waiting.failure, sqlite3.OperationalError):
-            waiting.answer.set_exception(StoreUnavailable(str(waiting.failure)))
-        else:
-            waiting.answer.set_exception(waiting.failure)
-
-
-def _fail(group: list[_Waiting[Any]], failure: Exception) -> None:
-    for waiting in group:
-        if not waiting.answer.done():
-            waiting.answer.set_exception(failure)
+def _unavailable(fault: Exception) -> StoreUnavailable:
+    missing = str(fault).startswith(("no such table", "no such column"))
+    return SchemaMismatch(str(fault)) if missing else StoreUnavailable(str(fault))

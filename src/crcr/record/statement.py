@@ -1,19 +1,44 @@
 """SQLAlchemy as the one definition of statements, the driver as their executor.
 
 Building and executing through SQLAlchemy costs ten times what the driver does, so each statement is compiled
-once per dialect and run by `sqlite3` (later `asyncpg`) with plain parameters.
+once per dialect and run by `sqlite3` or `asyncpg` with plain parameters.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from string import ascii_lowercase, ascii_uppercase
 from typing import Any, cast
 
 from sqlalchemy import ClauseElement, Table, bindparam, text
-from sqlalchemy.dialects import sqlite
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.postgresql import Insert, insert  # its ON CONFLICT compiles for SQLite as well
 from sqlalchemy.sql.compiler import SQLCompiler
 
-_DIALECTS = {"sqlite": sqlite.dialect(paramstyle="named")}
+_NO_CHARACTER = re.compile("[\0\ud800-\udfff]")
+_LOWER = str.maketrans(ascii_uppercase, ascii_lowercase)
+_DIALECTS = {
+    "sqlite": sqlite.dialect(paramstyle="named"),
+    "postgresql": postgresql.dialect(paramstyle="numeric_dollar"),  # type: ignore[no-untyped-call]
+}
+
+
+def storable(value: Any) -> Any:
+    """The value as every database holds it: in a text, a NUL or half of a surrogate pair is no character.
+
+    Names with one are refused where they come in; this is for whatever else somebody made up, and for what
+    somebody asks for.
+    """
+    if value.__class__ is not str or (value.isascii() and "\0" not in value):
+        return value
+    return _NO_CHARACTER.sub("\ufffd", value)
+
+
+def all_storable(params: Mapping[str, Any]) -> Mapping[str, Any]:
+    for value in params.values():
+        if storable(value) is not value:
+            return {name: storable(each) for name, each in params.items()}
+    return params
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +46,12 @@ class Compiled:
     sql: str
     constants: Mapping[str, Any]
     """Values that are part of the statement itself, such as a state in its WHERE clause."""
+    order: tuple[str, ...] = ()
+    """For a dialect that numbers its parameters: their names."""
+
+    def arguments(self, params: Mapping[str, Any]) -> list[Any]:
+        constants = self.constants
+        return [storable(params[name]) if name in params else constants[name] for name in self.order]
 
 
 @dataclass(slots=True, eq=False)
@@ -28,25 +59,30 @@ class Statement:
     """One SQL statement; `bindparam` names in it are the arguments of each run."""
 
     clause: ClauseElement
+    on_postgresql: ClauseElement | None = None
+    """What is said differently there, such as which rows to lock."""
     _compiled: dict[str, Compiled] = field(default_factory=dict)
 
     def for_dialect(self, name: str) -> Compiled:
         compiled = self._compiled.get(name)
         if compiled is None:
-            compiled = self._compiled[name] = _compile(self.clause, name)
+            special = self.on_postgresql if name == "postgresql" else None
+            compiled = self._compiled[name] = _compile(self.clause if special is None else special, name)
         return compiled
 
 
 def _compile(clause: ClauseElement, name: str) -> Compiled:
     done = cast("SQLCompiler", clause.compile(dialect=_DIALECTS[name]))
     constants = {key: bind.value for key, bind in done.binds.items() if not bind.required}
-    return Compiled(str(done), {key: value for key, value in constants.items() if not key.startswith("%(")})
+    constants = {key: value for key, value in constants.items() if not key.startswith("%(")}
+    return Compiled(str(done), constants, tuple(done.positiontup or ()))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Adding:
     """An upsert that adds to a row of sums; such statements commute, so those of one commit can be joined."""
 
+    name: str
     statement: Statement
     keys: tuple[str, ...]
     nothing: Mapping[str, float]
@@ -62,12 +98,17 @@ class Adding:
             + ", ".join(f"{name} = {table.name}.{name} + excluded.{name}" for name in sums)
         )
         keys = tuple(name for name in columns if name not in sums)
-        return cls(Statement(text(upsert)), keys, dict.fromkeys(sums, 0))
+        return cls(table.name, Statement(text(upsert)), keys, dict.fromkeys(sums, 0))
 
     def row(self, key: tuple[Any, ...], amounts: Mapping[str, float]) -> dict[str, Any]:
         return {**self.nothing, **dict(zip(self.keys, key, strict=True)), **amounts}
 
 
+def ascii_lower(text: str) -> str:
+    """What `lower` makes of a text on SQLite, and on PostgreSQL of a column that compares by bytes."""
+    return text.translate(_LOWER)
+
+
 def inserting(table: Table, *columns: str) -> Insert:
     """An INSERT of just these columns; the others take their defaults."""
-    return insert(table).values({name: bindparam(name) for name in columns})
+    return insert(table).inline().values({name: bindparam(name) for name in columns})

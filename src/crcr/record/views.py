@@ -37,6 +37,7 @@ from crcr.decide.views_log import (
 from crcr.decide.window import Kind, Span, Window
 from crcr.errors import NotFound
 from crcr.record.database import Database, Tx, Unit
+from crcr.record.history import NOTHING_TOLD, History, Told
 from crcr.record.views_audit import audit_page
 from crcr.record.views_backends import BackendReader
 from crcr.record.views_badge import badge_view
@@ -48,10 +49,11 @@ from crcr.record.views_jobs import job_page
 from crcr.record.views_listed import ListReader, Seen, allowlist_view, who_is_seen
 from crcr.record.views_numbers import backend_page, metrics_view, summary
 from crcr.record.views_pull import commit_view, pull_view
+from crcr.record.views_queues import queues_of, watched_of
 from crcr.record.views_refusals import refusal_list
 from crcr.record.views_relay import changes_after, effects_view, open_gates, vitals_of
 from crcr.record.views_sandbox import not_shown, sandbox_page
-from crcr.record.views_search import search
+from crcr.record.views_search import JOBS_BACK, MOST, asked_of_history, search
 from crcr.record.views_setup import setup_facts
 from crcr.record.views_waivers import waiver_list, waiver_page
 
@@ -78,8 +80,10 @@ class SqlViews:
         ingests: bool = False,
         sandbox: bool = False,
         everything: bool = False,
+        history: History | None = None,
     ) -> None:
         self._database = database
+        self._history = history or History(database)
         self._lists = lists
         self._upstreams = upstreams
         self._timeouts = timeouts
@@ -96,20 +100,26 @@ class SqlViews:
             ingests=self._ingests,
             sandbox=self._sandbox,
             everything=True,
+            history=self._history,
         )
 
     async def summary(
         self, upstream: RepoName, span: Span, now: datetime, *, kind: Kind = Kind.PULLS
     ) -> Summary:
+        told = await self._history.of_all(upstream, kind, Window.of(span, now), now)
+
         async def unit(tx: Tx) -> Summary:
-            reader = await self._reader(tx, upstream, span, kind, now)
+            reader = await self._reader(tx, upstream, span, kind, now, told=told)
             return await summary(reader, span, ingests=self._ingests)
 
         return await self._read(unit)
 
     async def backend(self, query: BackendQuery, now: datetime) -> BackendPage:
+        window = Window.of(query.span, now)
+        told = await self._history.of_one(query.upstream, query.downstream, query.kind, window, now)
+
         async def unit(tx: Tx) -> BackendPage:
-            reader = await self._reader(tx, query.upstream, query.span, query.kind, now)
+            reader = await self._reader(tx, query.upstream, query.span, query.kind, now, told=told)
             return await backend_page(reader, query, ingests=self._ingests)
 
         return await self._read(unit)
@@ -139,8 +149,10 @@ class SqlViews:
     async def metrics(
         self, upstream: RepoName, span: Span, now: datetime, *, kind: Kind = Kind.PULLS
     ) -> MetricsView:
+        told = await self._history.of_all(upstream, kind, Window.of(span, now), now)
+
         async def unit(tx: Tx) -> MetricsView:
-            reader = await self._reader(tx, upstream, span, kind, now)
+            reader = await self._reader(tx, upstream, span, kind, now, told=told)
             return await metrics_view(reader, span, ingests=self._ingests)
 
         return await self._read(unit)
@@ -148,8 +160,12 @@ class SqlViews:
     async def badge(
         self, upstream: RepoName, downstream: RepoName, kind: Kind, span: Span, now: datetime
     ) -> BadgeView:
+        told = await self._history.of_one(upstream, downstream, kind, Window.of(span, now), now)
+
         async def unit(tx: Tx) -> BadgeView:
-            return await badge_view(await self._reader(tx, upstream, span, kind, now), downstream, span)
+            return await badge_view(
+                await self._reader(tx, upstream, span, kind, now, told=told), downstream, span
+            )
 
         return await self._read(unit)
 
@@ -226,8 +242,15 @@ class SqlViews:
         return await self._read(unit)
 
     async def search(self, upstream: RepoName, text: str, now: datetime) -> SearchView:
+        part = asked_of_history(text, upstream)
+        told = (
+            await self._history.of_names(upstream, part, now - JOBS_BACK, MOST + 1, now)
+            if part
+            else NOTHING_TOLD
+        )
+
         async def unit(tx: Tx) -> SearchView:
-            return await search(tx, upstream, await self._seen(tx, upstream), text, now)
+            return await search(tx, upstream, await self._seen(tx, upstream), text, now, told=told)
 
         return await self._read(unit)
 
@@ -254,7 +277,12 @@ class SqlViews:
     async def vitals(self, now: datetime) -> list[Vitals]:
         async def unit(tx: Tx) -> list[Vitals]:
             return [
-                replace(await vitals_of(tx, each, now), open_gates=await open_gates(tx, each))
+                replace(
+                    await vitals_of(tx, each, now),
+                    open_gates=await open_gates(tx, each),
+                    queues=await queues_of(tx, each, now),
+                    watched=await watched_of(tx, each, now),
+                )
                 for each in self._upstreams
             ]
 
@@ -264,10 +292,10 @@ class SqlViews:
         return await who_is_seen(tx, self._lists, upstream, everything=self._everything)
 
     async def _reader(
-        self, tx: Tx, upstream: RepoName, span: Span, kind: Kind, now: datetime
+        self, tx: Tx, upstream: RepoName, span: Span, kind: Kind, now: datetime, *, told: Told
     ) -> BackendReader:
         seen = await self._seen(tx, upstream)
-        return BackendReader(tx, upstream, seen, Window.of(span, now), kind, now)
+        return BackendReader(tx, upstream, seen, Window.of(span, now), kind, now, told)
 
     async def _commits(self, tx: Tx, upstream: RepoName, now: datetime) -> CommitReader:
         seen = await self._seen(tx, upstream)

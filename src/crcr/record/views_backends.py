@@ -11,15 +11,24 @@ from crcr.decide.numbers import ANSWER_WITHIN, SILENT_WITHIN, Figures, is_silent
 from crcr.decide.views import BackendSummary
 from crcr.decide.window import Kind, Window
 from crcr.record.database import Tx
+from crcr.record.history import NOTHING_TOLD, Told
 from crcr.record.statement import Statement
 from crcr.record.times import from_us_or_none, to_us
-from crcr.record.views_figures import Running, ingested_running, read_figures, read_last, read_running
+from crcr.record.views_figures import (
+    Running,
+    figures_of,
+    ingested_running,
+    read_figures,
+    read_last,
+    read_running,
+)
 from crcr.record.views_listed import Seen
+from crcr.record.views_relay import newest_change
 
 _LAST_SENT = Statement(
     text(
         "SELECT sent_at FROM dispatches WHERE upstream = :upstream AND downstream = :downstream AND event = :event"
-        " AND sent_at IS NOT NULL AND test = 0 ORDER BY created_at DESC LIMIT 1"
+        " AND sent_at IS NOT NULL AND test = 0 ORDER BY created_at DESC, delivery DESC LIMIT 1"
     )
 )
 _LAST_REPORT = Statement(
@@ -87,6 +96,12 @@ class BackendReader:
     window: Window
     kind: Kind
     now: datetime
+    told: Told = NOTHING_TOLD
+    """What ClickHouse knows of the window, where it is used."""
+
+    async def cursor(self) -> int:
+        """From which change on live updates go on: what was told may be as old as when it was asked for."""
+        return await newest_change(self.tx) if self.told.cursor is None else self.told.cursor
 
     async def summary(self, entry: Entry, standing: Standing) -> BackendSummary:
         key = entry.name.key
@@ -113,7 +128,11 @@ class BackendReader:
         )
 
     async def figures(self, key: str, standing: Standing) -> Figures:
-        found = await read_figures(self.tx, self.upstream.key, key, self.kind, self.window)
+        told = self.told.figures_of(key)
+        if told is None:
+            found = await read_figures(self.tx, self.upstream.key, key, self.kind, self.window)
+        else:
+            found = figures_of(told, self.window)
         running = standing.running.of(key, self.kind)
         if self.kind is Kind.INGESTED:
             running = await ingested_running(self.tx, self.upstream.key, key, self.window, self.now)

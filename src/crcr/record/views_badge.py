@@ -21,7 +21,7 @@ _NEWEST = Statement(
         " WHERE d.upstream = :upstream AND d.downstream = :downstream AND d.event = :event"
         " AND d.superseded_at IS NULL AND d.test = 0 AND coalesce(d.action, '') <> 'closed'"
         " AND (d.event <> 'push' OR u.default_branch IS NULL OR v.ref = 'refs/heads/' || u.default_branch)"
-        " ORDER BY d.created_at DESC LIMIT :most"
+        " ORDER BY d.created_at DESC, d.delivery DESC LIMIT :most"
     )
 )
 _ENDED = Statement(
@@ -49,7 +49,9 @@ _LAST_NIGHTS = Statement(
         "SELECT j.workflow, j.run_id, j.ended_as, j.completed_at FROM jobs j JOIN commits c ON c.sha = j.head_sha"
         " AND c.upstream = j.upstream AND c.standing = 'base' WHERE j.upstream = :upstream"
         " AND j.downstream = :downstream AND j.event = :event"
-        " AND j.ended_as IN ('success', 'failure', 'timed_out', 'other') ORDER BY j.completed_at DESC LIMIT :most"
+        " AND j.ended_as IN ('success', 'failure', 'timed_out', 'other')"
+        " ORDER BY j.completed_at DESC, j.delivery DESC, j.workflow DESC, j.run_id DESC, j.attempt DESC, j.job_name DESC"
+        " LIMIT :most"
     )
 )
 _MOST_OF_NIGHT = 500

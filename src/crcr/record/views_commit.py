@@ -34,7 +34,7 @@ from crcr.record.schema import jobs
 from crcr.record.statement import Statement
 from crcr.record.times import from_us, from_us_or_none
 from crcr.record.views_deliveries import dispatch_view
-from crcr.record.views_jobs import CURRENT_RUN, LATEST_ATTEMPT, VIEW_COLUMNS, job_view, with_tests
+from crcr.record.views_jobs import CURRENT_RUN, IN_ORDER, LATEST_ATTEMPT, VIEW_COLUMNS, job_view, with_tests
 from crcr.record.views_listed import ListReader, Seen
 
 _MOST_JOBS = 200
@@ -43,24 +43,30 @@ _MOST_FAILURES = 20
 _GATE = Statement(
     text("SELECT state, title, judged_at FROM gates WHERE head_sha = :head_sha AND upstream = :upstream")
 )
-_DISPATCHES = Statement(text("SELECT * FROM dispatches WHERE delivery = :delivery AND upstream = :upstream"))
+_DISPATCHES = Statement(
+    text("SELECT * FROM dispatches WHERE delivery = :delivery AND upstream = :upstream ORDER BY downstream")
+)
 _JOBS = Statement(
-    select(*VIEW_COLUMNS).where(
+    select(*VIEW_COLUMNS)
+    .where(
         jobs.c.delivery == bindparam("delivery"),
         jobs.c.upstream == bindparam("upstream"),
         CURRENT_RUN,
         LATEST_ATTEMPT,
     )
+    .order_by(jobs.c.downstream, *IN_ORDER)
 )
 # What backends report on their own names no delivery, but the commit in its place.
 _OWN_REPORTS = Statement(
-    select(*VIEW_COLUMNS, jobs.c.level).where(
+    select(*VIEW_COLUMNS, jobs.c.level)
+    .where(
         jobs.c.delivery == bindparam("head_sha"),
         jobs.c.upstream == bindparam("upstream"),
         text("jobs.event IN ('nightly', 'periodic')"),
         CURRENT_RUN,
         LATEST_ATTEMPT,
     )
+    .order_by(jobs.c.downstream, *IN_ORDER)
 )
 _CHECKS = Statement(
     text(

@@ -25,6 +25,7 @@ from crcr.record.views_walk import Key, bad_cursor, walk
 # Start of every list; a page further on begins behind the last row seen.
 _NEWEST: Key = (2**62, "")
 _OLDEST: Key = (-1, "")
+_KNOWN_ONES = "see /api/v1/deliveries; what is very old is no longer kept"
 
 _SELECT = "SELECT guid, upstream, event, action, state, reason, source, number, head_sha, ref, received_at, body_bytes FROM"
 _ALL = f"{_SELECT} deliveries WHERE upstream = :upstream"
@@ -84,7 +85,7 @@ async def delivery_page(tx: Tx, query: DeliveryQuery, seen: Seen) -> DeliveryPag
 async def one_delivery(tx: Tx, upstream: RepoName, guid: str, seen: Seen) -> DeliveryView:
     row = await tx.one(_ONE, guid=guid, upstream=upstream.key)
     if row is None:
-        raise NotFound(f"no delivery {guid[:64]!r} of {upstream} is known", hint="see /api/v1/deliveries")
+        raise NotFound(f"no delivery {guid[:64]!r} of {upstream} is known", hint=_KNOWN_ONES)
     by_backend: dict[str, list[JobView]] = {}
     for job in await tx.all(_JOBS, upstream=upstream.key, delivery=guid):
         if job["downstream"] in seen.reporting:

@@ -29,23 +29,27 @@ _BEFORE = (
     " ORDER BY finished_at DESC, effect_id DESC LIMIT :limit"
 )
 # By target, so a cursor names one: what the reader may not see is left out here already, and not on the way.
-_SHOWN = "(:everything = 1 OR target NOT LIKE '%/%' OR target IN (SELECT value FROM json_each(:shown)))"
+_SHOWN = "(:everything = 1 OR target NOT LIKE '%/%' OR target IN (SELECT value FROM {shown}))"
+_AS_ROWS = "json_each(:shown)", "json_array_elements_text(CAST(:shown AS json)) AS named(value)"
+"""A list in JSON as rows, on SQLite and on PostgreSQL."""
 _BEHIND = "(due_at > :due OR (due_at = :due AND effect_id > :id))"
+
+
+def _among_shown(sql: str) -> Statement:
+    here, there = (text(sql.format(shown=rows)) for rows in _AS_ROWS)
+    return Statement(here, on_postgresql=there)
+
 
 # States are written out, not bound: SQLite uses a partial index only when it can see its condition.
 _PARKED = Statement(text(f"{_EFFECT} upstream = :upstream AND state = 'parked'{_BEFORE}"))
 _OVER = Statement(text(f"{_EFFECT} state IN ('done', 'cancelled'){_BEFORE}"))
-_OPEN = Statement(
-    text(
-        f"{_EFFECT} upstream = :upstream AND state IN ('waiting', 'claimed') AND target >= :target"
-        f" AND {_SHOWN} AND (target > :target OR {_BEHIND}) ORDER BY target, due_at, effect_id LIMIT :limit"
-    )
+_OPEN = _among_shown(
+    f"{_EFFECT} upstream = :upstream AND state IN ('waiting', 'claimed') AND target >= :target"
+    f" AND {_SHOWN} AND (target > :target OR {_BEHIND}) ORDER BY target, due_at, effect_id LIMIT :limit"
 )
-_OPEN_FOR = Statement(
-    text(
-        f"{_EFFECT} upstream = :upstream AND state IN ('waiting', 'claimed') AND target = :target"
-        f" AND {_SHOWN} AND due_at >= :due AND {_BEHIND} ORDER BY due_at, effect_id LIMIT :limit"
-    )
+_OPEN_FOR = _among_shown(
+    f"{_EFFECT} upstream = :upstream AND state IN ('waiting', 'claimed') AND target = :target"
+    f" AND {_SHOWN} AND due_at >= :due AND {_BEHIND} ORDER BY due_at, effect_id LIMIT :limit"
 )
 # One delivery's: nothing leads from it to its effects, so what is open is looked through, as much as may be.
 _AMONG = "SELECT * FROM"

@@ -1,6 +1,7 @@
 """A backend's figures read from the sums, and the few things that sums do not hold: what runs, what came last."""
 
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -13,7 +14,7 @@ from crcr.decide.window import Kind, Window
 from crcr.record.database import Row, Tx
 from crcr.record.schema_history import EXECUTION, QUEUE
 from crcr.record.statement import Statement
-from crcr.record.times import from_us, to_us
+from crcr.record.times import added_up_s, from_us, to_us
 
 _COUNTS = ("success", "failure", "timed_out", "silent", "other", "superseded", "earlier", "sent")
 _SECONDS = ("delay_sum_s", "queue_sum_s", "execution_sum_s")
@@ -53,14 +54,16 @@ _LAST = Statement(
     text(
         "SELECT state, conclusion, expected, job_name, completed_at FROM jobs WHERE upstream = :upstream"
         " AND downstream = :downstream AND event = :event"
-        " AND ended_as IN ('success', 'failure', 'timed_out', 'other') ORDER BY completed_at DESC LIMIT 1"
+        " AND ended_as IN ('success', 'failure', 'timed_out', 'other')"
+        " ORDER BY completed_at DESC, delivery DESC, workflow DESC, run_id DESC, attempt DESC, job_name DESC LIMIT 1"
     )
 )
 _LAST_INGESTED = Statement(
     text(
         "SELECT state, conclusion, expected, job_name, completed_at"
         " FROM ingested WHERE upstream = :upstream AND downstream = :downstream"
-        " AND ended_as IN ('success', 'failure', 'timed_out', 'other') ORDER BY completed_at DESC LIMIT 1"
+        " AND ended_as IN ('success', 'failure', 'timed_out', 'other')"
+        " ORDER BY completed_at DESC, delivery DESC, workflow_name DESC, job_name DESC, check_run DESC LIMIT 1"
     )
 )
 # Jobs of which something runs, with all their turns: those that run are few, and an index of their own holds them.
@@ -98,7 +101,12 @@ async def read_figures(tx: Tx, upstream: str, downstream: str, kind: Kind, windo
     times = {"since": to_us(window.since), "until": to_us(window.until)}
     width = window.width // timedelta(microseconds=1)
     asked = _BY_DAYS if window.whole_days else _BY_HOURS
-    rows = {row["part"]: row for row in await tx.all(asked, width=width, **where, **times)}
+    return figures_of(await tx.all(asked, width=width, **where, **times), window)
+
+
+def figures_of(sums: Iterable[Row], window: Window) -> Figures:
+    """Figures from the sums of the window's parts, whoever summed them up."""
+    rows = {row["part"]: row for row in sums}
     parts = tuple(
         _part(rows[place], Part(at=at)) if place in rows else Part(at=at)
         for place, at in enumerate(window.starts())
@@ -157,13 +165,13 @@ def _part(row: Row, empty: Part) -> Part:
         queue=_durations(row["queue_sum_s"], [row[name] for name in QUEUE]),
         execution=_durations(row["execution_sum_s"], [row[name] for name in EXECUTION]),
         sent=row["sent"],
-        delay_s=row["delay_sum_s"],
+        delay_s=added_up_s(row["delay_sum_s"]),
     )
 
 
 def _durations(total: float, buckets: list[int]) -> Durations:
     known = sum(buckets)
-    return Durations(total if known else 0.0, known, tuple(buckets))
+    return Durations(added_up_s(total) if known else 0.0, known, tuple(buckets))
 
 
 def _last(row: Row) -> LastResult:

@@ -56,7 +56,11 @@ def _deliveries(*, paged: bool) -> Statement:
 
 
 _FIRST_PAGE, _NEXT_PAGE = _deliveries(paged=False), _deliveries(paged=True)
-_JOBS = Statement(select(*_SHOWN).where(*_OF_BACKEND, ingested.c.delivery == bindparam("delivery")))
+_JOBS = Statement(
+    select(*_SHOWN)
+    .where(*_OF_BACKEND, ingested.c.delivery == bindparam("delivery"))
+    .order_by(ingested.c.workflow_name, ingested.c.job_name, ingested.c.check_run)
+)
 _DETAILS = Statement(
     select(ingested.c.failed_tests, ingested.c.failed_tests_cut, ingested.c.environment).where(
         *(

@@ -1,5 +1,7 @@
 """One job with everything known of it, and the jobs of a backend by name."""
 
+from collections.abc import Iterable
+
 from sqlalchemy import bindparam, select, text
 
 from crcr.decide.ingested import BELIEVED
@@ -12,13 +14,14 @@ from crcr.record.commits import read_place
 from crcr.record.database import Row, Tx
 from crcr.record.schema import jobs
 from crcr.record.statement import Statement
-from crcr.record.times import from_us_or_none, to_us
+from crcr.record.times import added_up_s, from_us_or_none, to_us
 from crcr.record.views_ingested import ingested_job
 from crcr.record.views_jobs import OF_BACKEND, VIEW_COLUMNS, job_view
 from crcr.record.views_listed import Seen
 
 _MOST_FAILED_TESTS = 50
 _MOST_JOBS = 100
+_WHY_NOT = "it may be so old that it is no longer kept, or its backend is not shown"
 
 _ATTEMPTS = Statement(
     select(*VIEW_COLUMNS, jobs.c.failed_tests, jobs.c.failed_tests_cut, jobs.c.environment)
@@ -43,7 +46,7 @@ _BY_NAME = Statement(
         " sum(execution_sum_s) AS execution_sum_s, sum(execution_known) AS execution_known FROM job_days"
         " WHERE upstream = :upstream AND downstream = :downstream AND kind = :kind AND day_at >= :since"
         " AND day_at < :until GROUP BY workflow, job_name"
-        " HAVING sum(success) + sum(failure) + sum(timed_out) + sum(silent) + sum(other) > 0"
+        " HAVING sum(success) + sum(failure) + sum(timed_out) + sum(silent) + sum(other) > 0 ORDER BY workflow, job_name"
     )
 )
 
@@ -62,7 +65,7 @@ _BY_NAME_NOW = Statement(
         f"SELECT workflow, max(workflow_name) AS workflow_name, job_name,{_COUNTED}"  # noqa: S608  our own text
         " FROM jobs WHERE upstream = :upstream AND downstream = :downstream AND in_progress_at >= :since"
         " AND in_progress_at < :until AND ended_as IN ('success', 'failure', 'timed_out', 'silent', 'other')"
-        " AND event IN (:event, :other_event) GROUP BY workflow, job_name"
+        " AND event IN (:event, :other_event) GROUP BY workflow, job_name ORDER BY workflow, job_name"
     )
 )
 # They have an index by when they ended, which may be claimed, and is believed for a week back.
@@ -72,6 +75,7 @@ _BY_NAME_INGESTED = Statement(
         " FROM ingested WHERE upstream = :upstream AND downstream = :downstream AND completed_at >= :ended_since"
         " AND coalesce(started_at, seen_at) >= :since AND coalesce(started_at, seen_at) < :until"
         " AND ended_as IN ('success', 'failure', 'timed_out', 'other') GROUP BY workflow_name, job_name"
+        " ORDER BY workflow_name, job_name"
     )
 )
 
@@ -87,7 +91,7 @@ async def job_detail(tx: Tx, upstream: RepoName, downstream: RepoName, key: JobK
         other = await ingested_job(tx, upstream, downstream, key, seen) if visible else None
         if other is not None:
             return other
-        raise NotFound("no such job is known", hint="it may have been removed, or its backend is not shown")
+        raise NotFound("no such job is known", hint=_WHY_NOT)
     around = await tx.one(_AROUND, **where)
     return JobDetail(
         upstream=upstream,
@@ -125,6 +129,10 @@ async def jobs_by_name(
     else:
         events = {"event": kind.events[0], "other_event": kind.events[-1]}
         rows = await tx.all(_BY_NAME_NOW, **where, **times, **events)
+    return worst_first(rows)
+
+
+def worst_first(rows: Iterable[Row]) -> tuple[tuple[JobFigures, ...], int]:
     found = sorted(map(_job_figures, rows), key=_worst)
     return tuple(found[:_MOST_JOBS]), max(0, len(found) - _MOST_JOBS)
 
@@ -134,7 +142,9 @@ def _job_figures(row: Row) -> JobFigures:
     return JobFigures(
         column=Column(row["workflow"], row["workflow_name"], row["job_name"]),
         tally=Tally(success=row["success"], failure=failure, other=row["other"], timed_out=row["timed_out"]),
-        execution_s=row["execution_sum_s"] / row["execution_known"] if row["execution_known"] else None,
+        execution_s=added_up_s(row["execution_sum_s"]) / row["execution_known"]
+        if row["execution_known"]
+        else None,
     )
 
 

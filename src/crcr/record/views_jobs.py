@@ -15,12 +15,12 @@ from crcr.decide.model import Conclusion, JobState, Mark, RepoName
 from crcr.decide.numbers import Ended
 from crcr.decide.report import FailedTest
 from crcr.decide.views import JobPage, JobQuery, JobView
-from crcr.errors import BadRequest
 from crcr.record.database import Row, Tx
 from crcr.record.schema import jobs
 from crcr.record.statement import Statement
 from crcr.record.times import from_us, from_us_or_none
 from crcr.record.views_listed import Seen
+from crcr.record.views_walk import bad_cursor
 
 LATEST_ATTEMPT = text(
     "NOT EXISTS (SELECT 1 FROM jobs later WHERE later.upstream = jobs.upstream"
@@ -30,6 +30,8 @@ LATEST_ATTEMPT = text(
 )
 CURRENT_RUN = text("jobs.superseded = 0")
 OF_BACKEND = (jobs.c.upstream == bindparam("upstream"), jobs.c.downstream == bindparam("downstream"))
+IN_ORDER = tuple(jobs.c[name] for name in ("workflow", "run_id", "attempt", "job_name"))
+"""Of one delivery and one backend."""
 
 VIEW_COLUMNS = tuple(
     jobs.c[name]
@@ -52,6 +54,8 @@ _FAILED_TESTS = Statement(
 MOST_LISTED_TESTS = 5
 """Failed tests of a job in a list; its details have more."""
 _FEWEST = 8
+_MOST_ATTEMPTS = 2**31
+"""More than a column holds."""
 _PAGE_KEY = ("in_progress_at", "downstream", "delivery", "workflow", "run_id", "attempt", "job_name")
 _IN_PULL = text(
     "jobs.delivery IN (SELECT p.delivery FROM dispatches p WHERE p.upstream = :upstream AND p.number = :number)"
@@ -114,8 +118,11 @@ def _page_statement(filters: frozenset[str], *, paged: bool) -> Statement:
 def _after(key: tuple[str | int, ...] | None) -> dict[str, str | int]:
     if key is None:
         return {}
-    if [type(part) for part in key] != [int, str, str, str, str, int, str]:
-        raise BadRequest("the cursor is not one of ours", hint="pass on `next` of the page before, unchanged")
+    match key:
+        case (int(), str(), str(), str(), str(), int(attempt), str()) if 0 <= attempt < _MOST_ATTEMPTS:
+            pass
+        case _:
+            raise bad_cursor()
     return {f"after_{name}": value for name, value in zip(_PAGE_KEY, key, strict=True)}
 
 

@@ -21,12 +21,12 @@ from crcr.errors import BadRequest
 from crcr.record.commits import read_place
 from crcr.record.database import Row
 from crcr.record.schema import jobs
-from crcr.record.statement import Statement
+from crcr.record.statement import Statement, ascii_lower
 from crcr.record.times import from_us, to_us
 from crcr.record.views_backends import BackendReader
 from crcr.record.views_deliveries import dispatch_view
 from crcr.record.views_ingested import ingested_matrix, ingested_with_tests
-from crcr.record.views_jobs import CURRENT_RUN, OF_BACKEND, VIEW_COLUMNS, job_view, with_tests
+from crcr.record.views_jobs import CURRENT_RUN, IN_ORDER, OF_BACKEND, VIEW_COLUMNS, job_view, with_tests
 from crcr.record.views_listed import Seen
 
 _MOST_COLUMNS = 200
@@ -64,16 +64,18 @@ _ROWS = Statement(
         f"SELECT found.*, p.title, p.author, v.ref FROM ({_CANDIDATES}) AS found"  # noqa: S608  ours
         " LEFT JOIN pulls p ON p.upstream = found.upstream AND p.number = found.number"
         " LEFT JOIN deliveries v ON v.guid = found.delivery AND v.upstream = found.upstream"
-        " WHERE (:author IS NULL OR lower(p.author) = :author) AND (:words IS NULL"
-        " OR lower(p.title) LIKE lower(:words) ESCAPE '!' OR lower(p.author) LIKE lower(:words) ESCAPE '!'"
-        " OR lower(v.ref) LIKE lower(:words) ESCAPE '!' OR found.head_sha LIKE :start ESCAPE '!'"
+        " WHERE (CAST(:author AS TEXT) IS NULL OR lower(p.author) = :author) AND (CAST(:words AS TEXT) IS NULL"
+        " OR lower(p.title) LIKE :words ESCAPE '!' OR lower(p.author) LIKE :words ESCAPE '!'"
+        " OR lower(v.ref) LIKE :words ESCAPE '!' OR found.head_sha LIKE :start ESCAPE '!'"
         " OR ('#' || found.number) LIKE :start ESCAPE '!' OR CAST(found.number AS TEXT) LIKE :start ESCAPE '!')"
-        f" AND (:result IS NULL OR {_WITH_RESULT})"
+        f" AND (CAST(:result AS TEXT) IS NULL OR {_WITH_RESULT})"
         " ORDER BY found.created_at DESC, found.delivery DESC LIMIT :limit"
     )
 )
 _CELLS = Statement(
-    select(*VIEW_COLUMNS).where(*OF_BACKEND, jobs.c.delivery == bindparam("delivery"), CURRENT_RUN)
+    select(*VIEW_COLUMNS)
+    .where(*OF_BACKEND, jobs.c.delivery == bindparam("delivery"), CURRENT_RUN)
+    .order_by(*IN_ORDER)
 )
 _NIGHTLY = Statement(
     select(*VIEW_COLUMNS)
@@ -83,7 +85,7 @@ _NIGHTLY = Statement(
         text("jobs.ended_as IN ('success', 'failure', 'timed_out', 'other')"),
         text("jobs.completed_at >= :since"),
     )
-    .order_by(jobs.c.completed_at.desc())
+    .order_by(jobs.c.completed_at.desc(), jobs.c.delivery.desc(), *(each.desc() for each in IN_ORDER))
     .limit(bindparam("most"))
 )
 
@@ -206,12 +208,12 @@ class MatrixReader:
         }
 
     def _filters(self) -> dict[str, Any]:
-        words = _escaped(self.query.text)
+        words = _escaped(ascii_lower(self.query.text or ""))
         return {
-            "author": self.query.author.lower() if self.query.author else None,
+            "author": ascii_lower(self.query.author) if self.query.author else None,
             "result": self.query.result.value if self.query.result else None,
             "words": f"%{words}%" if words else None,
-            "start": f"{words.lower()}%" if words else None,
+            "start": f"{words}%" if words else None,
         }
 
 

@@ -11,6 +11,7 @@ from crcr.decide.views_backend import (
     BackendPage,
     BackendQuery,
     JobDetail,
+    JobFigures,
     Matrix,
     MetricsView,
 )
@@ -19,11 +20,11 @@ from crcr.errors import NotFound
 from crcr.record.levels import level_history
 from crcr.record.views_backends import BackendReader, read_standing
 from crcr.record.views_figures import read_last
-from crcr.record.views_job import job_detail, jobs_by_name
+from crcr.record.views_job import job_detail, jobs_by_name, worst_first
 from crcr.record.views_listed import allowlist_state
 from crcr.record.views_matrix import MatrixReader, read_failures
 from crcr.record.views_refusals import refusals_of
-from crcr.record.views_relay import newest_change, relay_health
+from crcr.record.views_relay import relay_health
 
 _OWN = (Kind.PULLS, Kind.PUSH, Kind.NIGHTLY)
 """What reached us through our own callbacks."""
@@ -37,7 +38,8 @@ async def summary(reader: BackendReader, span: Span, *, ingests: bool) -> Summar
         span=span,
         kind=reader.kind,
         at=reader.now,
-        cursor=await newest_change(reader.tx),
+        cursor=await reader.cursor(),
+        history=reader.told.state,
         ingests=ingests,
         health=await _health(reader, backends),
         allowlist=await allowlist_state(reader.tx, reader.upstream, reader.seen),
@@ -50,12 +52,12 @@ async def backend_page(reader: BackendReader, query: BackendQuery, *, ingests: b
     tx, upstream = reader.tx, reader.upstream
     public, reporting = entry.name.key in reader.seen.public, entry.name.key in reader.seen.reporting
     matrix = await MatrixReader(reader, query).read() if public else Matrix()
-    window, kind = reader.window, reader.kind
-    by_name, more = await jobs_by_name(tx, upstream, entry.name, kind, window) if reporting else ((), 0)
+    by_name, more = await _by_name(reader, entry.name) if reporting else ((), 0)
     return BackendPage(
         query=replace(query, downstream=entry.name),
         at=reader.now,
-        cursor=await newest_change(tx),
+        cursor=await reader.cursor(),
+        history=reader.told.state,
         ingests=ingests,
         summary=await reader.summary(entry, await read_standing(tx, upstream)),
         matrix=matrix,
@@ -89,7 +91,8 @@ async def metrics_view(reader: BackendReader, span: Span, *, ingests: bool) -> M
         span=span,
         kind=reader.kind,
         at=reader.now,
-        cursor=await newest_change(reader.tx),
+        cursor=await reader.cursor(),
+        history=reader.told.state,
         ingests=ingests,
         total=sum(counted, empty),
         backends=backends,
@@ -103,6 +106,13 @@ def _recorded(level: Level, figures: Figures) -> Figures:
     return Figures(
         parts=tuple(Part(at=part.at, sent=part.sent, delay_s=part.delay_s) for part in figures.parts)
     )
+
+
+async def _by_name(reader: BackendReader, name: RepoName) -> tuple[tuple[JobFigures, ...], int]:
+    told = reader.told.by_name_of(name.key)
+    if told is not None:
+        return worst_first(told)
+    return await jobs_by_name(reader.tx, reader.upstream, name, reader.kind, reader.window)
 
 
 async def _detail(reader: BackendReader, query: BackendQuery) -> JobDetail | None:

@@ -47,18 +47,24 @@ _OF_PULL = Statement(
     text(f"{_DELIVERY} AND number = :number ORDER BY received_at DESC, guid DESC LIMIT :most")
 )
 _HEADS = Statement(
-    text("SELECT number FROM pulls WHERE head_sha = :head_sha AND upstream = :upstream AND is_open = 1")
+    text(
+        "SELECT number FROM pulls WHERE head_sha = :head_sha AND upstream = :upstream AND is_open = 1 ORDER BY number"
+    )
 )
 _ONE = Statement(text(f"{_DELIVERY} AND guid = :guid"))
-_OF_COMMIT = Statement(text(f"{_DELIVERY} AND head_sha = :head_sha LIMIT :most"))
+_OF_COMMIT = Statement(
+    text(f"{_DELIVERY} AND head_sha = :head_sha ORDER BY received_at DESC, guid DESC LIMIT :most")
+)
 _STATES = Statement(
-    text("SELECT downstream, state FROM dispatches WHERE delivery = :delivery AND upstream = :upstream")
+    text(
+        "SELECT downstream, state FROM dispatches WHERE delivery = :delivery AND upstream = :upstream ORDER BY downstream"
+    )
 )
 _LIVE_GROUPS = Statement(
     text(
         "SELECT m.*, g.state AS gate FROM merge_groups m LEFT JOIN gates g ON g.head_sha = m.head_sha"
         " AND g.upstream = m.upstream WHERE m.upstream = :upstream AND m.destroyed_at IS NULL"
-        " ORDER BY m.created_at DESC"
+        " ORDER BY m.created_at DESC, m.head_sha"
     )
 )
 _GATE = Statement(text("SELECT state FROM gates WHERE head_sha = :head_sha AND upstream = :upstream"))
@@ -70,7 +76,8 @@ async def pull_view(reader: CommitReader, number: int) -> PullView:
     if pull is None:
         raise NotFound(
             f"no event of {upstream}#{number} has arrived",
-            hint="it appears with its next push; has it been open for longer, see whether the App's webhook is on",
+            hint="it appears with its next push; has it been open for longer, see whether the App's webhook is on; "
+            "what is very old is no longer kept",
         )
     arrived = await tx.all(_OF_PULL, upstream=upstream.key, number=number, most=_MOST_OF_PULL)
     tested = [row for row in arrived if row["head_sha"] == pull.head_sha and row["event"] == "pull_request"]
@@ -120,7 +127,8 @@ async def commit_view(reader: CommitReader, head_sha: str, delivery: str | None)
     if not arrived and not on_their_own:
         raise NotFound(
             f"no delivery of {upstream} about the commit {head_sha[:64]} is known by its SHA",
-            hint="give all 40 digits; only what was pushed, proposed or tested since the relay runs is known",
+            hint="give all 40 digits; only what was pushed, proposed or tested since the relay runs is known, and what "
+            "is very old is no longer kept",
         )
     told = _speaks(arrived, *_TESTED)
     gate = await reader.gate(head_sha, told)

@@ -11,6 +11,7 @@ from crcr.record.database import Row, Tx
 from crcr.record.publishing import target_of
 from crcr.record.statement import Statement
 from crcr.record.times import from_us, from_us_or_none, to_us
+from crcr.record.views_history import history_lag
 from crcr.record.views_listed import ListReader, Seen, who_is_seen
 
 _MOST_PARKED = 100
@@ -29,25 +30,25 @@ _PARKED_COUNT = Statement(
 _OPEN_BY_KIND = Statement(
     text(
         "SELECT kind, state, count(*) AS number FROM effects WHERE upstream = :upstream"
-        " AND state IN ('waiting', 'claimed') GROUP BY kind, state"
+        " AND state IN ('waiting', 'claimed') GROUP BY kind, state ORDER BY kind, state"
     )
 )
 _PARKED_BY_KIND = Statement(
     text(
         "SELECT kind, state, count(*) AS number FROM effects WHERE upstream = :upstream"
-        " AND state = 'parked' GROUP BY kind, state"
+        " AND state = 'parked' GROUP BY kind, state ORDER BY kind, state"
     )
 )
 _OVER_BY_KIND = Statement(
     text(
         "SELECT kind, state, count(*) AS number FROM effects WHERE upstream = :upstream"
-        " AND state IN ('done', 'cancelled') AND finished_at >= :since GROUP BY kind, state"
+        " AND state IN ('done', 'cancelled') AND finished_at >= :since GROUP BY kind, state ORDER BY kind, state"
     )
 )
 _PARKED = Statement(
     text(
         "SELECT effect_id, kind, target, delivery, attempts, unsure, created_at, finished_at, last_error"
-        " FROM effects WHERE upstream = :upstream AND state = 'parked' ORDER BY finished_at DESC"
+        " FROM effects WHERE upstream = :upstream AND state = 'parked' ORDER BY finished_at DESC, effect_id DESC"
     )
 )
 _DELIVERED = Statement(
@@ -63,7 +64,7 @@ _LOG_ENDS = Statement(
 _CHANGES = Statement(
     text(
         "SELECT change_id, kind, upstream, downstream, delivery, number, at FROM changes"
-        " WHERE change_id > :after ORDER BY change_id LIMIT :limit"
+        " WHERE change_id > :after AND change_id <= :newest ORDER BY change_id LIMIT :limit"
     )
 )
 _IN_FORCE = Statement(
@@ -74,7 +75,7 @@ _OPEN_GATES = Statement(
         "SELECT g.state, count(DISTINCT g.head_sha) AS number FROM pulls p"
         " JOIN gates g ON g.head_sha = p.head_sha AND g.upstream = p.upstream"
         " WHERE p.upstream || '' = :upstream AND p.is_open = 1 AND p.head_sha >= '' AND g.state IN ('failed', 'pending', 'passed')"
-        " GROUP BY g.state"
+        " GROUP BY g.state ORDER BY g.state"
     )
 )
 
@@ -99,12 +100,15 @@ async def relay_health(tx: Tx, upstream: RepoName, since: datetime, now: datetim
 async def vitals_of(tx: Tx, upstream: RepoName, now: datetime) -> Vitals:
     outbox = await tx.one(_OUTBOX, upstream=upstream.key)
     parked = await tx.one(_PARKED_COUNT, upstream=upstream.key)
+    unfed, history_lag_s = await history_lag(tx, upstream.key, now)
     return Vitals(
         upstream=upstream,
         has_allowlist=await tx.one(_IN_FORCE, upstream=upstream.key) is not None,
         waiting=outbox["waiting"] if outbox else 0,
         parked=parked["number"] if parked else 0,
         lag_s=_lag_s(outbox, now),
+        history_unfed=unfed,
+        history_lag_s=history_lag_s,
     )
 
 
@@ -140,8 +144,14 @@ def targets_shown(upstream: RepoName, seen: Seen) -> set[str]:
 
 
 async def newest_change(tx: Tx) -> int:
-    ends = await tx.one(_LOG_ENDS)
-    return (ends["newest"] if ends else None) or 0
+    return (await _log_ends(tx))[1]
+
+
+async def _log_ends(tx: Tx) -> tuple[int, int]:
+    """The oldest change that is kept, and the newest below which none is still to come."""
+    ends, settled = await tx.one(_LOG_ENDS), await tx.settled_change()
+    oldest, newest = (ends["oldest"] or 0, ends["newest"] or 0) if ends else (0, 0)
+    return oldest, newest if settled is None else min(newest, settled)
 
 
 async def changes_after(
@@ -153,11 +163,10 @@ async def changes_after(
     *,
     everything: bool = False,
 ) -> Changes:
-    ends = await tx.one(_LOG_ENDS)
-    oldest, newest = (ends["oldest"] or 0, ends["newest"] or 0) if ends else (0, 0)
+    oldest, newest = await _log_ends(tx)
     if after is None:
         return Changes((), newest, oldest, newest)
-    rows = await tx.all(_CHANGES, after=after, limit=limit)
+    rows = await tx.all(_CHANGES, after=after, newest=newest, limit=limit)
     seen = {each.key: await who_is_seen(tx, lists, each, everything=everything) for each in upstreams}
     shown = tuple(Change(**{**row, "at": from_us(row["at"])}) for row in rows if _may_be_told(row, seen))
     return Changes(shown, rows[-1]["change_id"] if rows else after, oldest, newest)

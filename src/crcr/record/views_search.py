@@ -15,7 +15,8 @@ from crcr.decide.model import RepoName
 from crcr.decide.views_log import Hit, HitKind, SearchView
 from crcr.decide.window import Kind
 from crcr.record.database import Row, Tx
-from crcr.record.statement import Statement
+from crcr.record.history import NOTHING_TOLD, Told
+from crcr.record.statement import Statement, ascii_lower
 from crcr.record.times import from_us, to_us
 from crcr.record.views_listed import Seen
 
@@ -23,7 +24,8 @@ MOST = 20
 """Hits that are listed of each kind."""
 _LONGEST = 200
 _SHORTEST = 2
-_JOBS_BACK = timedelta(days=30)
+JOBS_BACK = timedelta(days=30)
+"""How far back a job's name is looked for."""
 
 _NUMBER = re.compile(r"#?([1-9][0-9]{0,8})")
 _DIGITS = re.compile(r"[0-9a-f]{7,64}")
@@ -37,7 +39,7 @@ _BY_NUMBER = Statement(text(f"{_PULL} pulls WHERE upstream = :upstream AND numbe
 _ALL_OPEN = "(SELECT * FROM pulls WHERE is_open = 1 AND head_sha >= '' LIMIT 20000) found"
 _OPEN = Statement(
     text(
-        f"{_PULL} {_ALL_OPEN} WHERE upstream = :upstream AND title LIKE :pattern ESCAPE '!' ORDER BY number DESC"
+        f"{_PULL} {_ALL_OPEN} WHERE upstream = :upstream AND lower(title) LIKE :pattern ESCAPE '!' ORDER BY number DESC"
     )
 )
 _BY_AUTHOR = Statement(
@@ -51,19 +53,20 @@ _DELIVERED = Statement(
         "SELECT head_sha, guid, event, number, ref, received_at FROM (SELECT upstream, head_sha, guid,"
         " event, number, ref, received_at FROM deliveries"
         " WHERE head_sha >= :digits AND head_sha < :digits || 'g' LIMIT 10000) found"
-        " WHERE upstream = :upstream ORDER BY received_at DESC"
+        " WHERE upstream = :upstream ORDER BY received_at DESC, guid DESC"
     )
 )
 _HEADS = Statement(
     text(
         "SELECT head_sha, number, title, updated_at FROM (SELECT * FROM pulls WHERE is_open = 1"
-        " AND head_sha >= :digits AND head_sha < :digits || 'g' LIMIT 100) found WHERE upstream = :upstream"
+        " AND head_sha >= :digits AND head_sha < :digits || 'g' ORDER BY head_sha, upstream, number LIMIT 100) found"
+        " WHERE upstream = :upstream ORDER BY head_sha, number"
     )
 )
 _GROUPS = Statement(
     text(
         "SELECT head_sha, delivery, numbers, created_at FROM merge_groups WHERE head_sha >= :digits"
-        " AND head_sha < :digits || 'g' AND upstream = :upstream LIMIT 100"
+        " AND head_sha < :digits || 'g' AND upstream = :upstream ORDER BY head_sha LIMIT 100"
     )
 )
 # A backend's jobs repeat day by day, so its newest rows name nearly all there are.
@@ -71,22 +74,35 @@ _JOBS = Statement(
     text(
         "SELECT job_name, workflow_name, max(day_at) AS day_at FROM (SELECT job_name, workflow_name, day_at"
         " FROM job_days WHERE upstream = :upstream AND downstream = :downstream AND kind = :kind"
-        " AND day_at >= :since ORDER BY day_at DESC LIMIT :looked) newest"
-        " WHERE job_name LIKE :pattern ESCAPE '!' GROUP BY job_name, workflow_name ORDER BY day_at DESC LIMIT :limit"
+        " AND day_at >= :since ORDER BY day_at DESC, workflow DESC, job_name DESC LIMIT :looked) newest"
+        " WHERE lower(job_name) LIKE :pattern ESCAPE '!' GROUP BY job_name, workflow_name"
+        " ORDER BY 3 DESC, job_name, workflow_name LIMIT :limit"
     )
 )
 _ROWS_OF_JOBS = 60_000
 """How many sums one search may look through."""
 
 
-async def search(tx: Tx, upstream: RepoName, seen: Seen, text: str, now: datetime) -> SearchView:
-    wanted = " ".join(text.replace("\x00", " ").split())[:_LONGEST]
-    finder = _Finder(tx, upstream, seen, now)
+def asked_of_history(text: str, upstream: RepoName) -> str | None:
+    """The part of a job's name that is searched for; None when a name cannot be meant."""
+    asked = _asked(_wanted(text), upstream)
+    return asked.text if asked and asked.plain and len(asked.text) >= _SHORTEST else None
+
+
+async def search(
+    tx: Tx, upstream: RepoName, seen: Seen, text: str, now: datetime, *, told: Told = NOTHING_TOLD
+) -> SearchView:
+    wanted = _wanted(text)
+    finder = _Finder(tx, upstream, seen, now, told)
     asked = _asked(wanted, upstream)
     groups = await finder.groups(asked) if asked else []
     hits = [hit for group in groups for hit in group[:MOST]]
     more = tuple(group[0].kind for group in groups if len(group) > MOST)
     return SearchView(wanted, tuple(hits), _exact(asked, hits), more)
+
+
+def _wanted(text: str) -> str:
+    return " ".join(text.replace("\x00", " ").split())[:_LONGEST]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +154,7 @@ class _Finder:
     upstream: RepoName
     seen: Seen
     now: datetime
+    told: Told
 
     async def groups(self, asked: _Asked) -> list[list[Hit]]:
         """What was found of each kind, one more than is listed where there is more.
@@ -204,12 +221,15 @@ class _Finder:
             return []
         looked = max(500, _ROWS_OF_JOBS // (len(self.seen.reporting) * len(Kind)))
         params = {"pattern": _holds(asked.text), "looked": looked, "limit": MOST + 1}
-        since = to_us(self.now - _JOBS_BACK)
+        since = to_us(self.now - JOBS_BACK)
         newest: dict[tuple[str, str], tuple[int, str]] = {}
         for name in self.seen.reporting:
             for kind in Kind:
                 where = {"upstream": self.upstream.key, "downstream": name, "kind": kind.value}
-                for row in await self.tx.all(_JOBS, since=since, **where, **params):
+                rows = self.told.named_of(name, kind)
+                if rows is None:
+                    rows = await self.tx.all(_JOBS, since=since, **where, **params)
+                for row in rows:
                     key, day = (name, row["job_name"]), (row["day_at"], row["workflow_name"])
                     newest[key] = max(day, newest.get(key, day))
         order = sorted(newest.items(), key=lambda each: (-each[1][0], each[0]))
@@ -228,8 +248,8 @@ class _Finder:
 
 
 def _holds(part: str) -> str:
-    """A pattern for LIKE: this text anywhere, its own wildcards being only letters."""
-    return "%" + re.sub(r"[%_!]", r"!\g<0>", part) + "%"
+    """A pattern for LIKE beside `lower`: this text anywhere, its own wildcards being only letters."""
+    return "%" + re.sub(r"[%_!]", r"!\g<0>", ascii_lower(part)) + "%"
 
 
 def _exact(asked: _Asked | None, hits: list[Hit]) -> Hit | None:

@@ -34,38 +34,40 @@ _LAST_DISPATCH = Statement(
     text(
         "SELECT delivery, event, state, reason, answer, created_at, sent_at FROM dispatches"
         " WHERE upstream = :upstream AND downstream = :downstream AND event = :event AND state <> 'left_out'"
-        " ORDER BY created_at DESC LIMIT 1"
+        " ORDER BY created_at DESC, delivery DESC LIMIT 1"
     )
 )
 _OPEN_ERROR = Statement(
     text(
         "SELECT last_error FROM effects WHERE upstream = :upstream AND target = :downstream"
-        " AND state IN ('waiting', 'claimed') AND kind = 'send_dispatch' AND delivery = :delivery LIMIT 1"
+        " AND state IN ('waiting', 'claimed') AND kind = 'send_dispatch' AND delivery = :delivery"
+        " ORDER BY effect_id LIMIT 1"
     )
 )
 _PARKED_ERROR = Statement(
     text(
         "SELECT last_error FROM effects WHERE upstream = :upstream AND state = 'parked' AND target = :downstream"
-        " AND kind = 'send_dispatch' AND delivery = :delivery ORDER BY finished_at DESC LIMIT 1"
+        " AND kind = 'send_dispatch' AND delivery = :delivery ORDER BY finished_at DESC, effect_id DESC LIMIT 1"
     )
 )
 _UNSENT = Statement(
     text(
         "SELECT state, count(*) AS number FROM dispatches WHERE upstream = :upstream AND downstream = :downstream"
-        " AND state <> 'sent' AND state <> 'cancelled' AND state <> 'left_out' AND test = 0 GROUP BY state"
+        " AND state <> 'sent' AND state <> 'cancelled' AND state <> 'left_out' AND test = 0 GROUP BY state ORDER BY state"
     )
 )
 _LAST_JOB = Statement(
     text(
         "SELECT job_name, event, state, conclusion, in_progress_at, completed_at FROM jobs"
-        " WHERE upstream = :upstream AND downstream = :downstream ORDER BY in_progress_at DESC LIMIT 1"
+        " WHERE upstream = :upstream AND downstream = :downstream"
+        " ORDER BY in_progress_at DESC, delivery DESC, workflow DESC, run_id DESC, attempt DESC, job_name DESC LIMIT 1"
     )
 )
 _LAST_NIGHTLY = Statement(
     text(
         "SELECT job_name, event, state, conclusion, in_progress_at, completed_at FROM jobs"
         " WHERE upstream = :upstream AND downstream = :downstream AND event = 'nightly' AND ended_as IS NOT NULL"
-        " ORDER BY completed_at DESC LIMIT 1"
+        " AND completed_at IS NOT NULL ORDER BY completed_at DESC, delivery DESC, workflow DESC, run_id DESC, attempt DESC, job_name DESC LIMIT 1"
     )
 )
 _LAST_REFUSAL = Statement(

@@ -1,0 +1,39 @@
+"""The main store by its setting: where it is, whether it is there, and how it is opened."""
+
+from crcr.errors import NotFound
+from crcr.record.database import Database
+from crcr.record.migrate import revision
+from crcr.record.places import Place, PostgresPlace
+from crcr.record.signals import Signals
+from crcr.record.store_tally import StoreTally
+from crcr.settings import Settings, Sqlite
+
+
+def place_of(settings: Settings) -> Place:
+    database = settings.database
+    if isinstance(database, Sqlite):
+        return database.path
+    return PostgresPlace(
+        database.url.get_secret_value(), connections=settings.database_pool, ca=settings.database_ca
+    )
+
+
+def open_database(settings: Settings, signals: Signals, tally: StoreTally | None = None) -> Database:
+    place = place_of(settings)
+    if isinstance(place, PostgresPlace):
+        from crcr.record.postgres import PostgresDatabase  # noqa: PLC0415  one of the two is enough
+        from crcr.record.postgres_link import PostgresLink  # noqa: PLC0415
+
+        return PostgresDatabase(PostgresLink(place, tally), signals, tally)
+    from crcr.record.sqlite import SqliteDatabase  # noqa: PLC0415
+
+    return SqliteDatabase(place, signals, tally)
+
+
+def require_database(settings: Settings) -> None:
+    """Raise `NotFound` where no relay has ever kept anything: commands make no database by mistake."""
+    place = place_of(settings)
+    there = revision(place) is not None if isinstance(place, PostgresPlace) else place.exists()
+    if not there:
+        where = settings.database.place
+        raise NotFound(f"there is no database at {where}", hint="`crcr serve` or `crcr migrate` makes it")

@@ -1,0 +1,185 @@
+"""When PostgreSQL is away, slow, or held by somebody: said within seconds, and healed by itself."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import asyncpg
+import pytest
+from sqlalchemy import text
+
+from contract.databases import CORE, Stores
+from crcr.errors import StoreUnavailable
+from crcr.record import postgres_link
+from crcr.record.database import Tx
+from crcr.record.log_rows import note_change
+from crcr.record.migrate import head, migrate
+from crcr.record.places import PostgresPlace
+from crcr.record.postgres import PostgresDatabase
+from crcr.record.postgres_link import PostgresLink, connect
+from crcr.record.signals import CHANGES, Signals
+from crcr.record.statement import Statement
+from racing import NOW, halfway, nothing
+from services.postgres import Cluster, new_database, run_on
+
+SOON_S = 15.0
+_SLOW = Statement(text("SELECT pg_sleep(60)"))
+
+
+async def note(tx: Tx) -> None:
+    await note_change(tx, CORE, "relay", now=NOW)
+
+
+@pytest.fixture(scope="module")
+def own_cluster() -> Iterator[Cluster]:
+    made = Cluster.make(durable=True)
+    run_on(made.admin_url, "CREATE DATABASE crcr")
+    migrate(PostgresPlace(made.url("crcr")))
+    yield made
+    made.remove()
+
+
+@pytest.fixture
+async def database(own_cluster: Cluster) -> AsyncIterator[PostgresDatabase]:
+    opened = PostgresDatabase(PostgresLink(PostgresPlace(own_cluster.url("crcr"))), Signals())
+    yield opened
+    await asyncio.wait_for(opened.close(), SOON_S)
+
+
+@pytest.mark.parametrize("how", ["immediate", "fast"])
+async def test_a_restart_of_the_server_costs_those_under_way_and_nobody_after(
+    own_cluster: Cluster, database: PostgresDatabase, how: str
+) -> None:
+    stores = Stores.over(database)
+    before = len(await stores.rows("SELECT 1 AS one FROM changes"))
+    await asyncio.gather(*(database.write(note, lane=f"lane {n}") for n in range(8)))
+    own_cluster.stop(how)
+    writes = [database.write(note, lane=f"lane {n}") for n in range(20)]
+    answers = await asyncio.wait_for(
+        asyncio.gather(*writes, database.read(note), return_exceptions=True), SOON_S
+    )
+    assert {type(each) for each in answers} == {StoreUnavailable}
+    own_cluster.start()
+    await asyncio.gather(*(database.write(note, lane=f"lane {n}") for n in range(8)))
+    assert len(await stores.rows("SELECT 1 AS one FROM changes")) == before + 16
+
+
+async def test_a_write_that_was_broken_off_is_not_told_to_have_been_taken(
+    own_cluster: Cluster, database: PostgresDatabase
+) -> None:
+    stores = Stores.over(database)
+    before = len(await stores.rows("SELECT 1 AS one FROM changes"))
+    writing = await halfway(database, note)
+    own_cluster.stop("immediate")
+    own_cluster.start()
+    writing.go_on.set()
+    with pytest.raises(StoreUnavailable):
+        await writing.writing
+    assert len(await stores.rows("SELECT 1 AS one FROM changes")) == before
+
+
+async def test_after_a_restart_the_listener_hears_again(
+    own_cluster: Cluster, database: PostgresDatabase
+) -> None:
+    woken = database.signals.subscribe(CHANGES)
+    listening = asyncio.create_task(database.watch_other_processes())
+    other = PostgresDatabase(PostgresLink(PostgresPlace(own_cluster.url("crcr"))), Signals())
+    await asyncio.wait_for(woken.wait(), SOON_S)
+    woken.clear()
+    own_cluster.stop("immediate")
+    own_cluster.start()
+    # Whatever was said meanwhile was lost: who listens again looks at everything.
+    await asyncio.wait_for(woken.wait(), 2 * SOON_S)
+    woken.clear()
+    await other.write(note)
+    await asyncio.wait_for(woken.wait(), SOON_S)
+    listening.cancel()
+    await asyncio.gather(listening, return_exceptions=True)
+    await other.close()
+
+
+async def test_a_server_that_is_not_there_is_said_to_be_away() -> None:
+    nowhere = PostgresDatabase(PostgresLink(PostgresPlace("postgresql://crcr@127.0.0.1:1/none")), Signals())
+    for asked in (nowhere.write(nothing), nowhere.read(nothing), nowhere.glance(nothing)):
+        with pytest.raises(StoreUnavailable):
+            await asyncio.wait_for(asked, SOON_S)
+    await nowhere.close()
+
+
+async def test_a_lock_that_is_held_for_long_is_an_outage_and_not_a_hang(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(postgres_link._SERVER, "lock_timeout", "300ms")
+    url = new_database()
+    holding, waiting = (PostgresDatabase(PostgresLink(PostgresPlace(url)), Signals()) for _ in range(2))
+    held = await halfway(holding, note)
+    with pytest.raises(StoreUnavailable, match="lock timeout"):
+        await asyncio.wait_for(waiting.write(note, lane="x"), SOON_S)
+    await held.end()
+    await waiting.write(note, lane="x")
+    await asyncio.gather(holding.close(), waiting.close())
+
+
+async def test_a_statement_that_takes_for_ever_is_broken_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(postgres_link._SERVER, "statement_timeout", "300ms")
+    database = PostgresDatabase(PostgresLink(PostgresPlace(new_database())), Signals())
+    with pytest.raises(StoreUnavailable, match="statement timeout"):
+        await asyncio.wait_for(database.read(lambda tx: tx.one(_SLOW)), SOON_S)
+    await database.write(nothing)
+    await database.close()
+
+
+async def test_a_process_that_froze_in_a_write_is_thrown_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(postgres_link._SERVER, "idle_in_transaction_session_timeout", "300ms")
+    url = new_database()
+    frozen, other = (PostgresDatabase(PostgresLink(PostgresPlace(url)), Signals()) for _ in range(2))
+    held = await halfway(frozen, note)
+    await asyncio.wait_for(other.write(note), SOON_S)  # waits until the frozen one is gone
+    held.go_on.set()
+    with pytest.raises(StoreUnavailable):
+        await held.writing
+    rows = await Stores.over(other).rows("SELECT 1 AS one FROM changes")
+    assert len(rows) == 1
+    await asyncio.gather(frozen.close(), other.close())
+
+
+async def test_limits_are_in_force_on_every_connection_of_ours() -> None:
+    connection = await connect(PostgresPlace(new_database()))
+    found = {name: await connection.fetchval(f"SHOW {name}") for name in postgres_link._SERVER}
+    await connection.close()
+    assert (found["statement_timeout"], found["lock_timeout"]) == ("15s", "8s")
+    assert (found["idle_in_transaction_session_timeout"], found["jit"]) == ("10s", "off")
+
+
+async def test_a_full_server_is_an_outage(own_cluster: Cluster) -> None:
+    await asyncio.to_thread(run_on, own_cluster.admin_url, "ALTER DATABASE crcr CONNECTION LIMIT 0")
+    await asyncio.to_thread(run_on, own_cluster.admin_url, "CREATE ROLE plain LOGIN")
+    url = own_cluster.url("crcr").replace("crcr@", "plain@")
+    database = PostgresDatabase(PostgresLink(PostgresPlace(url)), Signals())
+    with pytest.raises(StoreUnavailable, match="too many connections"):
+        await database.read(nothing)
+    await database.close()
+    await asyncio.to_thread(run_on, own_cluster.admin_url, "ALTER DATABASE crcr CONNECTION LIMIT -1")
+
+
+def test_of_processes_that_migrate_an_empty_database_at_once_one_does_and_all_find_it_done() -> None:
+    place = PostgresPlace(new_database(empty=True))
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(migrate, [place] * 4))
+    assert {after for _, after in found} == {head()}
+    assert sorted(str(before) for before, _ in found).count("None") == 1
+
+
+async def test_pools_open_no_more_connections_than_the_setting_says() -> None:
+    url = new_database()
+    database = PostgresDatabase(PostgresLink(PostgresPlace(url, connections=6)), Signals())
+    writes = [database.write(note, lane=f"lane {n}") for n in range(40)]
+    reads = [database.read(nothing) for _ in range(40)]
+    await asyncio.gather(*writes, *reads)
+    admin = await asyncpg.connect(url)
+    open_now = await admin.fetchval(
+        "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'crcr' AND datname = current_database()"
+    )
+    await admin.close()
+    assert open_now <= 6
+    await database.close()

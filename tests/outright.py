@@ -1,0 +1,105 @@
+"""A store's tables by hand: an engine of SQLAlchemy on the file or on the server, for tests that are not async inside.
+
+For PostgreSQL there is only an asynchronous driver, so its engine lives in a thread of its own.
+"""
+
+import asyncio
+import sqlite3
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Thread
+from typing import Any, Protocol, TypeVar
+
+from sqlalchemy import CursorResult, Executable, create_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
+from sqlalchemy.pool import NullPool
+
+from crcr.record.database import Database
+from crcr.record.places import PostgresPlace
+from crcr.record.postgres import PostgresDatabase
+from crcr.record.postgres_link import PostgresLink, connect
+from crcr.record.signals import Signals
+from crcr.record.sqlite import InMemory, SqliteDatabase
+
+T = TypeVar("T")
+Where = Path | InMemory | PostgresPlace
+
+
+class Hand(Protocol):
+    """What of a connection of SQLAlchemy tests use."""
+
+    def execute(self, statement: Executable, parameters: Any = None, /) -> CursorResult[Any]: ...
+
+
+class Outright(Protocol):
+    @contextmanager
+    def begin(self) -> Iterator[Any]: ...
+
+    def dispose(self) -> None: ...
+
+
+def outright(where: Where) -> Outright:
+    if isinstance(where, PostgresPlace):
+        return _Elsewhere(where)
+    if isinstance(where, InMemory):
+        return create_engine("sqlite://", creator=lambda: sqlite3.connect(str(where), uri=True))
+    return create_engine(f"sqlite:///{where}")
+
+
+def place_of(database: Database) -> Where:
+    if isinstance(database, PostgresDatabase):
+        return database._link.place
+    assert isinstance(database, SqliteDatabase)
+    return database._path
+
+
+def opened(where: Where, signals: Signals | None = None) -> SqliteDatabase | PostgresDatabase:
+    """One more handle, as another process would have it."""
+    if isinstance(where, PostgresPlace):
+        return PostgresDatabase(PostgresLink(where), signals or Signals())
+    return SqliteDatabase(where, signals or Signals())
+
+
+class _Elsewhere:
+    def __init__(self, place: PostgresPlace) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._engine = create_async_engine(
+            "postgresql+asyncpg://", async_creator=lambda: connect(place), poolclass=NullPool
+        )
+
+    @contextmanager
+    def begin(self) -> Iterator["_There"]:
+        connection = self._do(_begun(self._engine.connect()))
+        try:
+            yield _There(self, connection)
+            self._do(connection.commit())
+        finally:
+            self._do(connection.close())
+
+    def dispose(self) -> None:
+        self._do(self._engine.dispose())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _do(self, act: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(act, self._loop).result()
+
+
+async def _begun(connection: AsyncConnection) -> AsyncConnection:
+    return await connection.start()
+
+
+class _There:
+    def __init__(self, elsewhere: _Elsewhere, connection: AsyncConnection) -> None:
+        self._elsewhere = elsewhere
+        self._connection = connection
+
+    def execute(self, statement: Executable, parameters: Any = None) -> CursorResult[Any]:
+        return self._elsewhere._do(self._connection.execute(statement, parameters))
+
+    def exec_driver_sql(self, sql: str) -> CursorResult[Any]:
+        return self._elsewhere._do(self._connection.exec_driver_sql(sql))

@@ -1,0 +1,99 @@
+"""A ClickHouse for tests: chDB, the real engine, behind a shim that speaks ClickHouse's HTTP interface.
+
+It runs in a process of its own, which can be stopped, started again on the same data and port, or made to hang.
+"""
+
+import atexit
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from importlib.util import find_spec
+from itertools import count
+from pathlib import Path
+from urllib.parse import quote
+
+import clickhouse_connect
+
+_SHIM = Path(__file__).with_name("clickhouse_shim.py")
+_NUMBERS = count(1)
+
+
+class ClickHouseServer:
+    def __init__(
+        self, folder: Path, *, password: str | None = None, certificate: tuple[Path, Path] | None = None
+    ) -> None:
+        if find_spec("chdb") is None:
+            raise RuntimeError("tests need chDB, ClickHouse's engine: pip install chdb")
+        self._folder = folder
+        self._password = password
+        self._certificate = certificate
+        self._process: subprocess.Popen[str] | None = None
+        self.port = 0
+
+    @property
+    def url(self) -> str:
+        return self.database("default")
+
+    def database(self, name: str) -> str:
+        """The address of a database, which must be there."""
+        who = f"default:{quote(self._password, safe='')}@" if self._password else ""
+        scheme = "clickhouses" if self._certificate else "clickhouse"
+        return f"{scheme}://{who}127.0.0.1:{self.port}/{name}"
+
+    def start(self) -> None:
+        command = [sys.executable, str(_SHIM), str(self._folder), str(self.port)]
+        if self._password:
+            command += ["--password", self._password]
+        if self._certificate:
+            command += ["--certificate", str(self._certificate[0]), "--key", str(self._certificate[1])]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        told = self._process.stdout.readline() if self._process.stdout else ""
+        if not told:
+            raise RuntimeError("the ClickHouse shim did not start; what it said stands above")
+        self.port = int(told)
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self.go_on()
+            self._process.kill()
+            self._process.wait()
+            if self._process.stdout:
+                self._process.stdout.close()
+            self._process = None
+
+    def hang(self) -> None:
+        """Take connections, and answer nothing."""
+        self._signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, which: signal.Signals) -> None:
+        if self._process is not None and self._process.poll() is None:
+            os.kill(self._process.pid, which)
+
+
+@cache
+def shared_clickhouse() -> ClickHouseServer:
+    """One for all tests of this process."""
+    folder = Path(tempfile.mkdtemp(prefix="crcr-clickhouse-"))
+    server = ClickHouseServer(folder)
+    server.start()
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    atexit.register(server.stop)
+    return server
+
+
+def new_database() -> str:
+    """The address of an empty database in the shared server."""
+    server, name = shared_clickhouse(), f"test_{next(_NUMBERS)}"
+    client = clickhouse_connect.get_client(host="127.0.0.1", port=server.port, autogenerate_session_id=False)
+    try:
+        client.command(f"CREATE DATABASE {name}")
+    finally:
+        client.close()
+    return server.database(name)

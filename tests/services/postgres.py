@@ -1,0 +1,194 @@
+"""A PostgreSQL of our own for the tests: one cluster for a test process, in a temporary folder, on a free port.
+
+It never touches a server that runs already. The first database with the schema is the template of all others.
+"""
+
+import asyncio
+import atexit
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import count
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import asyncpg
+
+from crcr.record.migrate import migrate
+from crcr.record.places import PostgresPlace
+
+_QUICK = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "autovacuum=off")
+_ALWAYS = (
+    "listen_addresses=127.0.0.1",
+    "max_connections=200",
+    "shared_buffers=64MB",
+    "logging_collector=off",
+)
+_TEMPLATE = "crcr_template"
+_NUMBERS = count(1)
+
+
+@dataclass
+class Cluster:
+    """One server; `durable` keeps its promises to the disk, for benches and for tests that kill it."""
+
+    folder: Path
+    port: int
+    durable: bool = False
+    _server: subprocess.Popen[bytes] | None = field(default=None, init=False)
+
+    @classmethod
+    def make(cls, *, durable: bool = False) -> "Cluster":
+        folder = Path(mkdtemp(prefix="crcr-postgres-"))
+        made = cls(folder, _free_port(), durable)
+        if (user := _other_user()) is not None:
+            shutil.chown(folder, user, user)
+        arguments = (
+            "-D",
+            str(folder / "data"),
+            "-U",
+            "crcr",
+            "-A",
+            "trust",
+            "-E",
+            "UTF8",
+            "--no-sync",
+            "--locale=C.UTF-8",
+        )
+        subprocess.run(made._as_owner("initdb", *arguments), check=True, capture_output=True, cwd=folder)
+        atexit.register(made.remove)
+        made.start()
+        return made
+
+    @property
+    def admin_url(self) -> str:
+        return self.url("postgres")
+
+    def url(self, database: str) -> str:
+        return f"postgresql://crcr@127.0.0.1:{self.port}/{database}"
+
+    def start(self) -> None:
+        settings = (*_ALWAYS, *(() if self.durable else _QUICK), f"unix_socket_directories={self.folder}")
+        options = [part for setting in settings for part in ("-c", setting)]
+        command = self._as_owner("postgres", "-D", str(self.folder / "data"), "-p", str(self.port), *options)
+        with (self.folder / "log").open("ab") as log:
+            self._server = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder)
+        self._wait_until_ready()
+
+    def stop(self, how: str = "fast") -> None:
+        """`fast` ends all connections at once, `immediate` is a crash."""
+        if self._server is not None:
+            subprocess.run(
+                self._as_owner(
+                    "pg_ctl", "stop", "-D", str(self.folder / "data"), "-m", how, "-w", "-t", "30"
+                ),
+                check=True,
+                capture_output=True,
+                cwd=self.folder,
+            )
+            self._server.wait(30)
+            self._server = None
+
+    def remove(self) -> None:
+        if self._server is not None and self._server.poll() is None:
+            self.stop("immediate")
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _wait_until_ready(self) -> None:
+        ready = self._as_owner("pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self.port), "-t", "1")
+        for _ in range(600):
+            if self._server is not None and self._server.poll() is not None:
+                raise RuntimeError((self.folder / "log").read_text()[-2000:])
+            if subprocess.run(ready, check=False, cwd=self.folder).returncode == 0:
+                return
+        raise RuntimeError("PostgreSQL did not start")
+
+    def _as_owner(self, program: str, *arguments: str) -> list[str]:
+        """PostgreSQL does not run as root; root runs it as another user, who may not see our folder."""
+        user = _other_user()
+        before = [] if user is None else ["setpriv", "--reuid", user, "--regid", user, "--clear-groups", "--"]
+        return [*before, str(binaries() / program), *arguments]
+
+
+@cache
+def binaries() -> Path:
+    for folder in sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True):
+        if (folder / "postgres").exists():
+            return folder
+    found = shutil.which("postgres")
+    if found is None:
+        raise RuntimeError("there is no PostgreSQL server: install the Debian package postgresql")
+    return Path(found).parent
+
+
+def _other_user() -> str | None:
+    if os.getuid() != 0:
+        return None
+    try:
+        return pwd.getpwnam("postgres").pw_name
+    except KeyError:
+        return "nobody"
+
+
+def _free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
+
+
+@cache
+def cluster() -> Cluster:
+    """The one that all tests of this process share."""
+    made = Cluster.make()
+    run_on(
+        made.admin_url, f"CREATE DATABASE {_TEMPLATE} LOCALE_PROVIDER icu ICU_LOCALE 'en' TEMPLATE template0"
+    )
+    migrate(PostgresPlace(made.url(_TEMPLATE)))
+    return made
+
+
+def new_database(*, empty: bool = False) -> str:
+    """The address of a database with the schema and nothing in it; `empty`: without the schema."""
+    name, made = f"crcr_{os.getpid()}_{next(_NUMBERS)}", cluster()
+    run_on(made.admin_url, f"CREATE DATABASE {name} TEMPLATE {'template0' if empty else _TEMPLATE}")
+    return made.url(name)
+
+
+def drop_database(url: str) -> None:
+    run_on(cluster().admin_url, f"DROP DATABASE {url.rpartition('/')[2]} WITH (FORCE)")
+
+
+def dump(url: str, path: Path) -> None:
+    """A copy of a database, as operators make it while it is in use."""
+    _client("pg_dump", "--format=custom", f"--file={path}", url)
+
+
+def restore_dump(url: str, path: Path) -> None:
+    _client("pg_restore", "--clean", "--if-exists", "--no-owner", f"--dbname={url}", str(path))
+
+
+def _client(program: str, *arguments: str) -> None:
+    subprocess.run([str(binaries() / program), *arguments], check=True, capture_output=True)
+
+
+def run_on(url: str, sql: str, *params: object) -> list[dict[str, Any]]:
+    """Run one statement and return its rows, from wherever the caller is; `?` stands for a parameter."""
+    for number in range(1, len(params) + 1):
+        sql = sql.replace("?", f"${number}", 1)
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, _run(url, sql, params)).result()
+
+
+async def _run(url: str, sql: str, params: Sequence[object]) -> list[dict[str, Any]]:
+    connection = await asyncpg.connect(url)
+    try:
+        return [dict(row) for row in await connection.fetch(sql, *params)]
+    finally:
+        await connection.close()

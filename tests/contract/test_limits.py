@@ -1,7 +1,8 @@
 """What every limiter promises, over all adapters of `ports.Limits`."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime
 
 import pytest
@@ -13,13 +14,29 @@ from crcr.errors import LimiterUnavailable, RateLimited
 from crcr.ports import Clock, Limits
 from crcr.receive.callback import CALLBACK, FAILED_AUTHENTICATION
 from crcr.record.memory_limits import MemoryLimits, Rule
+from crcr.record.redis_limits import RedisLimits
+from crcr.record.redis_link import RedisLink, redis_place
+from services.redis import new_name, shared_redis
 
 RULES = {CALLBACK: Rule(limit=300, window_s=60), FAILED_AUTHENTICATION: Rule(limit=30, window_s=60)}
 
-Build = Callable[[Mapping[str, Rule], Clock], Limits]
+Build = Callable[[Mapping[str, Rule], Clock], AbstractAsyncContextManager[Limits]]
 """Makes a limiter whose windows are all empty."""
 
-ADAPTERS: dict[str, Build] = {"memory": MemoryLimits}
+
+@asynccontextmanager
+async def in_memory(rules: Mapping[str, Rule], clock: Clock) -> AsyncIterator[Limits]:
+    yield MemoryLimits(rules, clock)
+
+
+@asynccontextmanager
+async def in_redis(rules: Mapping[str, Rule], clock: Clock) -> AsyncIterator[Limits]:
+    link = RedisLink(redis_place(shared_redis().url), name=new_name())
+    yield RedisLimits(rules, link, clock)
+    await link.aclose()
+
+
+ADAPTERS: dict[str, Build] = {"memory": in_memory, "redis": in_redis}
 
 
 @pytest.fixture(params=ADAPTERS, scope="module")
@@ -33,8 +50,9 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def limits(build: Build, clock: ManualClock) -> Limits:
-    return build(RULES, clock)
+async def limits(build: Build, clock: ManualClock) -> AsyncIterator[Limits]:
+    async with build(RULES, clock) as made:
+        yield made
 
 
 async def take(limits: Limits, times: int, *, subject: str = "org/backend", scope: str = CALLBACK) -> None:
@@ -101,7 +119,16 @@ async def test_check_refuses_like_take_and_counts_nothing(limits: Limits, clock:
     await limits.check(CALLBACK, "org/backend")
 
 
-@pytest.mark.parametrize("subject", ["", "a:b", "a b", "é", "a\nb", "*", "x" * 10_000])
+async def test_a_refusal_says_the_limit_the_window_and_what_to_do(limits: Limits) -> None:
+    await take(limits, 30, scope=FAILED_AUTHENTICATION)
+    refused = await refusal(limits, scope=FAILED_AUTHENTICATION)
+    assert refused.detail == f"more than 30 in 60 s ({FAILED_AUTHENTICATION})"
+    assert refused.retry_after_s == 60
+    assert refused.hint
+    assert "Retry-After" in refused.hint
+
+
+@pytest.mark.parametrize("subject", ["", "a:b", "a b", "é", "a\nb", "*", "x" * 10_000, "\ud800", "\0"])
 async def test_any_text_is_a_subject(limits: Limits, subject: str) -> None:
     await take(limits, 300, subject=subject)
     await refusal(limits, subject=subject)
@@ -116,17 +143,17 @@ async def test_no_window_ever_holds_more_than_its_limit(
     build: Build, limit: int, pauses: list[float]
 ) -> None:
     clock = ManualClock()
-    limits = build({"scope": Rule(limit, 10)}, clock)
     taken: list[datetime] = []
-    for pause in pauses:
-        now = clock.advance(pause)
-        recent = [moment for moment in taken if (now - moment).total_seconds() < 10]
-        if len(recent) < limit:
-            await limits.take("scope", "subject")
-            taken.append(now)
-        else:
-            refused = await refusal(limits, scope="scope", subject="subject")
-            assert refused.retry_after_s == pytest.approx(10 - (now - recent[0]).total_seconds())
+    async with build({"scope": Rule(limit, 10)}, clock) as limits:
+        for pause in pauses:
+            now = clock.advance(pause)
+            recent = [moment for moment in taken if (now - moment).total_seconds() < 10]
+            if len(recent) < limit:
+                await limits.take("scope", "subject")
+                taken.append(now)
+            else:
+                refused = await refusal(limits, scope="scope", subject="subject")
+                assert refused.retry_after_s == pytest.approx(10 - (now - recent[0]).total_seconds())
 
 
 async def test_in_memory_empty_windows_are_forgotten(clock: ManualClock) -> None:

@@ -4,7 +4,7 @@ The token is verified before the body is parsed. A result is committed before it
 report again is success again.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from ipaddress import IPv4Network, IPv6Network
 from typing import Protocol
@@ -27,8 +27,9 @@ from crcr.decide.model import RepoName
 from crcr.decide.refusal import Refusal, refusal_of
 from crcr.decide.report import SELF_REPORTS, Report
 from crcr.decide.self_report import Admission, OwnOutcome, OwnResult
+from crcr.decide.steps import Step
 from crcr.errors import CrcrError, NotAuthentic, NotRegistered, RateLimited, Unavailable
-from crcr.ports import Clock, Limits, Verifier
+from crcr.ports import Clock, Limits, Trace, Untraced, Verifier
 from crcr.receive.address import client_address, limit_subject
 from crcr.receive.answer import Answer
 from crcr.receive.body import Bodies
@@ -91,13 +92,14 @@ class CallbackIntake:
     trusted_proxies: tuple[IPv4Network | IPv6Network, ...]
     clock: Clock
     tally: Tally
+    trace: Trace = field(default_factory=Untraced)
     self_reports: SelfReports
     refusals: Refusals
     sandbox: Sandbox | None
     """None where the operator has not turned it on."""
 
     async def handle(self, request: Request) -> Answer | Rejected:
-        identity, report = None, None
+        identity, report, began_at = None, None, self.clock.now()
         try:
             identity = await self._authenticate(request)
             async with self.bodies.read(request, CAP_BYTES) as body:
@@ -108,7 +110,20 @@ class CallbackIntake:
             await self._keep(refused, identity, report)
             raise
         await self._note(answer, report, identity)
+        self._follow(answer, report, identity, began_at)
         return answer
+
+    def _follow(
+        self, answer: Answer | Rejected, report: Report, identity: Identity, began_at: datetime
+    ) -> None:
+        """Only what was taken: a refused report's delivery is whatever its sender says."""
+        if isinstance(answer, Rejected) or report.event_type in SELF_REPORTS:
+            return
+        outcome = _outcome(answer)
+        if outcome not in {"ignored", "sandbox"}:
+            to = identity.repository.key
+            now = self.clock.now()
+            self.trace.note(Step.CALLBACK, report.delivery_id, began_at, now, downstream=to, outcome=outcome)
 
     async def _authenticate(self, request: Request) -> Identity:
         """Layer 1. Only failures count against an address, so one runner's many jobs never lock it out."""

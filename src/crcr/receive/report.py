@@ -20,6 +20,8 @@ from crcr.receive.report_about import said_commit, said_upstream
 
 MAX_ATTEMPT = 10_000
 _NAME_CHARS = 256
+_NAME_BYTES = 600
+"""A job is found by three names and its delivery together; PostgreSQL takes no key of more than 2,700 bytes."""
 _ID_CHARS = 100
 _LEGAL_CONCLUSIONS = {text.value: text for text in Conclusion if text is not Conclusion.NONE}
 _STATUSES = {status.value: status for status in ReportStatus}
@@ -99,7 +101,7 @@ class _Fields:
         path = "workflow.run_attempt"
         value = self._value(path)
         if value is None:
-            return signed or 1
+            value = signed or 1
         if isinstance(value, str) and _DIGITS.fullmatch(value):
             value = int(value)
         if type(value) is not int or not 1 <= value <= MAX_ATTEMPT:
@@ -131,6 +133,10 @@ class _Fields:
     def _checked(self, path: str, text: str, limit: int) -> str:
         if len(text) > limit:
             raise BadReport(f"{path} has {len(text)} characters; at most {limit} are taken")
+        if not text.isascii() and len(text.encode(errors="replace")) > _NAME_BYTES:
+            raise BadReport(
+                f"{path} has {len(text.encode(errors='replace'))} bytes; at most {_NAME_BYTES} are taken"
+            )
         if any(character in text for character in self._forbidden):
             raise BadReport(f"{path} holds a NUL or half of a surrogate pair")
         return text

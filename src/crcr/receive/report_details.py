@@ -17,7 +17,7 @@ MAX_TEXT_BYTES = 1_024
 MAX_LINK_BYTES = 2_048
 MAX_ENVIRONMENT_BYTES = 4_096
 _MAX_COUNT = 2**31 - 1
-_CHECK_RUN_CHARS = 256
+_CHECK_RUN_BYTES = 256
 _LINK = re.compile(r"https?://[^\s/?#]\S*", re.IGNORECASE)
 _DIGITS = re.compile(r"[0-9]{1,10}")
 _ENCODE = msgspec.json.Encoder().encode
@@ -44,7 +44,7 @@ def check_run_text(value: object) -> str | None:
     if type(value) not in {int, str}:
         return None
     text = str(value)
-    return text if 0 < len(text) <= _CHECK_RUN_CHARS and "\0" not in text else None
+    return text if 0 < len(text.encode(errors="replace")) <= _CHECK_RUN_BYTES and "\0" not in text else None
 
 
 def test_counts(value: object) -> TestCounts | None:

@@ -6,7 +6,7 @@ that follows is written as effects in the transaction that takes the delivery.
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
@@ -28,9 +28,10 @@ from crcr.decide.events import (
 from crcr.decide.model import RepoName
 from crcr.decide.outside import FilePlace
 from crcr.decide.packing import pack
+from crcr.decide.steps import Step
 from crcr.decide.upstream import Ignored, Receipt, Seen, Taken
 from crcr.errors import BadRequest, CrcrError
-from crcr.ports import Clock
+from crcr.ports import Clock, Trace, Untraced
 from crcr.receive.answer import Answer
 from crcr.receive.body import Bodies
 from crcr.receive.signature import verify_signature
@@ -82,9 +83,10 @@ class WebhookIntake:
     allowlist_places: Mapping[RepoName, FilePlace]
     clock: Clock
     tally: Tally
+    trace: Trace = field(default_factory=Untraced)
 
     async def handle(self, request: Request) -> Answer:
-        name = request.headers.get("x-github-event", "")
+        name, began_at = request.headers.get("x-github-event", ""), self.clock.now()
         try:
             async with self.bodies.read(request, CAP_BYTES) as body:
                 guid, event, packed = await self._examine(request, body)
@@ -94,6 +96,7 @@ class WebhookIntake:
             self.tally.delivery(name, refusal.code)
             raise
         self.tally.delivery(name, _outcome(answer))
+        self._follow(receipt, _outcome(answer), began_at)
         return answer
 
     async def _examine(self, request: Request, body: bytes) -> tuple[str, Event, bytes]:
@@ -110,9 +113,19 @@ class WebhookIntake:
     async def recover(self, guid: str, name: str, body: bytes) -> Answer:
         """Take a webhook that GitHub's own log holds, as if it had just come; the log needs no signature."""
         event, packed = await asyncio.to_thread(_parse, name, body)
-        answer = await self._act(Receipt(guid, name, "recovered", packed, len(body), self.clock.now()), event)
+        receipt = Receipt(guid, name, "recovered", packed, len(body), self.clock.now())
+        answer = await self._act(receipt, event)
         self.tally.delivery(name, f"recovered {_outcome(answer)}")
+        self._follow(receipt, f"recovered {_outcome(answer)}", receipt.received_at)
         return answer
+
+    def _follow(self, receipt: Receipt, outcome: str, began_at: datetime) -> None:
+        """What was taken is followed from here on; what was ignored, or had come before, goes nowhere."""
+        if not outcome.endswith("taken"):
+            return
+        about, now = {"event": receipt.event, "outcome": outcome}, self.clock.now()
+        self.trace.note(Step.WEBHOOK, receipt.guid, began_at, now, **about)
+        self.trace.note(Step.RECORD, receipt.guid, receipt.received_at, now, **about)
 
     async def _act(self, receipt: Receipt, event: Event) -> Answer:
         if isinstance(event, Ping):

@@ -10,6 +10,7 @@ from crcr.errors import BadRequest
 from crcr.receive import webhook_shapes as shapes
 
 _BRANCH = re.compile(r"[^\x00-\x20\x7f]{1,1024}")
+_LOGIN_CHARS = 250
 UPSTREAM_PATH = "$.repository.full_name"
 
 
@@ -32,8 +33,11 @@ def id_of(part: shapes.IdPart | None) -> int | None:
 
 
 def login(account: shapes.AccountPart | None) -> str:
-    """Name the account; GitHub shows a deleted one as `ghost`, and sends null for it in places."""
-    return plain((account and (account.login or account.slug)) or "ghost")
+    """Name the account; GitHub shows a deleted one as `ghost`, and sends null for it in places.
+
+    No account's name is near as long as what is kept of it here, which an index has to hold.
+    """
+    return plain((account and (account.login or account.slug)) or "ghost")[:_LOGIN_CHARS]
 
 
 def plain(text: str) -> str:

@@ -27,16 +27,27 @@ class Rule:
         if self.limit < 1 or self.window_s <= 0:
             raise ValueError("a limit needs at least one take and some time")
 
+    @property
+    def window_us(self) -> int:
+        # Whole microseconds: with floats, a take at exactly the promised moment could still be refused.
+        return round(self.window_s * 1_000_000)
+
+
+def full(scope: str, rule: Rule, wait_us: int) -> RateLimited:
+    """The refusal of whoever finds a window full, in the words of every limiter."""
+    return RateLimited(
+        f"more than {rule.limit} in {rule.window_s:g} s ({scope})",
+        retry_after_s=wait_us / 1_000_000,
+        hint="wait for Retry-After and send the same request again; nothing was lost",
+    )
+
 
 class MemoryLimits:
     """Implements `ports.Limits`. No method awaits anything, so each is atomic on the event loop."""
 
     def __init__(self, rules: Mapping[str, Rule], clock: Clock, *, max_subjects: int = _MAX_SUBJECTS) -> None:
         self._clock = clock
-        self._scopes = {
-            scope: _Scope(scope, rule.limit, round(rule.window_s * 1_000_000), max_subjects)
-            for scope, rule in rules.items()
-        }
+        self._scopes = {scope: _Scope(scope, rule, max_subjects) for scope, rule in rules.items()}
 
     async def take(self, scope: str, subject: str) -> None:
         self._scopes[scope].take(subject, self._now_us())
@@ -45,15 +56,14 @@ class MemoryLimits:
         self._scopes[scope].check(subject, self._now_us())
 
     def _now_us(self) -> int:
-        # Whole microseconds: with floats, a take at exactly the promised moment could still be refused.
         return (self._clock.now() - _EPOCH) // _MICROSECOND
 
 
 class _Scope:
-    def __init__(self, name: str, limit: int, window_us: int, max_subjects: int) -> None:
+    def __init__(self, name: str, rule: Rule, max_subjects: int) -> None:
         self._name = name
-        self._limit = limit
-        self._window_us = window_us
+        self._rule = rule
+        self._window_us = rule.window_us
         self._max_subjects = max_subjects
         # Ordered by the last take, so the windows that have emptied stand in front.
         self._taken: OrderedDict[str, deque[int]] = OrderedDict()
@@ -72,12 +82,8 @@ class _Scope:
             return
         while taken and taken[0] + self._window_us <= now_us:
             taken.popleft()
-        if len(taken) >= self._limit:
-            raise RateLimited(
-                f"more than {self._limit} in {self._window_us / 1_000_000:g} s ({self._name})",
-                retry_after_s=(taken[0] + self._window_us - now_us) / 1_000_000,
-                hint="wait for Retry-After and send the same request again; nothing was lost",
-            )
+        if len(taken) >= self._rule.limit:
+            raise full(self._name, self._rule, taken[0] + self._window_us - now_us)
 
     def _forget_empty(self, now_us: int) -> None:
         while self._taken:

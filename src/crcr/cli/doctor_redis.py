@@ -1,0 +1,99 @@
+"""The relay's Redis, looked at for its operator: does it answer, how fast, can it forget what it should keep.
+
+Nothing is written there.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from crcr.join.finding import Finding, ok, problem, unknown, warning
+from crcr.settings import Settings, Sqlite
+from crcr.settings.readers import LOOPBACK
+from crcr.sharing import link_of
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+    from crcr.record.redis_link import RedisLink
+
+_SLOW_S = 0.05
+_KEEPS_ALL = "noeviction"
+
+
+async def redis_findings(settings: Settings) -> tuple[Finding, ...]:
+    link = link_of(settings)
+    if link is None:
+        return (_unused(settings),)
+    try:
+        return (*await _asked(link), *_unencrypted(link))
+    finally:
+        await link.aclose()
+
+
+def _unused(settings: Settings) -> Finding:
+    if isinstance(settings.database, Sqlite):
+        return ok("redis", "Redis is not used; one machine does not need it.")
+    return warning(
+        "redis",
+        "Redis is not used, so each process counts callers for itself.",
+        "with more than one `crcr serve`, set CRCR_REDIS_URL",
+    )
+
+
+async def _asked(link: "RedisLink") -> tuple[Finding, ...]:
+    from crcr.record.redis_link import RedisDown  # the driver is large, and few need it
+
+    try:
+        await link.call(_connect)
+        began = time.monotonic()
+        await link.call(_run_script)
+        took_s = time.monotonic() - began
+    except RedisDown as down:
+        hint = "check CRCR_REDIS_URL, CRCR_REDIS_CA and the server; callbacks get 503 until it answers"
+        return (problem("redis", f"Redis cannot be used: {down.detail}.", hint),)
+    try:
+        facts = await link.call(_info)
+    except RedisDown:
+        hint = "let the user run INFO to have it examined; the relay does not need it"
+        return (unknown("redis", f"Redis at {link.place} answers and does not describe itself.", hint),)
+    return (_answers(link, facts, took_s), *_memory(facts))
+
+
+def _answers(link: "RedisLink", facts: Mapping[str, Any], took_s: float) -> Finding:
+    what = f"Redis {facts.get('redis_version', '?')} at {link.place} answers in {took_s * 1000:.1f} ms"
+    if took_s > _SLOW_S:
+        return warning("redis", f"{what}.", "every callback waits for it twice; put it nearer")
+    return ok("redis", f"{what}.")
+
+
+def _memory(facts: Mapping[str, Any]) -> Iterator[Finding]:
+    most, policy = int(facts.get("maxmemory", 0)), str(facts.get("maxmemory_policy", _KEEPS_ALL))
+    if most and policy != _KEEPS_ALL:
+        yield warning(
+            "redis_memory",
+            f"Redis may drop windows that still count when it is full (maxmemory-policy {policy}).",
+            "set maxmemory-policy to noeviction: a full one then answers 503 instead of letting callers in",
+        )
+
+
+def _unencrypted(link: "RedisLink") -> Iterator[Finding]:
+    if not link.place.encrypted and link.place.host not in LOOPBACK:
+        yield warning(
+            "redis_tls",
+            f"The way to {link.place} is not encrypted.",
+            "use rediss:// unless the network between is yours alone",
+        )
+
+
+async def _connect(redis: "Redis") -> None:
+    await redis.ping()
+
+
+async def _run_script(redis: "Redis") -> None:
+    await redis.eval("return 1", 0)
+
+
+async def _info(redis: "Redis") -> Mapping[str, Any]:
+    server, memory = await redis.info("server"), await redis.info("memory")
+    return {**server, **memory}

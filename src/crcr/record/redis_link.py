@@ -1,0 +1,167 @@
+"""The way to Redis: one small pool, time limits that together stay below a second, and a memory of being down.
+
+A call either answers or raises `RedisDown` soon. After a failure all calls fail at once for a moment; then one of
+them tries again, so that Redis coming back is noticed within a second and a dead one costs each caller nothing.
+Nothing that is logged or raised here holds more than the server's place and the kind of the fault.
+"""
+
+import asyncio
+import ssl
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import unquote, urlsplit
+
+import structlog
+from redis.asyncio import BlockingConnectionPool, Connection, Redis, SSLConnection
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+from crcr.errors import CrcrError
+
+T = TypeVar("T")
+
+CALL_S = 0.7
+"""The whole of a call: getting a connection, making a new one with TLS, sending, the answer."""
+_STEP_S = 0.6
+_PROBE_EVERY_S = 1.0
+_CONNECTIONS = 8
+_DEFAULT_PORT = 6379
+
+log = structlog.get_logger(__name__)
+
+
+class RedisDown(CrcrError):
+    """Redis did not answer."""
+
+    code = "redis_down"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RedisPlace:
+    """Where Redis is, how to be let in, and how it proves itself."""
+
+    host: str
+    port: int
+    number: int
+    username: str | None
+    password: str | None
+    encrypted: bool
+    ca: Path | None = None
+
+    def __repr__(self) -> str:
+        return f"RedisPlace({self})"
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'rediss' if self.encrypted else 'redis'}://{host}:{self.port}/{self.number}"
+
+
+def redis_place(url: str, ca: Path | None = None) -> RedisPlace:
+    """Take an address apart that the settings have checked."""
+    parts = urlsplit(url)
+    return RedisPlace(
+        host=parts.hostname or "",
+        port=parts.port or _DEFAULT_PORT,
+        number=int(parts.path.strip("/") or 0),
+        username=unquote(parts.username) if parts.username else None,
+        password=unquote(parts.password) if parts.password else None,
+        encrypted=parts.scheme == "rediss",
+        ca=ca,
+    )
+
+
+class RedisLink:
+    def __init__(
+        self, place: RedisPlace, *, name: str = "crcr", monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`name` stands before every key and channel, so that a server can be shared."""
+        self.place = place
+        self._name = name
+        self._monotonic = monotonic
+        self._pool = _pool(place)
+        self._redis = Redis.from_pool(self._pool)
+        self._tries_again_at: float | None = None
+        """None while Redis answers."""
+
+    def key(self, *parts: str) -> str:
+        return ":".join((self._name, *parts))
+
+    async def call(self, ask: Callable[["Redis"], Awaitable[T]]) -> T:
+        """Ask Redis, or raise `RedisDown`; the answer to a call that was broken off is unknown."""
+        self._admit()
+        try:
+            async with heeding_cancel(), asyncio.timeout(CALL_S):
+                answer = await ask(self._redis)
+        except (RedisError, OSError, TimeoutError) as fault:
+            raise self._failed(fault) from None  # the driver's text may hold what it was given
+        self._answered()
+        return answer
+
+    def alone(self) -> "Redis":
+        """A client with a connection of its own, for a subscription; the caller closes it."""
+        return Redis.from_pool(_pool(self.place, connections=1))
+
+    async def aclose(self) -> None:
+        await self._redis.aclose()
+        await self._pool.aclose()
+
+    def _admit(self) -> None:
+        if self._tries_again_at is None:
+            return
+        now = self._monotonic()
+        if now < self._tries_again_at:
+            raise RedisDown(f"{self.place} did not answer a moment ago")
+        self._tries_again_at = now + _PROBE_EVERY_S  # this call is the one that tries
+
+    def _failed(self, fault: BaseException) -> RedisDown:
+        kind = type(fault).__name__
+        if self._tries_again_at is None:
+            log.warning("redis_down", place=str(self.place), reason=kind)
+        self._tries_again_at = self._monotonic() + _PROBE_EVERY_S
+        return RedisDown(f"{self.place} did not answer: {kind}")
+
+    def _answered(self) -> None:
+        if self._tries_again_at is not None:
+            log.info("redis_back", place=str(self.place))
+            self._tries_again_at = None
+
+
+@asynccontextmanager
+async def heeding_cancel() -> AsyncIterator[None]:
+    """Let a cancelled task end: the driver forgets about it when its own step ends in the same moment."""
+    task = asyncio.current_task()
+    before = task.cancelling() if task else 0
+    yield
+    if task and task.cancelling() > before:
+        raise asyncio.CancelledError
+
+
+def _pool(place: RedisPlace, connections: int = _CONNECTIONS) -> BlockingConnectionPool:
+    common: dict[str, Any] = {
+        "host": place.host,
+        "port": place.port,
+        "db": place.number,
+        "username": place.username,
+        "password": place.password,
+        "socket_connect_timeout": _STEP_S,
+        "socket_timeout": _STEP_S,
+        "socket_keepalive": True,
+        "retry": Retry(NoBackoff(), 0),
+        "protocol": 2,
+        "max_connections": connections,
+        "timeout": _STEP_S,
+    }
+    if not place.encrypted:
+        return BlockingConnectionPool(connection_class=Connection, **common)
+    proof: dict[str, Any] = {
+        "ssl_ca_certs": str(place.ca) if place.ca else None,
+        "ssl_cert_reqs": "required",
+        "ssl_check_hostname": True,
+        "ssl_min_version": ssl.TLSVersion.TLSv1_2,
+    }
+    return BlockingConnectionPool(connection_class=SSLConnection, **common, **proof)

@@ -1,0 +1,88 @@
+"""What several processes of one relay share beside the store: limits, wake-ups, issuers' keys.
+
+With Redis it is really shared; without it each process keeps its own, and the store alone connects them.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from crcr.clock import SystemClock
+from crcr.errors import NoAllowlist, StoreUnavailable
+from crcr.ground import Ground
+from crcr.receive.key_sets import KeySets, Unshared
+from crcr.record.memory_limits import MemoryLimits, Rule
+from crcr.record.signals import ALLOWLIST
+from crcr.record.watched_limits import WatchedLimits
+from crcr.settings import Settings
+
+if TYPE_CHECKING:
+    from crcr.record.redis_link import RedisLink
+    from crcr.record.redis_signals import RedisSignals
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    ground: Ground
+    limits: WatchedLimits
+    scope: str
+    """A limit by which the limiter is asked whether it answers."""
+    key_sets: KeySets
+    link: "RedisLink | None" = None
+    signals: "RedisSignals | None" = None
+
+    async def run(self) -> None:
+        """Hear what the other processes commit, and keep up with it, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.ground.database.watch_other_processes())
+            group.create_task(self._follow_allowlists())
+            group.create_task(self.limits.keep_asking(self.scope))
+            if self.signals is not None:
+                group.create_task(self.signals.run())
+
+    async def aclose(self) -> None:
+        if self.link is not None:
+            await self.link.aclose()
+
+    async def _follow_allowlists(self) -> None:
+        changed = self.ground.signals.subscribe(ALLOWLIST)
+        while True:
+            await changed.wait()
+            changed.clear()
+            for upstream in self.ground.upstreams:
+                with suppress(NoAllowlist, StoreUnavailable):  # then the next transaction says so
+                    await self.ground.allowlists.warm(upstream)
+
+
+def share(ground: Ground, rules: Mapping[str, Rule]) -> Shared:
+    link, scope = link_of(ground.settings), next(iter(rules))
+    if link is None:
+        own = WatchedLimits(MemoryLimits(rules, ground.clock), ground.metrics)
+        return Shared(ground=ground, limits=own, scope=scope, key_sets=Unshared())
+    from crcr.record.redis_keys import RedisKeySets  # noqa: PLC0415  the driver is large, and few need it
+    from crcr.record.redis_limits import RedisLimits  # noqa: PLC0415
+    from crcr.record.redis_signals import RedisSignals  # noqa: PLC0415
+
+    signals = RedisSignals(link, ground.signals)
+    ground.signals.carry_by(signals)
+    # The server's time, unless somebody moves ours by hand: replicas' clocks differ.
+    clock = None if isinstance(ground.clock, SystemClock) else ground.clock
+    secret = ground.settings.github_webhook_secret.get_secret_value().encode()
+    return Shared(
+        ground=ground,
+        limits=WatchedLimits(RedisLimits(rules, link, clock), ground.metrics),
+        scope=scope,
+        key_sets=RedisKeySets(link, secret=secret),
+        link=link,
+        signals=signals,
+    )
+
+
+def link_of(settings: Settings) -> "RedisLink | None":
+    if settings.redis_url is None:
+        return None
+    from crcr.record.redis_link import RedisLink, redis_place  # noqa: PLC0415
+
+    return RedisLink(redis_place(settings.redis_url.get_secret_value(), settings.redis_ca))

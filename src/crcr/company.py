@@ -1,15 +1,21 @@
-"""What runs beside the requests: the worker, the sweeper, the reading of allowlists, and their common end."""
+"""What runs beside the requests: the worker, the duties of the one process that leads, and their common end.
+
+Every process works; the duties (sweeping, forgetting, reconciling, reading allowlists) run in one of them at a time.
+"""
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from functools import partial
+from contextlib import suppress
 from typing import Any
 
 import structlog
 
+from crcr.deliver.attendance import Attendance
+from crcr.deliver.duties import Duties, Duty
 from crcr.deliver.reconcile import RECONCILE_EVERY_S
-from crcr.deliver.sweeper import FORGET_EVERY_S, REFRESH_EVERY_S, SWEEP_EVERY_S, repeat
-from crcr.record.leases import free_leases
+from crcr.deliver.sweeper import FORGET_EVERY_S, REFRESH_EVERY_S, SWEEP_EVERY_S
+from crcr.errors import StoreUnavailable
+from crcr.record.leases import free_leases, is_gone
 from crcr.record.signals import EFFECTS
 from crcr.wiring import Services
 
@@ -17,63 +23,112 @@ log = structlog.get_logger(__name__)
 
 Beside = Callable[[asyncio.Event], Coroutine[Any, Any, None]]
 
+GRACE_S = 30.0
+"""How long what is under way may go on after the process was told to stop."""
+
 
 class Company:
     """The tasks that run beside the requests; stopping waits for what is under way."""
 
-    def __init__(self, services: Services, *, work: bool, beside: tuple[Beside, ...] = ()) -> None:
+    def __init__(
+        self,
+        services: Services,
+        *,
+        work: bool,
+        beside: tuple[Beside, ...] = (),
+        grace_s: float = GRACE_S,
+    ) -> None:
         """`beside` is what runs with the requests alone, until it is told to stop."""
         self._services = services
         self._work = work
         self._beside = beside
+        self._grace_s = grace_s
         self._stopping = services.stopping
         self._tasks: list[asyncio.Task[None]] = []
+        self._watching: asyncio.Task[None] | None = None
+        self._ends: asyncio.Task[None] | None = None
+        self.duties = Duties(
+            services.leaders,
+            _duties(services),
+            clock=services.clock,
+            stopping=self._stopping,
+            on_lead=services.metrics.leads,
+        )
 
     async def start(self) -> None:
         services = self._services
         await services.acts.register_upstreams(services.upstreams, services.clock.now())
-        self._run(services.database.watch_other_processes())
+        self._watching = self._started(services.shared.run())
         for each in self._beside:
             self._run(each(self._stopping))
-        if not self._work:
-            return
-        freed = await free_leases(
-            services.database, tuple(u.key for u in services.upstreams), services.clock.now()
-        )
-        if freed:
-            log.warning("leases_freed", effects=freed)
-        for refresher in services.refreshers.values():
-            await refresher.refresh_or_complain()
-        await services.sweeper.sweep()
-        wake = services.signals.subscribe(EFFECTS)
-        loop = partial(repeat, clock=services.clock, stopping=self._stopping)
-        self._run(services.worker.run(wake, self._stopping))
-        self._run(loop(services.sweeper.sweep, SWEEP_EVERY_S))
-        self._run(loop(services.sweeper.forget, FORGET_EVERY_S))
-        self._run(self._reconcile())
-        for refresher in services.refreshers.values():
-            self._run(loop(refresher.refresh_or_complain, REFRESH_EVERY_S))
+        if self._work:
+            await services.past.begin(services.upstreams, services.clock.now())
+            if freed := await self._free_leases(is_gone):
+                log.warning("leases_freed", effects=freed)
+            await self._make_ready()
+            self._run(services.worker.run(services.signals.subscribe(EFFECTS), self._stopping))
+            self._run(self.duties.run())
+            self._run(self._attendance().run())
+        self._ends = asyncio.create_task(self._end_in_time())
 
-    async def _reconcile(self) -> None:
-        """At once, for what was missed while we were away, and every few minutes from then on."""
+    def _attendance(self) -> Attendance:
         services = self._services
-        await services.reconciler.run_quietly()
-        await repeat(
-            services.reconciler.run_quietly, RECONCILE_EVERY_S, clock=services.clock, stopping=self._stopping
+        return Attendance(
+            services.leaders,
+            services.governor.share_among,
+            clock=services.clock,
+            stopping=self._stopping,
         )
+
+    async def _make_ready(self) -> None:
+        """Have an allowlist in force: whoever leads reads all of them, everybody else those that nobody has read yet.
+
+        Two processes that start at once may both read one; the store takes what both read as one version.
+        """
+        services = self._services
+        if await self.duties.begin():
+            return
+        for upstream in services.upstreams:
+            newest = await services.allowlists.newest(upstream)
+            if newest is None or not newest.good:
+                await services.refreshers[upstream.key].refresh_or_complain()
 
     async def stop(self) -> None:
         self._stopping.set()
-        watching, *working = self._tasks
-        await asyncio.gather(*working, return_exceptions=True)
-        watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        last = [each for each in (self._watching, self._ends) if each is not None]
+        if self._watching is not None:
+            self._watching.cancel()
+        await asyncio.gather(*last, return_exceptions=True)
         await self._services.close()
 
+    async def _end_in_time(self) -> None:
+        """Break off what outlives its grace, and let others have at once what it had claimed, marked unsure."""
+        await self._stopping.wait()
+        if not self._tasks:
+            return
+        _, late = await asyncio.wait(self._tasks, timeout=self._grace_s)
+        for each in late:
+            each.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
+        if late:
+            log.warning("stop_cut_short", tasks=len(late), after_s=self._grace_s)
+            with suppress(StoreUnavailable):  # else they end by themselves
+                left = await self._free_leases(lambda owner: owner == self._services.owner)
+                log.warning("leases_left", effects=left)
+
+    async def _free_leases(self, gone: Callable[[str], bool]) -> int:
+        services = self._services
+        keys = tuple(each.key for each in services.upstreams)
+        return await free_leases(services.database, keys, services.clock.now(), gone)
+
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        self._tasks.append(self._started(work))
+
+    def _started(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         task.add_done_callback(self._ended)
-        self._tasks.append(task)
+        return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """A loop that died takes the process with it: a relay that looks alive and sends nothing is worse."""
@@ -82,3 +137,16 @@ class Company:
             log.error("loop_died", exc_info=error)
             self._services.deaths.append(error)
             self._stopping.set()
+
+
+def _duties(services: Services) -> tuple[Duty, ...]:
+    refreshers = services.refreshers.values()
+    return (
+        *(
+            Duty("refresh", each.refresh_or_complain, REFRESH_EVERY_S, before_work=True)
+            for each in refreshers
+        ),
+        Duty("sweep", services.sweeper.sweep, SWEEP_EVERY_S, before_work=True),
+        Duty("forget", services.sweeper.forget, FORGET_EVERY_S),
+        Duty("reconcile", services.reconciler.run_quietly, RECONCILE_EVERY_S),
+    )

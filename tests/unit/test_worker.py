@@ -10,7 +10,14 @@ from crcr.decide.effects import ClaimedEffect, Failure
 from crcr.decide.model import EffectKind
 from crcr.decide.retry import FIRST_PAUSE_S, TRIPS_AT, TryAgain
 from crcr.deliver.worker import Worker
-from crcr.errors import NotFound, OutsideLimited, OutsideRefused, OutsideUnreachable, OutsideUnsure
+from crcr.errors import (
+    NotFound,
+    OutsideLimited,
+    OutsideRefused,
+    OutsideUnreachable,
+    OutsideUnsure,
+    StoreUnavailable,
+)
 from made import NOW, UPSTREAM
 
 
@@ -108,6 +115,7 @@ async def test_an_effect_that_crashes_is_tried_again_as_unsure_and_ends_nobody()
         (OutsideUnsure("a time-out"), True, True, True),
         (OutsideUnreachable("refused"), True, False, True),
         (OutsideLimited("wait", retry_after_s=60), True, False, False),
+        (StoreUnavailable("PostgreSQL is away"), True, True, False),
         (OutsideRefused("the token was not taken", status=401), True, False, True),
         (OutsideRefused("too large", status=422), False, False, True),
         (NotFound("the body is gone"), False, False, True),
@@ -176,3 +184,39 @@ async def test_an_effect_that_was_done_shows_that_the_target_is_well() -> None:
     await target.meets(True)
     assert await target.meets(AWAY)
     assert await target.meets(True)
+
+
+class Forgetful(OneEffect):
+    """An outbox whose store is away for the next so many outcomes."""
+
+    away = 0
+
+    async def finish(self, effect: ClaimedEffect, *, began_at: datetime | None, now: datetime) -> bool:
+        if self.away:
+            self.away -= 1
+            raise StoreUnavailable("PostgreSQL is away")
+        self.finished = True
+        return True
+
+    finished = False
+
+
+@pytest.mark.parametrize(("outages", "finished"), [(1, True), (60, True), (200, False)])
+async def test_fault_05_an_outcome_is_written_down_as_soon_as_the_store_is_back_while_the_lease_holds(
+    outages: int, finished: bool
+) -> None:
+    outbox, clock, begun = Forgetful(timedelta(seconds=120)), ManualClock(NOW), list[ClaimedEffect]()
+    outbox.away = outages
+
+    async def handle(effect: ClaimedEffect) -> None:
+        begun.append(effect)
+
+    handlers = {EffectKind.SEND_DISPATCH: handle}
+    worker = Worker(outbox, handlers, clock=clock, chance=lambda: 0.5, tally=Counted())
+    draining = asyncio.create_task(worker.drain())
+    for _ in range(130):
+        await settle()
+        clock.advance(1)
+    await draining
+    assert outbox.finished is finished
+    assert len(begun) == 1, "what was done is not done again for the sake of its record"

@@ -21,6 +21,9 @@ REFRESH_EVERY_S = 300.0
 class Sweeps(Protocol):
     async def time_out_silent(self, now: datetime) -> int: ...
     async def ask_about_commits(self, now: datetime) -> None: ...
+
+
+class Retention(Protocol):
     async def forget(self, now: datetime) -> None: ...
 
 
@@ -29,8 +32,9 @@ class Gates(Protocol):
 
 
 class Sweeper:
-    def __init__(self, sweeps: Sweeps, gates: Gates, clock: Clock) -> None:
+    def __init__(self, sweeps: Sweeps, retention: Retention, gates: Gates, clock: Clock) -> None:
         self._sweeps = sweeps
+        self._retention = retention
         self._gates = gates
         self._clock = clock
 
@@ -42,7 +46,7 @@ class Sweeper:
         await self._sweeps.ask_about_commits(self._clock.now())
 
     async def forget(self) -> None:
-        await self._sweeps.forget(self._clock.now())
+        await self._retention.forget(self._clock.now())
 
 
 async def repeat(

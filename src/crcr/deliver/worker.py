@@ -15,6 +15,7 @@ import structlog
 from crcr.decide.effects import ClaimedEffect, Failure
 from crcr.decide.model import EffectKind
 from crcr.decide.retry import Breaker, GiveUp, after_fault, after_limit
+from crcr.decide.steps import Step
 from crcr.errors import (
     NotFound,
     OutsideLimited,
@@ -24,7 +25,7 @@ from crcr.errors import (
     StoreUnavailable,
     Unavailable,
 )
-from crcr.ports import Clock
+from crcr.ports import Clock, Trace, Untraced
 
 log = structlog.get_logger(__name__)
 
@@ -65,6 +66,8 @@ class Worker:
         tally: Tally,
         concurrency: int = 64,
         on_crash: Callable[[Exception], None] = lambda _: None,
+        trace: Trace | None = None,
+        on_round: Callable[[], None] = lambda: None,
     ) -> None:
         self._outbox = outbox
         self._handlers = handlers
@@ -73,22 +76,44 @@ class Worker:
         self._tally = tally
         self._concurrency = concurrency
         self._on_crash = on_crash
+        self._trace = trace or Untraced()
+        self._on_round = on_round
         self._breakers: dict[tuple[str, str], Breaker] = {}
         self._claimed: deque[ClaimedEffect] = deque()
         self._under_way: set[asyncio.Task[None]] = set()
 
     async def run(self, wake: asyncio.Event, stopping: asyncio.Event) -> None:
-        """Work until `stopping`; then finish what is under way and give back what is not."""
-        while not stopping.is_set():
-            wake.clear()
-            try:
-                await self._step(wake, stopping)
-            except StoreUnavailable as fault:
-                log.warning("worker_waits_for_store", error=str(fault))
-                await self._first_of(stopping.wait(), self._clock.sleep(_STORE_PAUSE_S))
-        await self._outbox.release(list(self._claimed))
-        if self._under_way:
-            await asyncio.wait(self._under_way)
+        """Work until `stopping`; then give back what is not begun and finish what is under way.
+
+        Who cannot wait for that cancels: then what is under way ends where it is, and nobody knows how far it came.
+        """
+        try:
+            while not stopping.is_set():
+                wake.clear()
+                self._on_round()
+                try:
+                    await self._step(wake, stopping)
+                except StoreUnavailable as fault:
+                    log.warning("worker_waits_for_store", error=str(fault))
+                    await self._first_of(stopping.wait(), self._clock.sleep(_STORE_PAUSE_S))
+            await self._give_back()
+            if self._under_way:
+                await asyncio.wait(self._under_way)
+        finally:
+            await self._break_off()
+
+    async def _give_back(self) -> None:
+        try:
+            await self._outbox.release(list(self._claimed))
+        except StoreUnavailable as fault:
+            log.warning("claims_not_released", effects=len(self._claimed), error=str(fault))
+        self._claimed.clear()
+
+    async def _break_off(self) -> None:
+        late = list(self._under_way)
+        for each in late:
+            each.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
 
     async def drain(self) -> int:
         """Do everything that is due now, and return how much that was; for tests and for one-shot commands."""
@@ -101,10 +126,11 @@ class Worker:
     async def _step(self, wake: asyncio.Event, stopping: asyncio.Event) -> None:
         if not self._claimed and len(self._under_way) < self._concurrency:
             self._claimed.extend(await self._outbox.claim(_AHEAD, self._clock.now()))
-        while self._claimed and len(self._under_way) < self._concurrency:
+        while self._claimed and len(self._under_way) < self._concurrency and not stopping.is_set():
             await self._begin_or_give_back(self._claimed.popleft())
         if not self._claimed:
-            await self._first_of(wake.wait(), stopping.wait(), self._until_due(), *self._under_way)
+            idle_s = await self._idle_s()
+            await self._first_of(wake.wait(), stopping.wait(), self._clock.sleep(idle_s), *self._under_way)
         else:
             await self._first_of(stopping.wait(), *self._under_way)
 
@@ -117,11 +143,12 @@ class Worker:
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
 
-    async def _until_due(self) -> None:
+    async def _idle_s(self) -> float:
+        """How long there is nothing to do, unless somebody wakes us."""
         now = self._clock.now()
         due = await self._outbox.next_due(now)
         wait = _IDLE_S if due is None else (due - now).total_seconds()
-        await self._clock.sleep(min(max(wait, 0.0), _IDLE_S))
+        return min(max(wait, 0.0), _IDLE_S)
 
     async def _first_of(self, *waits: Awaitable[object]) -> None:
         tasks = {asyncio.ensure_future(wait) for wait in waits}
@@ -145,18 +172,31 @@ class Worker:
             now = self._clock.now()
             if isinstance(result, Failure):
                 self._note_failure(queue, breaker, result, now)
-                await self._outbox.fail(effect, result, now)
+                await self._record(effect, lambda: self._outbox.fail(effect, result, now))
             else:
                 if not result:
                     self._breakers[queue] = (
                         breaker  # nobody was asked, so nothing was learned about the target
                     )
-                await self._finish(effect, began_at=began_at if result else None, now=now)
-            self._count(effect, result, now)
+                done_at = began_at if result else None
+                await self._record(effect, lambda: self._finish(effect, began_at=done_at, now=now))
+            self._count(effect, result=result, began_at=began_at, now=now)
         except StoreUnavailable as fault:
             log.warning("outcome_not_recorded", effect=effect.effect_id, error=str(fault))
 
-    def _count(self, effect: ClaimedEffect, result: Failure | bool, now: datetime) -> None:  # noqa: FBT001
+    async def _record(self, effect: ClaimedEffect, write: Callable[[], Awaitable[None]]) -> None:
+        """Write an outcome down, and while the effect is ours try again: what is not written is done twice."""
+        while True:
+            try:
+                return await write()
+            except StoreUnavailable:
+                if effect.lease_until - self._clock.now() < _LEAST_LEASE:
+                    raise
+            await self._clock.sleep(_STORE_PAUSE_S)
+
+    def _count(
+        self, effect: ClaimedEffect, *, result: Failure | bool, began_at: datetime, now: datetime
+    ) -> None:
         if isinstance(result, Failure):
             outcome = "parked" if isinstance(result.decision, GiveUp) else "retried"
         else:
@@ -164,6 +204,24 @@ class Worker:
         self._tally.effect(effect.kind.value, outcome)
         if outcome == "done" and effect.kind is EffectKind.SEND_DISPATCH:
             self._tally.dispatch_latency((now - effect.created_at).total_seconds())
+        self._follow(effect, outcome, began_at, now)
+
+    def _follow(self, effect: ClaimedEffect, outcome: str, began_at: datetime, now: datetime) -> None:
+        if effect.delivery is None:
+            return
+        sent = outcome == "done" and effect.kind is EffectKind.SEND_DISPATCH
+        self._trace.note(
+            Step.DISPATCH if sent else Step.EFFECT,
+            effect.delivery,
+            began_at,
+            now,
+            downstream=effect.target if effect.kind is EffectKind.SEND_DISPATCH else None,
+            upstream=effect.upstream.key,
+            effect=effect.effect_id,
+            kind=effect.kind.value,
+            attempt=effect.attempts,
+            outcome=outcome,
+        )
 
     async def _finish(self, effect: ClaimedEffect, *, began_at: datetime | None, now: datetime) -> None:
         if began_at is not None:
@@ -181,10 +239,8 @@ class Worker:
         }
         try:
             wanted = await self._handlers[effect.kind](effect) is not False
-        except Exception as error:  # the worker's guard, one of the two places that catch all
+        except Exception as error:  # noqa: BLE001  the worker's guard, one of the two places that catch all
             failure = self._judge(effect, error)
-            if failure is None:
-                raise
             if isinstance(failure.decision, GiveUp):
                 log.warning("effect_parked", error=failure.error, attempts=effect.attempts, **who)
             else:
@@ -200,18 +256,18 @@ class Worker:
         log.info(event, attempts=effect.attempts, unsure=effect.unsure, **who)
         return wanted
 
-    def _judge(self, effect: ClaimedEffect, error: Exception) -> Failure | None:
+    def _judge(self, effect: ClaimedEffect, error: Exception) -> Failure:
         now, text = self._clock.now(), str(error)[:500]
-        if isinstance(error, StoreUnavailable):
-            return None
-        if isinstance(error, OutsideLimited):
+        if isinstance(error, OutsideLimited | StoreUnavailable):
             wait = after_limit(
                 retry_after_s=error.retry_after_s,
                 first_attempt_at=effect.first_attempt_at,
                 now=now,
                 chance=self._chance(),
             )
-            return Failure(decision=wait, error=text, unsure=False, counts=False)
+            # How far it had come when the store went away nobody knows.
+            unsure = isinstance(error, StoreUnavailable)
+            return Failure(decision=wait, error=text, unsure=unsure, counts=False)
         if isinstance(error, NotFound) or (isinstance(error, OutsideRefused) and error.status != 401):
             return Failure(decision=GiveUp(text), error=text, unsure=False, counts=True, answered=True)
         if not isinstance(error, OutsideRefused | OutsideUnsure | OutsideUnreachable | Unavailable):

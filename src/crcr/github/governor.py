@@ -3,8 +3,9 @@
 Per installation, a sliding log of the last minute's points: 900 in any 60 s, a write costs 5 and a read 1, so
 at most 180 writes. A bucket that refills would let twice that through around a quiet minute. On top of it
 stand the hour's budget as GitHub counts it (`x-ratelimit-*`) and blocks that GitHub asked for, which double while
-they follow one another. App-wide, a cap on requests under way. Nothing here sleeps: `reserve` says how long to
-wait, and the worker reschedules. The key `APP` stands for calls signed by the App itself.
+they follow one another. For this process, a cap on requests under way. Nothing here sleeps: `reserve` says how long to
+wait, and the worker reschedules. The key `APP` stands for calls signed by the App itself. Of several workers each
+keeps to its share (`share_among`).
 
 What is less urgent leaves a part of the minute untouched (`keep`), so that a gate never waits behind job checks.
 Comments are counted a second time, 80 a minute and 500 an hour: GitHub's limit on content that people are notified
@@ -18,6 +19,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+from crcr.decide.outside import Budget
 from crcr.errors import OutsideLimited
 from crcr.github.faults import LONGEST_WAIT_S, header_number
 
@@ -62,12 +64,13 @@ class _Account:
     blocked_until: float = 0.0
     strikes: int = 0
     remaining: int | None = None
+    limit: int | None = None
     resets_at: float = 0.0
 
-    def content_wait_s(self, now: float) -> float:
+    def content_wait_s(self, now: float, workers: int) -> float:
         return max(
-            self.content_minute.wait_s(1, CONTENT_PER_MINUTE, now),
-            self.content_hour.wait_s(1, CONTENT_PER_HOUR, now),
+            self.content_minute.wait_s(1, CONTENT_PER_MINUTE // workers, now),
+            self.content_hour.wait_s(1, CONTENT_PER_HOUR // workers, now),
         )
 
     def hour_wait_s(self, now: float) -> float:
@@ -91,11 +94,16 @@ class Governor:
     def __init__(
         self, *, points_per_minute: int = 900, concurrent: int = 100, slot_wait_s: float = 5.0
     ) -> None:
-        self._budget = points_per_minute
+        self._points = points_per_minute
+        self._workers = 1
         self._slots = asyncio.Semaphore(concurrent)
         self._slot_wait_s = slot_wait_s
         # As many accounts as the App has installations.
         self._accounts: defaultdict[int, _Account] = defaultdict(_Account)
+
+    def share_among(self, workers: int) -> None:
+        """Keep to our part of every minute: so many processes ask in the App's name."""
+        self._workers = max(1, workers)
 
     def reserve(
         self, installation_id: int, cost: int, now: float, *, keep: int = 0, content: bool = False
@@ -109,8 +117,8 @@ class Governor:
         wait_s = max(
             account.blocked_until - now,
             account.hour_wait_s(now),
-            account.points.wait_s(cost, self._budget - keep, now),
-            account.content_wait_s(now) if content else 0.0,
+            account.points.wait_s(cost, (self._points - keep) // self._workers, now),
+            account.content_wait_s(now, self._workers) if content else 0.0,
         )
         if wait_s > 0:
             return wait_s
@@ -131,7 +139,7 @@ class Governor:
         # Answers overtake each other: within one hour the lowest count is the newest.
         if reset == account.resets_at and account.remaining is not None:
             remaining = min(remaining, account.remaining)
-        account.remaining = remaining
+        account.remaining, account.limit = remaining, header_number(headers, "x-ratelimit-limit")
         account.resets_at = min(float(reset), now + LONGEST_WAIT_S)
 
     def block(self, installation_id: int, wait_s: float, now: float) -> float:
@@ -145,6 +153,17 @@ class Governor:
             wait_s = min(wait_s * 2 ** min(account.strikes - 1, 10), LONGEST_WAIT_S)
         account.blocked_until = max(account.blocked_until, now + wait_s)
         return account.blocked_until - now
+
+    def budgets(self, now: float) -> list[Budget]:
+        """How every installation that was asked for stands; for who watches, not for who decides."""
+        return [
+            Budget(
+                account.remaining if now < account.resets_at else None,
+                account.limit,
+                now < account.blocked_until,
+            )
+            for account in self._accounts.values()
+        ]
 
     @asynccontextmanager
     async def slot(self) -> AsyncIterator[None]:

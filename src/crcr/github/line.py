@@ -7,17 +7,20 @@ have been carried out is `OutsideUnsure`; what was never sent is `OutsideUnreach
 
 import asyncio
 from collections import OrderedDict
+from time import monotonic
+from typing import Protocol
 
 import httpx
 
 from crcr import __version__
 from crcr.decide.model import RepoName
-from crcr.decide.outside import Target
+from crcr.decide.outside import CallKind, Target
 from crcr.errors import OutsideLimited, OutsideRefused, OutsideUnreachable, OutsideUnsure
 from crcr.github import api
 from crcr.github.api import Permissions, Request, Response, Token
 from crcr.github.app_auth import AppAuth
-from crcr.github.faults import fault_of, readable
+from crcr.github.call_kinds import kind_of, status_class
+from crcr.github.faults import fault_of, header_number, readable
 from crcr.github.governor import APP, Governor
 from crcr.github.tokens import Scope, TokenCache
 from crcr.ports import Clock
@@ -37,6 +40,23 @@ _FIXED_HEADERS = (
 )
 
 
+class Tally(Protocol):
+    """Where calls are counted."""
+
+    def call(self, kind: CallKind, status: str, seconds: float) -> None:
+        """One exchange; `status`: 2xx to 5xx, other, unsure (no answer came) or unreachable."""
+        ...
+
+    def pause(self, reason: str) -> None:
+        """A call was not made, or not carried out: `hour` or `secondary` by GitHub's limits, `ours` by our own."""
+        ...
+
+
+class _Uncounted:
+    def call(self, kind: CallKind, status: str, seconds: float) -> None: ...
+    def pause(self, reason: str) -> None: ...
+
+
 class Line:
     """Sends requests under a token for their use. The caller owns `http` and closes it."""
 
@@ -49,6 +69,7 @@ class Line:
         tokens: TokenCache,
         governor: Governor,
         clock: Clock,
+        tally: Tally | None = None,
         connect_s: float = 3.0,
         total_s: float = 10.0,
     ) -> None:
@@ -58,6 +79,7 @@ class Line:
         self._tokens = tokens
         self._governor = governor
         self._clock = clock
+        self._tally = tally or _Uncounted()
         self._total_s = total_s
         timeout = httpx.Timeout(total_s, connect=connect_s, pool=connect_s)
         self._extensions = {"timeout": timeout.as_dict()}
@@ -123,12 +145,25 @@ class Line:
         async with self._governor.slot():
             # Within the slot, so that points are dated when they are spent.
             self._reserve(budget, cost, keep=request.keep, content=request.creates_content)
-            return await self._send(request, token)
+            return await self._counted(request, token)
+
+    async def _counted(self, request: Request, token: Token) -> Response:
+        began, status = monotonic(), "unsure"
+        try:
+            response = await self._send(request, token)
+            status = status_class(response.status)
+        except OutsideUnreachable:
+            status = "unreachable"
+            raise
+        finally:
+            self._tally.call(kind_of(request.path), status, monotonic() - began)
+        return response
 
     def _reserve(self, budget: int, cost: int, *, keep: int = 0, content: bool = False) -> None:
         now = self._clock.now().timestamp()
         wait_s = self._governor.reserve(budget, cost, now, keep=keep, content=content)
         if wait_s > 0:
+            self._tally.pause("ours")
             whom = "The App" if budget == APP else f"Installation {budget}"
             raise OutsideLimited(f"{whom} is at its limit of requests to GitHub.", retry_after_s=wait_s)
 
@@ -136,6 +171,8 @@ class Line:
         now = self._clock.now()
         fault = fault_of(request, response, now)
         if isinstance(fault, OutsideLimited):
+            used_up = header_number(response.headers, "x-ratelimit-remaining") == 0
+            self._tally.pause("hour" if used_up else "secondary")
             fault.retry_after_s = self._governor.block(budget, fault.retry_after_s, now.timestamp())
         else:
             self._governor.observe(budget, response.headers, now.timestamp())

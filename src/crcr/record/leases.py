@@ -38,9 +38,13 @@ def new_owner() -> str:
 
 
 def _machine() -> str:
-    """Where a process id means something: two containers may share a host name, but not a process namespace."""
+    """Where a process id means something.
+
+    Two containers may share a host name but not a process namespace, two machines both of them but not a boot.
+    """
     try:
-        return f"{socket.gethostname()}/{Path('/proc/self/ns/pid').readlink()}"
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{socket.gethostname()}/{boot}/{Path('/proc/self/ns/pid').readlink()}"
     except OSError:
         return socket.gethostname()
 

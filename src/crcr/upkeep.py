@@ -1,0 +1,62 @@
+"""The parts of a relay that time drives, wired: sweeping, forgetting, reconciling, and who leads in them."""
+
+import asyncio
+from datetime import timedelta
+from functools import partial
+
+from crcr.deliver.duties import LEASE
+from crcr.deliver.reconcile import Reconciler
+from crcr.deliver.recover import Intake, Recovery
+from crcr.deliver.sweeper import Sweeper
+from crcr.ground import Ground
+from crcr.record.leaders import Leaders
+from crcr.record.recovery import RecoveryStore
+from crcr.record.repairs import Repairs
+from crcr.record.retention import Keeps, Retention
+from crcr.record.silences import Silences
+from crcr.record.sweeps import Sweeps
+from crcr.settings import Settings
+
+_BREATH_S = 0.02
+"""Between two steps of forgetting: whoever waits to write gets most of the time."""
+
+
+def leaders_of(ground: Ground, owner: str) -> Leaders:
+    return Leaders(ground.database, owner, LEASE)
+
+
+def sweeper_of(ground: Ground, stopping: asyncio.Event) -> Sweeper:
+    retention = Retention(
+        ground.database,
+        keeps_of(ground.settings),
+        goes_on=lambda: not stopping.is_set(),
+        breathe=partial(asyncio.sleep, _BREATH_S),
+    )
+    return Sweeper(Sweeps(ground.database, ground.publishing), retention, ground.checks, ground.clock)
+
+
+def keeps_of(settings: Settings) -> Keeps:
+    return Keeps(
+        bodies=timedelta(days=settings.keep_bodies_days),
+        effects=timedelta(days=settings.keep_effects_days),
+        jobs=_days_or_ever(settings.keep_jobs_days),
+        audit=_days_or_ever(settings.keep_audit_days),
+    )
+
+
+def _days_or_ever(days: int) -> timedelta | None:
+    return timedelta(days=days) if days else None
+
+
+def reconciler_of(ground: Ground, intake: Intake, stopping: asyncio.Event) -> Reconciler:
+    silences = Silences(ground.database, ground.allowlists, ground.upstreams, ground.job_timeout)
+    repairs = Repairs(ground.database, ground.publishing, ground.upstreams)
+    recovery = Recovery(
+        ground.github,
+        RecoveryStore(ground.database),
+        intake,
+        clock=ground.clock,
+        stopping=stopping,
+        on_crash=ground.seams.on_crash,
+    )
+    return Reconciler(recovery, silences, repairs, ground.clock)

@@ -1,0 +1,101 @@
+"""A load balancer for tests: it sends each request to a process that says it is ready, on a connection of its own.
+
+It sends nothing twice. A process that does not take the connection is passed over; one that breaks off before it
+answers makes a 502.
+"""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import count
+
+import httpx
+
+CHECKED_EVERY_S = 0.1
+
+
+class Balancer:
+    def __init__(self, *ports: int) -> None:
+        self.ports = ports
+        self.ready: set[int] = set()
+        self.sent: dict[int, int] = dict.fromkeys(ports, 0)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._turn = count()
+
+    async def check(self) -> None:
+        """Ask everybody, again and again, whether it is ready."""
+        async with httpx.AsyncClient(timeout=2) as http:
+            while True:
+                for port in self.ports:
+                    await self._check(http, port)
+                await asyncio.sleep(CHECKED_EVERY_S)
+
+    async def _check(self, http: httpx.AsyncClient, port: int) -> None:
+        answers = False
+        with contextlib.suppress(httpx.HTTPError):
+            answers = (await http.get(f"http://127.0.0.1:{port}/readyz")).status_code == 200
+        (self.ready.add if answers else self.ready.discard)(port)
+
+    async def has_ready(self, *ports: int) -> None:
+        async with asyncio.timeout(30):
+            while not self.ready >= set(ports):
+                await asyncio.sleep(0.02)
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            request = await _request(reader)
+            await self._pass_on(request, writer)
+        except (OSError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+
+    async def _pass_on(self, request: bytes, writer: asyncio.StreamWriter) -> None:
+        answered = False
+        with contextlib.suppress(OSError):
+            connection = await self._connect()
+            if connection is not None:
+                theirs, ours = connection
+                ours.write(request)
+                while part := await theirs.read(65536):
+                    answered = True
+                    writer.write(part)
+                    await writer.drain()
+                ours.close()
+        if not answered:
+            writer.write(b"HTTP/1.1 502 Bad Gateway\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+        await writer.drain()
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
+        ready, turn = sorted(self.ready), next(self._turn)
+        for port in ready[turn % len(ready) :] + ready[: turn % len(ready)] if ready else ():
+            with contextlib.suppress(OSError):
+                connection = await asyncio.open_connection("127.0.0.1", port)
+                self.sent[port] += 1
+                return connection
+        return None
+
+
+async def _request(reader: asyncio.StreamReader) -> bytes:
+    """One whole request, asking for its answer to be the last on its connection."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    lines = head[:-4].split(b"\r\n")
+    length = next((int(line[15:]) for line in lines if line.lower().startswith(b"content-length:")), 0)
+    kept = [line for line in lines if not line.lower().startswith(b"connection:")]
+    return b"\r\n".join((*kept, b"Connection: close", b"", await reader.readexactly(length)))
+
+
+@asynccontextmanager
+async def balancing(*ports: int) -> AsyncIterator[Balancer]:
+    balancer = Balancer(*ports)
+    server = await asyncio.start_server(balancer.answer, sock=balancer._listener)
+    checking = asyncio.create_task(balancer.check())
+    try:
+        yield balancer
+    finally:
+        checking.cancel()
+        server.close()
+        await asyncio.gather(checking, return_exceptions=True)

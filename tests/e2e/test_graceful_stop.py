@@ -1,0 +1,101 @@
+"""SIGTERM: first nobody is sent there any more, then all that is under way ends, then the process does, with 0."""
+
+import asyncio
+import signal
+from pathlib import Path
+
+import httpx
+import pytest
+
+from crcr.sim.faults import Match
+from running import crcr, free_port
+from several import PLACES, TARGETS, environ, github_with_backends, rows, until, value
+from stage import UPSTREAM
+
+pytestmark = pytest.mark.slow
+
+OPEN = "SELECT count(*) FROM effects WHERE state IN ('waiting', 'claimed')"
+
+
+def http() -> httpx.AsyncClient:
+    return httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(), timeout=20)
+
+
+@pytest.mark.parametrize("place", PLACES)
+async def test_a_stopping_process_says_so_and_still_answers_and_then_ends(tmp_path: Path, place: str) -> None:
+    port, url = free_port(), PLACES[place](tmp_path)
+    async with github_with_backends() as github, http() as client:
+        env = environ(tmp_path, github, url, CRCR_PORT=str(port), CRCR_DRAIN_S="2")
+        github.webhook_url = f"http://127.0.0.1:{port}/github/webhook"
+        async with crcr("serve", folder=tmp_path, environ=env) as relay:
+            await relay.says("crcr listens on")
+            assert (await client.get(f"http://127.0.0.1:{port}/readyz")).status_code == 200
+            relay.process.send_signal(signal.SIGTERM)
+            await until_not_ready(client, port)
+            taken = await github.open_pr(UPSTREAM)
+            assert await relay.ended() == 0
+            assert '"level":"error"' not in await relay.errors()
+        [delivery] = [each for each in github.deliveries() if each.event == "pull_request"]
+        assert (taken.number, delivery.ok) == (1, True)
+        assert value(url, "SELECT count(*) FROM leaders") == 0
+        assert value(url, OPEN) == len(TARGETS)  # whoever works next has them
+        assert value(url, "SELECT count(*) FROM effects WHERE state = 'claimed'") == 0
+
+
+async def until_not_ready(client: httpx.AsyncClient, port: int) -> None:
+    async with asyncio.timeout(10):
+        while (answer := await client.get(f"http://127.0.0.1:{port}/readyz")).status_code == 200:
+            await asyncio.sleep(0.02)
+    assert answer.status_code == 503
+    assert answer.json()["error"]["code"] == "stopping"
+
+
+async def test_live_streams_end_cleanly_and_can_be_taken_up_again(tmp_path: Path) -> None:
+    port = free_port()
+    async with github_with_backends() as github, http() as client:
+        env = environ(tmp_path, github, PLACES["sqlite"](tmp_path), CRCR_PORT=str(port))
+        async with crcr("serve", folder=tmp_path, environ=env) as relay:
+            await relay.says("crcr listens on")
+            async with client.stream("GET", f"http://127.0.0.1:{port}/api/v1/events") as stream:
+                lines = stream.aiter_lines()
+                assert await anext(lines) == "retry: 2000"
+                relay.process.send_signal(signal.SIGTERM)
+                rest = [line async for line in lines]  # to its end, which is no broken connection
+            assert all(line.startswith(("id:", "event:", "data:")) or not line for line in rest)
+            assert await relay.ended() == 0
+
+
+@pytest.mark.parametrize("place", PLACES)
+async def test_a_worker_finishes_what_is_under_way_and_gives_back_the_rest(
+    tmp_path: Path, place: str
+) -> None:
+    port, url = free_port(), PLACES[place](tmp_path)
+    async with github_with_backends() as github:
+        env = environ(tmp_path, github, url, CRCR_PORT=str(port), CRCR_WORKER_CONCURRENCY="2")
+        github.webhook_url = f"http://127.0.0.1:{port}/github/webhook"
+        async with (
+            crcr("serve", "--no-worker", folder=tmp_path, environ=env) as front,
+            crcr("worker", folder=tmp_path, environ=env) as back,
+        ):
+            await front.says("without a worker")
+            await back.says("crcr works for")
+            await until(lambda: value(url, OPEN) == 0)
+            gate = github.faults.hang(on=Match(method="POST", path="*/dispatches"), times=2)
+            await github.open_pr(UPSTREAM)
+            await asyncio.wait_for(gate.reached.wait(), 20)
+            back.process.send_signal(signal.SIGTERM)
+            await until(lambda: value(url, "SELECT count(*) FROM effects WHERE state = 'claimed'") <= 2)
+            assert back.process.returncode is None  # two dispatches are under way
+            gate.release()
+            assert await back.ended() == 0
+            assert '"level":"error"' not in await back.errors()
+            states = rows(url, "SELECT state, unsure FROM dispatches ORDER BY state")
+            assert [tuple(row.values()) for row in states] == [("sent", 0)] * 2 + [("waiting", 0)] * 2
+            assert value(url, "SELECT count(*) FROM effects WHERE state = 'claimed'") == 0
+            async with crcr("worker", folder=tmp_path, environ=env) as successor:
+                await successor.says("crcr works for")
+                await until(lambda: value(url, OPEN) == 0)
+                assert await successor.stopped() == 0
+            assert await front.stopped() == 0
+        assert [len(github.dispatches(name)) for name in TARGETS] == [1] * len(TARGETS)
+        assert value(url, "SELECT count(*) FROM dispatches WHERE unsure = 1") == 0

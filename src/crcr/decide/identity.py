@@ -40,3 +40,11 @@ class Identity:
     """A signed number to which the report's `run_id` is bound at first sight, where no run's id is signed."""
     private: bool = False
     """Whether the issuer says that the repository is not public."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeySetText:
+    """An issuer's keys as it published them."""
+
+    raw: bytes
+    read_at: datetime

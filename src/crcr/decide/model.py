@@ -114,6 +114,8 @@ class EffectKind(StrEnum):
     """Whether a commit that a downstream tested on its own belongs to the upstream's history."""
     INSPECT_REPOSITORY = "inspect_repository"
     """How a downstream is set up: the App's installation and rights there, its workflows."""
+    FEED_HISTORY = "feed_history"
+    """ClickHouse is told what it does not know yet."""
 
 
 class JobState(StrEnum):

@@ -99,6 +99,8 @@ def ended_as(
 
 TIMED = frozenset({Ended.SUCCESS, Ended.FAILURE, Ended.TIMED_OUT, Ended.SILENT})
 """Whose times are in the averages: a job that was skipped or cancelled says nothing about how long one takes."""
+COUNTING = (Ended.SUCCESS, Ended.FAILURE, Ended.TIMED_OUT, Ended.OTHER)
+"""Results that somebody told and that count: what a backend's newest one is looked for among."""
 
 
 @dataclass(frozen=True, slots=True)

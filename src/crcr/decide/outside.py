@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import datetime
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 
 from crcr.decide.model import Conclusion, RepoName
 
@@ -143,3 +143,33 @@ class LoggedDelivery:
 class LogPage:
     entries: tuple[LoggedDelivery, ...]
     next_cursor: str | None
+
+
+class CallKind(StrEnum):
+    """What a call to GitHub is about."""
+
+    ACTIONS = "actions"
+    APP = "app"
+    CHECKS = "checks"
+    COMMENTS = "comments"
+    COMMITS = "commits"
+    CONTENTS = "contents"
+    DELIVERY_LOG = "delivery_log"
+    DISPATCH = "dispatch"
+    INSTALLATION = "installation"
+    PERMISSION = "permission"
+    PULLS = "pulls"
+    REPOSITORY = "repository"
+    TOKEN = "token"  # noqa: S105  the minting of one
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What one installation, or the App itself, may still ask GitHub in this hour, as GitHub last said."""
+
+    remaining: int | None
+    """None when GitHub has not said since the hour began."""
+    limit: int | None
+    blocked: bool
+    """Whether GitHub asked us to pause."""

@@ -4,14 +4,16 @@ Made by the store's read models, rendered by the show room. Text in them that a 
 author wrote is as it came: whoever renders it treats it as text.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
 from crcr.decide.allowlist import Problem
 from crcr.decide.commit import Verification
+from crcr.decide.history import HistoryState
 from crcr.decide.model import Conclusion, DeliveryState, DispatchState, JobState, Level, RepoName
 from crcr.decide.numbers import Counted, Ended, Figures, LastResult, Tally, count_as
+from crcr.decide.queues import Queue, Watched
 from crcr.decide.report import FailedTest
 from crcr.decide.window import Kind, Span
 
@@ -92,6 +94,7 @@ class Summary:
     allowlist: AllowlistState
     levels: tuple[tuple[Level, tuple[BackendSummary, ...]], ...]
     """L4 first; a level without backends is left out."""
+    history: HistoryState = HistoryState.OWN
 
     @property
     def backends(self) -> tuple[BackendSummary, ...]:
@@ -312,3 +315,10 @@ class Vitals:
     lag_s: float | None
     open_gates: tuple[tuple[str, int], ...] = ()
     """How many heads of open pull requests have a gate that is failed, pending or passed."""
+    queues: tuple[Queue, ...] = ()
+    """Only the kinds that have an effect which is not over."""
+    watched: Watched = field(default_factory=Watched)
+    history_unfed: int = 0
+    """How many facts ClickHouse has not been told yet; more than 100,000 are not counted."""
+    history_lag_s: float | None = None
+    """How long the oldest result has been due in the history store; None where there is no such store."""

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from crcr.decide.base_history import CommitPlace
+from crcr.decide.history import HistoryState
 from crcr.decide.model import Level, RepoName
 from crcr.decide.numbers import Counted, Figures, Tally
 from crcr.decide.views import BackendSummary, DispatchView, JobView
@@ -141,6 +142,7 @@ class BackendPage:
     """None when none was asked for, or the asked one is not there."""
     refusals: tuple[RefusalView, ...] = ()
     """Of the last two weeks, newest first."""
+    history: HistoryState = HistoryState.OWN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +165,7 @@ class MetricsView:
     total: Figures
     """Of all backends shown but the probes."""
     backends: tuple[BackendMetrics, ...]
+    history: HistoryState = HistoryState.OWN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,8 +2,7 @@
 
 from alembic import context
 
-from crcr.record import schema_gate, schema_history, schema_joining  # noqa: F401 - their tables are part of the metadata
-from crcr.record.schema import metadata
+from crcr.record.tables import metadata
 
 connection = context.config.attributes["connection"]
 context.configure(connection=connection, target_metadata=metadata, transaction_per_migration=True)

@@ -1,0 +1,110 @@
+"""The relay's ClickHouse, looked at for its operator: does it answer, with which tables, how far is it behind.
+
+Nothing is written there, and no table is made.
+"""
+
+from collections.abc import Iterator
+from datetime import datetime
+
+from crcr.errors import OutsideFault, StoreUnavailable
+from crcr.join.finding import Finding, ok, problem, warning
+from crcr.past import link_of
+from crcr.record.clickhouse_link import ClickHouseLink
+from crcr.record.clickhouse_rows import JOBS
+from crcr.record.clickhouse_schema import VERSION, kept_days, schema_version
+from crcr.record.database import Tx
+from crcr.record.feeding import mark
+from crcr.record.schema_feeding import Mark
+from crcr.record.signals import Signals
+from crcr.record.views_history import history_lag
+from crcr.settings import Settings
+from crcr.settings.readers import LOOPBACK
+from crcr.stores import open_database
+
+_LATE_S = 60.0
+_BACKFILL = "`crcr history backfill` fills it; until then pages read the main store"
+
+
+async def history_findings(settings: Settings, now: datetime, *, store: bool) -> tuple[Finding, ...]:
+    """`store` says whether the main store can be asked."""
+    link = link_of(settings)
+    if link is None:
+        return (ok("clickhouse", "ClickHouse is not used; the database answers for history."),)
+    try:
+        found = await _asked(link, settings)
+    except OutsideFault as fault:
+        hint = "check CRCR_CLICKHOUSE_URL and the server; pages read the main store meanwhile, and nothing is lost"
+        found = (problem("clickhouse", f"{fault.detail}.", hint),)
+    finally:
+        await link.close()
+    return (*found, *_unencrypted(settings), *(await _fed(settings, now) if store else ()))
+
+
+async def _asked(link: ClickHouseLink, settings: Settings) -> tuple[Finding, ...]:
+    version = (await link.ask("SELECT version() AS version"))[0]["version"]
+    place = settings.clickhouse_url.place if settings.clickhouse_url else ""
+    answers = ok("clickhouse", f"ClickHouse {version} at {place} answers.")
+    schema = await schema_version(link)
+    if schema == 0:
+        return answers, warning(
+            "clickhouse_schema", "It has no tables of ours yet.", "the first worker makes them"
+        )
+    if schema > VERSION:
+        hint = "a newer release made them: use that one, or another database"
+        return answers, problem(
+            "clickhouse_schema", f"Its schema is {schema}, this release's {VERSION}.", hint
+        )
+    days = await kept_days(link, JOBS)
+    kept = f"kept for {days} days" if days else "kept for ever"
+    if days != settings.clickhouse_keep_days:
+        hint = "a worker that starts with the setting changes it"
+        return answers, warning(
+            "clickhouse_schema", f"Results are {kept}, not as CRCR_CLICKHOUSE_KEEP_DAYS says.", hint
+        )
+    return answers, ok(
+        "clickhouse_schema", f"Its tables are of this release (schema {schema}); results are {kept}."
+    )
+
+
+def _unencrypted(settings: Settings) -> Iterator[Finding]:
+    url = settings.clickhouse_url
+    if url is None or url.encrypted or not url.place.startswith("clickhouse://"):
+        return
+    host = url.place.removeprefix("clickhouse://").partition("/")[0].rpartition(":")[0]
+    if host and host not in LOOPBACK:
+        yield warning(
+            "clickhouse_tls",
+            f"The way to {url.place} is not encrypted.",
+            "use clickhouses:// unless the network between is yours alone",
+        )
+
+
+async def _fed(settings: Settings, now: datetime) -> tuple[Finding, ...]:
+    async def unit(tx: Tx) -> tuple[bool, bool, list[tuple[str, int, float]]]:
+        lags = [(str(each.name), *(await history_lag(tx, each.name.key, now))) for each in settings.upstreams]
+        is_fed, is_whole = [await mark(tx, name) is not None for name in (Mark.SINCE, Mark.WHOLE)]
+        return is_fed, is_whole, [(name, number, lag_s or 0.0) for name, number, lag_s in lags]
+
+    database = open_database(settings, Signals())
+    try:
+        is_fed, is_whole, lags = await database.read(unit)
+    except StoreUnavailable:
+        return ()  # which the store's own findings say
+    finally:
+        await database.close()
+    if not is_fed:
+        return (
+            warning("clickhouse_fed", "No worker has fed it yet.", "start one with CRCR_CLICKHOUSE_URL set"),
+        )
+    whole = () if is_whole else (warning("clickhouse_fed", "It does not hold all history.", _BACKFILL),)
+    return (*whole, *(_lag(*each) for each in lags))
+
+
+def _lag(upstream: str, number: int, lag_s: float) -> Finding:
+    told = f"{upstream}: {number} facts wait to be fed"
+    if lag_s > _LATE_S:
+        hint = (
+            "is a worker running, and does ClickHouse take inserts? `crcr effects list` shows the last error"
+        )
+        return warning("clickhouse_lag", f"{told}, the oldest due for {lag_s:.0f} s.", hint)
+    return ok("clickhouse_lag", f"{told}.")

@@ -1,0 +1,15 @@
+"""Where a page's history came from."""
+
+from enum import StrEnum
+
+
+class HistoryState(StrEnum):
+    """Whether ClickHouse answers for the main store, and why not."""
+
+    OWN = "own"
+    """It is not used, or does not hold everything yet: the main store answers, as ever."""
+    TOLD = "told"
+    """It answered; the main store did for whom it has not been told everything yet."""
+    UNREACHABLE = "unreachable"
+    BEHIND = "behind"
+    """It has not been told the newest results for a while."""

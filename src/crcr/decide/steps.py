@@ -1,0 +1,55 @@
+"""The steps of a delivery's way that a trace shows, and the ids that tie them together.
+
+All ids follow from the delivery's GUID. So a dispatch that another process sends, a callback next day and a page on
+a third machine belong to one trace, and nothing has to be carried through the outbox or by a downstream.
+"""
+
+from enum import StrEnum
+from hashlib import sha256
+
+
+class Step(StrEnum):
+    WEBHOOK = "webhook"
+    """From its first byte to its answer; what all others come from."""
+    RECORD = "record"
+    """From being understood to being committed."""
+    DISPATCH = "dispatch"
+    """The attempt that reached a downstream."""
+    EFFECT = "effect"
+    """Any other attempt at an effect."""
+    CALLBACK = "callback"
+    """A report that was taken."""
+    TELL = "tell"
+    """From a change being recorded to open pages being told."""
+
+
+def trace_id(delivery: str) -> int:
+    """128 bits, never zero."""
+    return int.from_bytes(_digest(delivery)[:16]) or 1
+
+
+def span_id(step: Step, delivery: str, downstream: str = "") -> int:
+    """64 bits, never zero: who comes after a step finds it without having been told."""
+    return int.from_bytes(_digest(step.value, delivery, downstream.lower())[:8]) or 1
+
+
+def fixed_span(step: Step, delivery: str, downstream: str | None) -> int | None:
+    """The id of a step that others come from; None for the steps that may happen any number of times."""
+    if step is Step.WEBHOOK:
+        return span_id(step, delivery)
+    if step is Step.DISPATCH and downstream:
+        return span_id(step, delivery, downstream)
+    return None
+
+
+def parent_span(step: Step, delivery: str, downstream: str | None) -> int | None:
+    """What a step comes from: the dispatch to its downstream, or the webhook."""
+    if step is Step.WEBHOOK:
+        return None
+    if step in {Step.CALLBACK, Step.TELL} and downstream:
+        return span_id(Step.DISPATCH, delivery, downstream)
+    return span_id(Step.WEBHOOK, delivery)
+
+
+def _digest(*parts: str) -> bytes:
+    return sha256("\0".join(parts).encode(errors="replace")).digest()

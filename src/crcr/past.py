@@ -1,0 +1,71 @@
+"""History beside the main store, put together from the settings: the way to ClickHouse, what feeds it, who asks it.
+
+Without `CRCR_CLICKHOUSE_URL` nothing of it is there but the switch that says so in the store.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from importlib.util import find_spec
+
+from crcr.decide.effects import ClaimedEffect
+from crcr.decide.model import RepoName
+from crcr.deliver.feed_history import FeedHistory
+from crcr.deliver.worker import Handler
+from crcr.errors import BadSettings
+from crcr.ports import Clock
+from crcr.record.clickhouse_feeder import ClickHouseFeeder
+from crcr.record.clickhouse_history import ClickHouseHistory
+from crcr.record.clickhouse_link import ClickHouseLink, ClickHousePlace
+from crcr.record.database import Database
+from crcr.record.feeding import Feeding
+from crcr.record.history import History
+from crcr.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    database: Database
+    feeding: Feeding
+    link: ClickHouseLink | None = None
+    feeder: ClickHouseFeeder | None = None
+
+    def history(self) -> History:
+        """Who answers the pages of this process."""
+        return History(self.database, ClickHouseHistory(self.link) if self.link else None)
+
+    def handler(self, clock: Clock) -> Handler:
+        return FeedHistory(self.feeder, clock) if self.feeder else _not_wanted
+
+    async def begin(self, upstreams: Sequence[RepoName], now: datetime) -> None:
+        """Say in the store whether history is fed, as this process was told."""
+        if self.link is None:
+            await self.feeding.turn_off()
+        else:
+            await self.feeding.turn_on([each.key for each in upstreams], now)
+
+    async def close(self) -> None:
+        if self.link is not None:
+            await self.link.close()
+
+
+def past_of(settings: Settings, database: Database) -> Past:
+    feeding, link = Feeding(database), link_of(settings)
+    if link is None:
+        return Past(database, feeding)
+    return Past(database, feeding, link, ClickHouseFeeder(feeding, link, settings.clickhouse_keep_days))
+
+
+def link_of(settings: Settings, find: Callable[[str], object] = find_spec) -> ClickHouseLink | None:
+    """`find` tells whether a package is installed."""
+    url = settings.clickhouse_url
+    if url is None:
+        return None
+    if url.get_secret_value().startswith("chdb:") and find("chdb") is None:
+        raise BadSettings(["CRCR_CLICKHOUSE_URL names chDB, which is not installed: pip install chdb."])
+    return ClickHouseLink(ClickHousePlace(url.get_secret_value(), settings.clickhouse_ca))
+
+
+async def _not_wanted(_: ClaimedEffect) -> bool:
+    """Feeding was turned off while something waited for it."""
+    return False

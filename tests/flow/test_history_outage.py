@@ -1,0 +1,80 @@
+"""A relay with ClickHouse, from the callback to the page: fed by its worker, and none the worse without it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from callbacks import BACKEND, dispatched, outcome, post
+from crcr.record.schema_feeding import Mark
+from services.clickhouse import ClickHouseServer
+from stage import UPSTREAM, Stage
+
+DOES_NOT_ANSWER = "ClickHouse does not answer."
+
+
+async def fed(it: Stage, seconds: float = 3) -> list[str]:
+    """Let the worker feed; return what is left."""
+    await it.pass_time(seconds)
+    return [row["kind"] for row in it.rows("SELECT kind FROM unfed")]
+
+
+async def page(it: Stage, path: str = "/crcr") -> str:
+    answer = await it.http.get(path)
+    assert answer.status_code == 200
+    return answer.text
+
+
+async def test_results_go_to_clickhouse_and_wait_for_it_while_it_is_away(tmp_path: Path) -> None:
+    server = ClickHouseServer(tmp_path / "engine", password="hunter2-and-more")
+    server.start()
+    try:
+        async with dispatched(tmp_path, CRCR_CLICKHOUSE_URL=server.url) as (it, run):
+            now = it.clock.now
+            await it.services.past.begin(it.services.upstreams, now())
+            assert outcome(await post(it, run, "build", "in_progress")) == "applied"
+            assert outcome(await post(it, run, "build", "completed")) == "applied"
+            assert await fed(it) == []
+            # It was not there from the beginning, so pages wait for a backfill.
+            assert it.rows("SELECT * FROM feeding WHERE name = 'whole'") == []
+            await it.services.past.feeding.set_mark(Mark.WHOLE, "1")
+            assert "ClickHouse" not in await page(it)
+
+            server.stop()
+            assert outcome(await post(it, run, "test", "in_progress")) == "applied"
+            assert outcome(await post(it, run, "test", "completed")) == "applied"
+            assert await fed(it) == ["job"]
+            [effect] = it.rows("SELECT * FROM effects WHERE kind = 'feed_history' AND state = 'waiting'")
+            assert "does not answer" in effect["last_error"]
+            assert "hunter2" not in effect["last_error"]
+            for path in ("/crcr", f"/crcr/{BACKEND}", "/crcr/metrics"):
+                assert DOES_NOT_ANSWER in await page(it, path)
+            summary = await it.http.get("/api/v1/summary", params={"upstream": UPSTREAM})
+            assert summary.status_code == 200
+
+            it.clock.advance(100)
+            metrics = await page(it, "/metrics")
+            assert "crcr_history_lag_seconds" in metrics
+            assert "has not been told the newest results" in await page(it)
+
+            server.start()
+            assert await fed(it, 40) == []
+            assert "ClickHouse" not in await page(it)
+    finally:
+        server.stop()
+
+
+async def test_who_stops_using_it_has_nothing_noted_any_more(tmp_path: Path) -> None:
+    async with dispatched(tmp_path) as (it, run):
+        await it.services.past.begin(it.services.upstreams, it.clock.now())
+        await post(it, run, "build", "in_progress")
+        await post(it, run, "build", "completed")
+        assert it.rows("SELECT * FROM unfed") == []
+        assert it.rows("SELECT * FROM feeding") == []
+
+
+def test_a_relay_without_clickhouse_does_not_load_its_driver() -> None:
+    script = (
+        "import sys; import crcr.front, crcr.wiring, crcr.past, crcr.cli.root;"
+        "sys.exit(any(name.split('.')[0] in {'clickhouse_connect', 'chdb'} for name in sys.modules))"
+    )
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

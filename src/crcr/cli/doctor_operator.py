@@ -13,10 +13,12 @@ from pathlib import Path
 
 from crcr import log as logs
 from crcr.cli.doctor_app import app_findings, hook_findings, public_finding
+from crcr.cli.doctor_history import history_findings
 from crcr.cli.doctor_issuers import issuer_findings, registration_findings
 from crcr.cli.doctor_lines import Section
 from crcr.cli.doctor_lists import Read, list_findings, read_list, target_findings
-from crcr.cli.doctor_store import is_current, outbox_findings, store_findings
+from crcr.cli.doctor_redis import redis_findings
+from crcr.cli.doctor_store import is_current, store_findings
 from crcr.cli.opening import pick_reading
 from crcr.clock import SystemClock
 from crcr.decide.allowlist import Allowlist
@@ -33,9 +35,9 @@ from crcr.receive.jwks import http_fetcher
 from crcr.record.allowlists import text_in_force
 from crcr.record.database import Tx
 from crcr.record.signals import Signals
-from crcr.record.sqlite import SqliteDatabase
 from crcr.record.views_listed import allowlist_state
 from crcr.settings import Settings, UpstreamSetting, load_settings
+from crcr.stores import open_database
 
 
 def examine_relay(
@@ -50,7 +52,7 @@ def examine_relay(
         return
     yield Section("Settings", _settings(settings))
     now = SystemClock().now()
-    yield Section("Store", _store(settings, now))
+    yield Section("Store", asyncio.run(_store(settings, now)))
     yield from asyncio.run(_outside(settings, _chosen(settings, upstream), now, shown=shown))
 
 
@@ -69,16 +71,12 @@ def _chosen(settings: Settings, asked: RepoName | None) -> tuple[UpstreamSetting
     return tuple(each for each in settings.upstreams if each.name == picked)
 
 
-def _store(settings: Settings, now: datetime) -> tuple[Finding, ...]:
-    path = settings.database.path
-    found = store_findings(path)
-    if is_current(path):
-        names = tuple(each.name for each in settings.upstreams)
-        try:
-            found += asyncio.run(outbox_findings(path, names, now))
-        except StoreUnavailable as fault:
-            found += (problem("outbox", fault.detail, fault.hint or "look at the database's file"),)
-    return (*found, ok("other_stores", "Redis and ClickHouse are not used; they come with a later release."))
+async def _store(settings: Settings, now: datetime) -> tuple[Finding, ...]:
+    return (
+        *await store_findings(settings, now),
+        *await redis_findings(settings),
+        *await history_findings(settings, now, store=is_current(settings)),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +142,7 @@ _Kept = dict[RepoName, tuple[AllowlistState | None, Allowlist | None]]
 async def _kept(settings: Settings, upstreams: tuple[UpstreamSetting, ...]) -> _Kept:
     """What is in force; nothing where the store cannot be asked, which the store's own findings say."""
     nothing: _Kept = {each.name: (None, None) for each in upstreams}
-    if not is_current(settings.database.path):
+    if not is_current(settings):
         return nothing
 
     async def in_force(tx: Tx, upstream: RepoName) -> Allowlist | None:
@@ -158,7 +156,7 @@ async def _kept(settings: Settings, upstreams: tuple[UpstreamSetting, ...]) -> _
         }
 
     try:
-        database = SqliteDatabase(settings.database.path, Signals())
+        database = open_database(settings, Signals())
     except StoreUnavailable:
         return nothing
     try:

@@ -1,122 +1,56 @@
-"""The relay's store, looked at without changing it: is it there, of this release, writable, with room to grow."""
+"""The relay's store, looked at without changing it: where it is kept, and what waits in it."""
 
-import shutil
-import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
 from datetime import datetime, timedelta
-from pathlib import Path
 
-from crcr.decide.model import RepoName
+from crcr.cli import doctor_sqlite
 from crcr.decide.views import Vitals
-from crcr.join.finding import Finding, ok, problem, unknown, warning
+from crcr.errors import StoreUnavailable
+from crcr.join.finding import Finding, ok, problem, warning
 from crcr.record.database import Tx
-from crcr.record.migrate import head
+from crcr.record.places import PostgresPlace
 from crcr.record.signals import Signals
-from crcr.record.sqlite import SqliteDatabase
 from crcr.record.views_relay import vitals_of
+from crcr.settings import Settings
+from crcr.stores import open_database, place_of
 
-_LOCK_WAIT_S = 3.0
-_LITTLE = 1 << 30
-_TOO_LITTLE = 200 << 20
 _LAG = timedelta(minutes=2)
 _LONG_LAG = timedelta(minutes=15)
-_MB = 1 << 20
 
 
-def store_findings(path: Path) -> tuple[Finding, ...]:
-    if not path.exists():
-        return (
-            problem("store", f"There is no database at {path}.", "`crcr serve` makes it, or `crcr migrate`"),
-            _room(path.parent),
-        )
-    return (*_file(path), _room(path.parent))
+async def store_findings(settings: Settings, now: datetime) -> tuple[Finding, ...]:
+    place = place_of(settings)
+    if isinstance(place, PostgresPlace):
+        from crcr.cli import doctor_postgres  # its driver takes a while to load
 
-
-def is_current(path: Path) -> bool:
-    """Whether the store can be asked with this release's statements."""
-    try:
-        return path.exists() and _revision(path) == head()
-    except sqlite3.Error:
-        return False
-
-
-def _file(path: Path) -> Iterator[Finding]:
-    try:
-        found = _revision(path)
-    except sqlite3.Error as fault:
-        yield problem(
-            "store",
-            f"The database {path} cannot be read: {fault}.",
-            "is it a database of crcr, and readable for this user?",
-        )
-        return
-    if found == head():
-        yield ok("store", f"The database {path} is of this release (schema {found}).")
+        found = await doctor_postgres.server_findings(place, settings.database.place)
     else:
-        hint = "`crcr migrate` brings it up to date; a newer release may have written it"
-        yield warning(
-            "store", f"The database's schema is {found or 'none'}, this release's is {head()}.", hint
-        )
-    yield _writable(path)
+        found = doctor_sqlite.file_findings(place)
+    return (*found, *await _outbox_findings(settings, now)) if is_current(settings) else found
 
 
-def _revision(path: Path) -> str | None:
-    with closing(
-        sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_LOCK_WAIT_S)
-    ) as connection:
-        connection.execute("SELECT count(*) FROM sqlite_master")
-        try:
-            row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
-        except sqlite3.OperationalError as fault:
-            if "no such table" in str(fault):
-                return None
-            raise
-    return row[0] if row else None
+def is_current(settings: Settings) -> bool:
+    """Whether the store can be asked with this release's statements."""
+    place = place_of(settings)
+    if isinstance(place, PostgresPlace):
+        from crcr.cli import doctor_postgres
+
+        return doctor_postgres.is_current(place)
+    return doctor_sqlite.is_current(place)
 
 
-def _writable(path: Path) -> Finding:
-    """The lock is taken and given back; nothing is written."""
-    try:
-        with closing(sqlite3.connect(path, timeout=_LOCK_WAIT_S, isolation_level=None)) as connection:
-            connection.execute("BEGIN IMMEDIATE")
-            connection.execute("ROLLBACK")
-    except sqlite3.OperationalError as fault:
-        if "locked" in str(fault):
-            return unknown(
-                "writing",
-                f"Somebody held the write lock for {_LOCK_WAIT_S:.0f} s.",
-                "a busy relay may; look again",
-            )
-        return problem(
-            "writing",
-            f"It cannot be written: {fault}.",
-            "give the relay's user the right to write file and folder",
-        )
-    return ok("writing", "It can be written.")
-
-
-def _room(folder: Path) -> Finding:
-    try:
-        free = shutil.disk_usage(folder).free
-    except OSError as fault:
-        return unknown("disk", f"How much room {folder} has is not known: {fault.strerror}.")
-    text = f"{free // _MB:,} MB are free at {folder}."
-    if free < _TOO_LITTLE:
-        return problem("disk", text, "make room: without it nothing can be taken")
-    return warning("disk", text, "make room soon") if free < _LITTLE else ok("disk", text)
-
-
-async def outbox_findings(path: Path, upstreams: tuple[RepoName, ...], now: datetime) -> tuple[Finding, ...]:
-    database = SqliteDatabase(path, Signals())
-
+async def _outbox_findings(settings: Settings, now: datetime) -> tuple[Finding, ...]:
     async def unit(tx: Tx) -> list[Vitals]:
-        return [await vitals_of(tx, each, now) for each in upstreams]
+        return [await vitals_of(tx, each.name, now) for each in settings.upstreams]
 
     try:
-        vitals = await database.read(unit)
-    finally:
-        await database.close()
+        database = open_database(settings, Signals())
+        try:
+            vitals = await database.read(unit)
+        finally:
+            await database.close()
+    except StoreUnavailable as fault:
+        return (problem("outbox", fault.detail, fault.hint or "look at the database"),)
     return tuple(finding for each in vitals for finding in _outbox(each))
 
 

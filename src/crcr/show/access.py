@@ -108,7 +108,7 @@ class Access:
             if holder is not None:
                 return Reader(holder.name, holder.admin, None, Way.TOKEN, may_sign_in=True)
             await self._doors.limits.take(FAILED_SIGN_IN, counted)
-        except RateLimited:
+        except (RateLimited, LimiterUnavailable):
             if known is None:
                 raise
         if known is not None:

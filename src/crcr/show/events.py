@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 from crcr.decide.model import RepoName
 from crcr.decide.views import Change
 from crcr.errors import BadRequest, Unavailable
-from crcr.ports import Clock
+from crcr.ports import Clock, Trace
 from crcr.show.feed import Feed, Wakeups
 from crcr.show.here import pick_upstream
 from crcr.show.live_delay import LiveDelay
@@ -57,10 +57,12 @@ def routes(
     address_of: Callable[[Request], str] = peer_address,
     caps: Caps = Caps(),  # noqa: B008  frozen
     delay: LiveDelay | None = None,
+    trace: Trace | None = None,
+    on_streams: Callable[[int], None] = lambda _: None,
     log_for_admins: ChangeLog | None = None,
 ) -> list[BaseRoute]:
     """The stream's route. Setting `stopping` ends all streams; browsers then reconnect and resume."""
-    feed = Feed(log, wakeups, clock, delay)
+    feed = Feed(log, wakeups, clock, delay, trace)
     for_admins = Feed(log_for_admins, wakeups, clock) if log_for_admins else feed
     events = Events(
         feed,
@@ -70,6 +72,7 @@ def routes(
         stopping=stopping,
         address_of=address_of,
         caps=caps,
+        on_streams=on_streams,
     )
     return [Route("/api/v1/events", events, methods=["GET"], name="events")]
 
@@ -85,6 +88,7 @@ class Events:
         stopping: asyncio.Event,
         address_of: Callable[[Request], str],
         caps: Caps,
+        on_streams: Callable[[int], None],
     ) -> None:
         self._feed = feed
         self._for_admins = for_admins
@@ -93,6 +97,7 @@ class Events:
         self._stopping = stopping
         self._address_of = address_of
         self._caps = caps
+        self._on_streams = on_streams
         self._open: Counter[str] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -116,12 +121,14 @@ class Events:
                 "too many live streams are open", hint="close other pages, or read /api/v1/summary instead"
             )
         self._open[address] += 1
+        self._on_streams(self._open.total())
         try:
             yield
         finally:
             self._open[address] -= 1
             if not self._open[address]:
                 del self._open[address]
+            self._on_streams(self._open.total())
 
     async def _begin(self, stream: "_Stream", after: int | None) -> None:
         """Answer and take up the reader's place, or tell it that the place is gone."""

@@ -8,10 +8,12 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 
+from crcr.decide.steps import Step
 from crcr.decide.views import Change, Changes
 from crcr.errors import Unavailable
-from crcr.ports import Clock
+from crcr.ports import Clock, Trace, Untraced
 from crcr.show.live_delay import LiveDelay
 from crcr.show.port import ChangeLog
 
@@ -30,12 +32,18 @@ class Wakeups:
 
 class Feed:
     def __init__(
-        self, log: ChangeLog, wakeups: Wakeups, clock: Clock, delay: LiveDelay | None = None
+        self,
+        log: ChangeLog,
+        wakeups: Wakeups,
+        clock: Clock,
+        delay: LiveDelay | None = None,
+        trace: Trace | None = None,
     ) -> None:
         self._log = log
         self._wakeups = wakeups
         self._clock = clock
         self._delay = delay or LiveDelay()
+        self._trace = trace or Untraced()
         self._streams: set[asyncio.Event] = set()
         self._pump: asyncio.Task[None] | None = None
         self._recent: deque[Change] = deque(maxlen=_KEPT)
@@ -106,5 +114,20 @@ class Feed:
             if len(self._recent) == _KEPT:
                 self._covers_from = self._recent[0].change_id
             self._recent.append(change)
-            self._delay.note((self._clock.now() - change.at).total_seconds())
+            now = self._clock.now()
+            self._delay.note((now - change.at).total_seconds())
+            self._follow(change, now)
         self._upto = batch.upto
+
+    def _follow(self, change: Change, now: datetime) -> None:
+        if change.delivery is not None:
+            self._trace.note(
+                Step.TELL,
+                change.delivery,
+                change.at,
+                now,
+                downstream=change.downstream,
+                upstream=change.upstream,
+                kind=change.kind,
+                change=change.change_id,
+            )

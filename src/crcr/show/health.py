@@ -1,22 +1,38 @@
 """Probes: `/healthz` says that the process lives, `/readyz` that it can do its work, `/metrics` how it goes."""
 
+import asyncio
+
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from crcr import __version__
-from crcr.errors import NoAllowlist, Unavailable
+from crcr.errors import NoAllowlist, Stopping, Unavailable
 from crcr.ports import Clock
 from crcr.show.metrics import Metrics
 from crcr.show.port import Pulse
 
+PATIENCE_S = 5.0
+"""Half of what Prometheus waits for a scrape."""
 _NO_CACHE = {"Cache-Control": "no-store"}
 
 
-def routes(pulse: Pulse, *, metrics: Metrics, clock: Clock, is_public: bool = True) -> list[BaseRoute]:
-    """Probes ask without a token; where readers need one, `/readyz` names no upstream."""
-    probes = Probes(pulse, metrics, clock, names=is_public)
+def routes(
+    pulse: Pulse,
+    *,
+    metrics: Metrics,
+    clock: Clock,
+    is_public: bool = True,
+    stopping: asyncio.Event | None = None,
+    patience_s: float = PATIENCE_S,
+) -> list[BaseRoute]:
+    """Probes ask without a token; where readers need one, `/readyz` names no upstream.
+
+    Once `stopping` is set, `/readyz` says so: whoever sends requests here goes elsewhere before nobody answers.
+    """
+    stopping = stopping or asyncio.Event()
+    probes = Probes(pulse, metrics, clock, names=is_public, stopping=stopping, patience_s=patience_s)
     return [
         Route("/healthz", probes.healthz),
         Route("/readyz", probes.readyz),
@@ -25,17 +41,30 @@ def routes(pulse: Pulse, *, metrics: Metrics, clock: Clock, is_public: bool = Tr
 
 
 class Probes:
-    def __init__(self, pulse: Pulse, metrics: Metrics, clock: Clock, *, names: bool) -> None:
+    def __init__(
+        self,
+        pulse: Pulse,
+        metrics: Metrics,
+        clock: Clock,
+        *,
+        names: bool,
+        stopping: asyncio.Event,
+        patience_s: float,
+    ) -> None:
         self._pulse = pulse
         self._metrics = metrics
         self._clock = clock
         self._names = names
+        self._stopping = stopping
+        self._patience_s = patience_s
 
     async def healthz(self, _: Request) -> Response:
         return JSONResponse({"ok": True, "version": __version__}, headers=_NO_CACHE)
 
     async def readyz(self, _: Request) -> Response:
         """Raises what stands in the way; the app makes it a 503 that says so."""
+        if self._stopping.is_set():
+            raise Stopping
         vitals = await self._pulse.vitals(self._clock.now())
         without = [str(each.upstream) for each in vitals if not each.has_allowlist]
         if without:
@@ -56,8 +85,10 @@ class Probes:
         return JSONResponse({"ok": True, "store": "answers", "upstreams": told}, headers=_NO_CACHE)
 
     async def metrics(self, _: Request) -> Response:
+        """Always answers: a store that is away, or takes longer than a scraper waits, is a number too."""
         try:
-            self._metrics.observe(await self._pulse.vitals(self._clock.now()))
-        except Unavailable:
+            async with asyncio.timeout(self._patience_s):
+                self._metrics.observe(await self._pulse.vitals(self._clock.now()))
+        except (Unavailable, TimeoutError):
             self._metrics.observe(None)
         return Response(self._metrics.text(), headers={"Content-Type": CONTENT_TYPE_LATEST, **_NO_CACHE})

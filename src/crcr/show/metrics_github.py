@@ -1,0 +1,90 @@
+"""Numbers about GitHub: calls by what they are about, pauses, and what is left of the hour.
+
+There are as many hourly budgets as installations, which is no closed set: the smallest is told, and how many stand how.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from crcr.decide.outside import Budget, CallKind
+
+PAUSES = ("hour", "secondary", "ours")
+_SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+_STANDINGS = {"low": 0.1, "half": 0.5}
+"""Up to which share of the hour a budget stands so."""
+
+
+class GitHubNumbers:
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._calls = Counter("crcr_github_calls", "Calls to GitHub", ["call", "status"], registry=registry)
+        self._seconds = Histogram(
+            "crcr_github_call_seconds",
+            "How long GitHub took to answer",
+            ["call"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self._pauses = Counter(
+            "crcr_github_pauses", "Calls that were put off by a limit", ["reason"], registry=registry
+        )
+        for reason in PAUSES:
+            self._pauses.labels(reason)
+        self._budgets = _Budgets()
+        registry.register(self._budgets)
+
+    def call(self, kind: CallKind, status: str, seconds: float) -> None:
+        """`status`: 2xx to 5xx, other, unsure or unreachable."""
+        self._calls.labels(kind.value, status).inc()
+        self._seconds.labels(kind.value).observe(seconds)
+
+    def pause(self, reason: str) -> None:
+        """`reason`: hour or secondary by GitHub's limits, ours by our own."""
+        self._pauses.labels(reason).inc()
+
+    def watch(self, budgets: Callable[[], Iterable[Budget]]) -> None:
+        """Say where the budgets are asked for at a scrape."""
+        self._budgets.ask = budgets
+
+
+class _Budgets(Collector):
+    """What is left of the hour; nothing is said before GitHub has said it."""
+
+    def __init__(self) -> None:
+        self.ask: Callable[[], Iterable[Budget]] = tuple
+
+    def collect(self) -> Iterator[Metric]:
+        budgets = list(self.ask())
+        left = [each.remaining for each in budgets if each.remaining is not None]
+        shares = [share for each in budgets if (share := _share(each)) is not None]
+        yield _lowest("crcr_github_least_remaining", "Requests left this hour where fewest are", left)
+        yield _lowest("crcr_github_least_remaining_ratio", "The same as a part of the hour's limit", shares)
+        standing = GaugeMetricFamily(
+            "crcr_github_budgets", "Hourly budgets by how they stand", labels=["standing"]
+        )
+        counted = [_standing(each) for each in budgets]
+        for name in (*_STANDINGS, "ample", "blocked"):
+            standing.add_metric([name], counted.count(name))
+        yield standing
+
+
+def _share(budget: Budget) -> float | None:
+    if budget.remaining is None or not budget.limit:
+        return None
+    return max(0, budget.remaining) / budget.limit
+
+
+def _standing(budget: Budget) -> str:
+    if budget.blocked:
+        return "blocked"
+    share = _share(budget)
+    return next((name for name, upto in _STANDINGS.items() if share is not None and share < upto), "ample")
+
+
+def _lowest(name: str, about: str, values: list[int] | list[float]) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, about)
+    if values:
+        family.add_metric([], max(0, min(values)))
+    return family

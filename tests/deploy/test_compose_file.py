@@ -1,0 +1,214 @@
+"""The compose file: valid by its own schema, and true to the relay that it starts."""
+
+import asyncio
+import re
+import shutil
+import stat
+import subprocess
+import sys
+from ipaddress import ip_address, ip_network
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from crcr import __version__
+from crcr.settings import Settings, load_settings
+from crcr.sim.keys import private_pem
+from deploying import DEPLOY, DRAIN_ROOM_S, STOP_S
+from desk_world import environ_for
+from running import crcr, free_port
+
+FOLDER = DEPLOY / "compose"
+FILE = yaml.safe_load((FOLDER / "compose.yaml").read_text())
+SERVICES: dict[str, dict[str, Any]] = FILE["services"]
+OURS = sorted(name for name, each in SERVICES.items() if each["image"].startswith("crcr:"))
+STORES = ("postgres", "redis", "clickhouse")
+GIVEN = {"github_app_private_key"}
+"""What the operator brings; everything else is made by `secrets.sh`."""
+
+each_of_ours = pytest.mark.parametrize("name", OURS)
+
+
+def networks(name: str) -> set[str]:
+    return set(SERVICES[name]["networks"])
+
+
+def address(name: str) -> str:
+    told: str = SERVICES[name]["networks"]["relay"]["ipv4_address"]
+    return told
+
+
+@pytest.fixture(scope="module")
+def secrets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("compose") / "secrets"
+    subprocess.run([FOLDER / "secrets.sh", folder], check=True, capture_output=True)
+    (folder / "github_app_private_key").write_text(private_pem("cli"))
+    return folder
+
+
+def settings(name: str, secrets: Path) -> Settings:
+    """The settings of a service, read as crcr reads them, its secrets being those that were made."""
+    lines = (FOLDER / ".env.example").read_text().splitlines()
+    env = dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
+    given = {**env, **SERVICES[name]["environment"]}
+    at = {key: value.replace("/run/secrets", str(secrets)) for key, value in given.items()}
+    return load_settings(config=None, environ=at, cwd=secrets)
+
+
+def test_the_schema_of_compose_files_is_kept() -> None:
+    words = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec"]
+    told = subprocess.run([*words, FOLDER / "compose.yaml"], capture_output=True, text=True, check=False)
+    assert told.returncode == 0, told.stdout
+
+
+@each_of_ours
+def test_crcr_takes_the_settings_that_it_is_given(name: str, secrets: Path) -> None:
+    told = settings(name, secrets)
+    assert told.database.place.endswith("//postgres:5432/crcr")
+    assert told.redis_url is not None
+    assert told.clickhouse_url is not None
+    assert told.warnings() == ()
+
+
+@each_of_ours
+def test_every_secret_that_is_named_is_there_to_be_read(name: str) -> None:
+    named = {value for key, value in SERVICES[name]["environment"].items() if key.endswith("_FILE")}
+    assert named == {f"/run/secrets/{each}" for each in SERVICES[name]["secrets"]}
+    assert set(SERVICES[name]["secrets"]) <= set(FILE["secrets"])
+
+
+def test_the_script_makes_every_secret_once_and_keeps_them_closed(secrets: Path) -> None:
+    wanted = {Path(each["file"]).name for each in FILE["secrets"].values()} | {"clickhouse.env"}
+    made = {path.name: path.read_bytes() for path in secrets.iterdir()}
+    assert wanted <= set(made)
+    assert stat.S_IMODE(secrets.stat().st_mode) == 0o700
+    told = subprocess.run([FOLDER / "secrets.sh", secrets], check=True, capture_output=True, text=True)
+    assert {path.name: path.read_bytes() for path in secrets.iterdir()} == made
+    assert "private key" not in told.stdout
+    passwords = [value for name, value in made.items() if name.endswith("_password")]
+    assert len(set(passwords)) == len(passwords) == 4
+    assert made["postgres_password"] in made["database_url"]
+
+
+def test_what_is_mounted_exists() -> None:
+    brought = {".env", "./tls", "secrets/clickhouse.env"}
+    named = {each["file"] for each in FILE["secrets"].values()}
+    for service in SERVICES.values():
+        named |= {mount.split(":")[0] for mount in service.get("volumes", ()) if mount[0] in "./"}
+        named |= {service["env_file"]} if "env_file" in service else set()
+        named |= (
+            {f"{service['build']['context']}/{service['build']['dockerfile']}"}
+            if "build" in service
+            else set()
+        )
+    ours = {path for path in named - brought if not path.startswith("secrets/")}
+    assert ours
+    assert [path for path in sorted(ours) if not (FOLDER / path).is_file()] == []
+
+
+def test_every_image_has_a_fixed_version() -> None:
+    images = {name: each["image"] for name, each in SERVICES.items()}
+    loose = [
+        image
+        for image in images.values()
+        if not re.search(r":(\$\{IMAGE_TAG:-)?v?\d+\.\d+\.?\d*[-.\w]*\}?$", image)
+    ]
+    assert loose == []
+    assert {images[name] for name in OURS} == {f"crcr:${{IMAGE_TAG:-{__version__}}}"}
+
+
+def test_stores_are_reached_by_the_relay_alone() -> None:
+    assert {name: each["ports"] for name, each in SERVICES.items() if "ports" in each}.keys() == {
+        "proxy",
+        "grafana",
+    }
+    assert all(port.startswith("127.0.0.1:") for port in SERVICES["grafana"]["ports"])
+    assert FILE["networks"]["stores"]["internal"] is True
+    assert {name for name in SERVICES if "stores" in networks(name)} == {*OURS, *STORES}
+    assert [networks(name) for name in STORES] == [{"stores"}] * 3
+
+
+def test_the_relays_believe_the_proxy_and_the_proxy_knows_the_relays(secrets: Path) -> None:
+    [trusted] = settings("relay-1", secrets).trusted_proxies
+    assert trusted == ip_network(address("proxy"))
+    relays = {f"{address(name)}:8000" for name in OURS if name.startswith("relay-")}
+    assert set(re.findall(r"server (\S+)", (FOLDER / "upstream.conf").read_text())) == relays
+    subnet = ip_network(FILE["networks"]["relay"]["ipam"]["config"][0]["subnet"])
+    assert all(ip_address(address(name)) in subnet for name in ("proxy", "relay-1", "relay-2"))
+
+
+def test_nobody_starts_before_the_schema_is_there() -> None:
+    waiting = {name: SERVICES[name]["depends_on"] for name in OURS if name != "migrate"}
+    assert {each["migrate"]["condition"] for each in waiting.values()} == {"service_completed_successfully"}
+    assert SERVICES["migrate"]["depends_on"]["postgres"] == {"condition": "service_healthy"}
+    assert SERVICES["migrate"]["restart"].startswith("on-failure")
+
+
+def test_every_service_is_watched_limited_and_started_again() -> None:
+    for name, each in SERVICES.items():
+        assert each["restart"], name
+        assert {"test", "disable"} & set(each["healthcheck"]), name
+        assert set(each["deploy"]["resources"]["limits"]) == {"cpus", "memory"}, name
+        assert "no-new-privileges:true" in each["security_opt"], name
+    for name in OURS:
+        assert (SERVICES[name]["read_only"], SERVICES[name]["cap_drop"]) == (True, ["ALL"])
+        assert int(SERVICES[name]["stop_grace_period"].removesuffix("s")) >= DRAIN_ROOM_S + STOP_S
+
+
+def test_two_relays_and_two_workers_run() -> None:
+    assert [name for name in OURS if name.startswith("relay-")] == ["relay-1", "relay-2"]
+    assert SERVICES["relay-1"]["command"] == SERVICES["relay-2"]["command"]
+    assert "--no-worker" in SERVICES["relay-1"]["command"]
+    assert [name for name in OURS if SERVICES[name]["command"] == ["worker"]] == ["worker-1", "worker-2"]
+
+
+def test_prometheus_asks_the_ports_that_answer(secrets: Path) -> None:
+    jobs = yaml.safe_load((FOLDER / "prometheus.yml").read_text())["scrape_configs"]
+    # Fixed names: one that is looked up is gone with its container, and nobody would miss it.
+    assert all(
+        set(job) == {"job_name", "static_configs"} and job["job_name"].startswith("crcr") for job in jobs
+    )
+    asked = {at for job in jobs for each in job["static_configs"] for at in each["targets"]}
+    worker = settings("worker-1", secrets)
+    assert worker.host == "0.0.0.0"  # noqa: S104  it is asked from outside its container
+    ports = {name: 8000 if name.startswith("relay-") else worker.metrics_port for name in OURS}
+    assert asked == {f"{name}:{port}" for name, port in ports.items() if name != "migrate"}
+    assert all("relay" in networks(at.partition(":")[0]) for at in asked)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("service", "words", "ready"),
+    [("relay-1", "serve --no-worker --port", "crcr listens on"), ("worker-1", "worker", "crcr works for")],
+)
+async def test_the_health_check_succeeds_on_a_real_process(
+    tmp_path: Path, service: str, words: str, ready: str
+) -> None:
+    port = str(free_port())
+    known, command = environ_for(tmp_path), words.split()
+    if service == "worker-1":
+        known["CRCR_METRICS_PORT"] = port
+    else:
+        command.append(port)
+    kind, program, *rest = SERVICES[service]["healthcheck"]["test"]
+    assert (kind, program) == ("CMD", "python")
+    asking = [sys.executable, *(re.sub(r":\d{4}/", f":{port}/", word) for word in rest)]
+    assert await asyncio.to_thread(_exit_code, asking) != 0
+    async with crcr(*command, folder=tmp_path, environ=known) as process:
+        await process.says(ready)
+        assert await asyncio.to_thread(_exit_code, asking) == 0
+        assert await process.stopped() == 0
+
+
+def _exit_code(words: list[str]) -> int:
+    return subprocess.run(words, capture_output=True, check=False).returncode
+
+
+def test_its_scripts_pass_shellcheck() -> None:
+    shellcheck = shutil.which("shellcheck", path=str(Path(sys.executable).parent))
+    assert shellcheck
+    for script in (FOLDER / "secrets.sh", DEPLOY / "systemd" / "crcr-by-hand"):
+        told = subprocess.run([shellcheck, script], capture_output=True, text=True, check=False)
+        assert told.stdout == ""

@@ -1,0 +1,141 @@
+"""The container file, without a registry to build it from: linted, its promises read, its steps really run."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from fnmatch import fnmatch
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+import typer.main
+from typer.core import TyperGroup
+
+from crcr import __version__
+from crcr.cli.root import app
+from crcr.settings import Settings, rows
+from deploying import CONTAINER, ROOT, all_of, last, listed, stages
+from running import free_port
+
+BIN = Path(sys.executable).parent
+
+
+def test_the_linter_finds_nothing() -> None:
+    found = subprocess.run([BIN / "hadolint", CONTAINER], capture_output=True, text=True, check=False)
+    assert (found.returncode, found.stdout) == (0, "")
+
+
+def test_the_image_it_starts_from_has_a_fixed_version() -> None:
+    [image] = re.findall(r"^ARG PYTHON_IMAGE=(\S+)$", CONTAINER.read_text(), re.MULTILINE)
+    assert re.fullmatch(r"python:3\.\d+\.\d+-slim", image)
+    assert {all_of("FROM", stage)[0].split()[0] for stage in range(len(stages()))} == {"${PYTHON_IMAGE}"}
+
+
+def test_what_is_copied_exists_and_is_not_kept_from_the_builder() -> None:
+    lines = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if not line.startswith("#")]
+    sent = {line[1:] for line in lines if line.startswith("!")}
+    copied = {
+        part.strip("/")
+        for rest in all_of("COPY", 0)
+        for part in rest.split()[:-1]
+        if not part.startswith("--")
+    }
+    assert lines[0] == "*"
+    assert copied == sent
+    assert [name for name in sorted(sent) if not (ROOT / name).exists()] == []
+
+
+def test_it_runs_as_nobody_special_and_writes_in_one_place() -> None:
+    assert last("USER").split(":")[0] not in {"0", "root"}
+    assert last("WORKDIR") == last("VOLUME") == "/var/lib/crcr"
+    assert [line for line in all_of("RUN") if "apt-get" in line or "pip install" in line] == []
+    assert last("STOPSIGNAL") == "SIGTERM"
+
+
+def test_it_serves_on_the_port_that_it_names() -> None:
+    assert last("EXPOSE") == rows(Settings)["port"].default
+    command, *options = listed("CMD")
+    root = typer.main.get_command(app)
+    assert isinstance(root, TyperGroup)
+    known = {option for param in root.commands[command].params for option in param.opts}
+    assert {word for word in options if word.startswith("--")} <= known
+    assert listed("ENTRYPOINT") == ["crcr"]
+
+
+@pytest.mark.parametrize(("status", "healthy"), [(200, True), (503, False), (None, False)])
+def test_the_health_check_tells_a_relay_that_answers_from_one_that_does_not(
+    status: int | None, healthy: bool
+) -> None:
+    words = listed("HEALTHCHECK")
+    assert words.pop(0) == "python"
+    with _answering(status) as port:
+        told = subprocess.run(
+            [sys.executable, *words],
+            env={**os.environ, "CRCR_PORT": str(port)},
+            capture_output=True,
+            check=False,
+        )
+    assert (told.returncode == 0) is healthy
+
+
+@contextmanager
+def _answering(status: int | None) -> Iterator[int]:
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status or 0 if self.path == "/healthz" else 404)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    if status is None:
+        yield free_port()
+        return
+    with HTTPServer(("127.0.0.1", 0), Answer) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_its_steps_make_an_installation_that_runs_and_holds_no_installer(tmp_path: Path) -> None:
+    source, made = tmp_path / "source", tmp_path / "crcr"
+    source.mkdir()
+    for name in (part for rest in all_of("COPY", 0) for part in rest.split()[:-1]):
+        _copy(ROOT / name, source / name)
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "python"], check=True)
+    environ = {
+        **{
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("VIRTUAL_ENV", "PYTHON"))
+        },
+        "PATH": f"{tmp_path / 'python' / 'bin'}:{os.environ['PATH']}",
+        "REQUIREMENTS": "app",
+    }
+    for step in all_of("RUN", 0):
+        here = step.replace("/opt/crcr", str(made)).replace("/wheels", str(tmp_path / "wheels"))
+        ran = subprocess.run(
+            ["sh", "-ec", here], cwd=source, env=environ, capture_output=True, text=True, check=False
+        )
+        assert ran.returncode == 0, ran.stderr
+    told = subprocess.run(
+        [made / "bin" / "crcr", "--version"], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    assert told.stdout == f"crcr {__version__}\n"
+    names = [path.name for path in made.glob("lib/python*/site-packages/*")]
+    assert [name for name in names if fnmatch(name, "pip*") or fnmatch(name, "hatchling*")] == []
+
+
+def _copy(source: Path, target: Path) -> None:
+    if source.is_dir():
+        shutil.copytree(source, target, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    else:
+        shutil.copy(source, target)

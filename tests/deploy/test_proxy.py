@@ -1,0 +1,260 @@
+"""The proxies of `deploy/proxy`, real ones with TLS, in front of real relays."""
+
+import asyncio
+import http.client
+import re
+import sqlite3
+import ssl
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+
+from certificates import Authority
+from crcr.receive import callback, ingest, webhook
+from crcr.settings import Settings, rows
+from crcr.show.events import HEARTBEAT_S
+from crcr.sim.github import GitHub, JobSpec, Workflow
+from crcr.sim.server import serve
+from crcr.wiring import _FAILED_PER_MINUTE
+from proxying import FOLDER, PROXIES, Proxy, nginx, program, proxied
+from running import Running, crcr, free_port
+from stage import UPSTREAM, environment
+
+pytestmark = pytest.mark.slow
+
+NGINX = (FOLDER / "nginx.conf").read_text()
+MIB = 1024 * 1024
+REPORTER = "org/reporter"
+HIDDEN = (
+    "/metrics",
+    "/healthz",
+    "/readyz",
+    "//metrics",
+    "/%6detrics",
+    "/crcr/../metrics",
+    "/metrics?x=1",
+    "/./metrics",
+)
+
+both = pytest.mark.parametrize("kind", sorted(PROXIES))
+
+
+@dataclass
+class World:
+    github: GitHub
+    proxy: Proxy
+    folder: Path
+    ports: tuple[int, int]
+    environ: dict[str, str]
+
+    def start(self, port: int, *more: str) -> AbstractAsyncContextManager[Running]:
+        return crcr("serve", "--port", str(port), *more, folder=self.folder, environ=self.environ)
+
+
+def settings(folder: Path, github: GitHub, proxy: Proxy) -> dict[str, str]:
+    (folder / "allowlist.yml").write_text(f"L2:\n  - {REPORTER}\n")
+    return {
+        **environment(folder, github, folder / "allowlist.yml"),
+        "CRCR_PUBLIC_URL": proxy.url,
+        "CRCR_TRUSTED_PROXIES": "127.0.0.1",
+    }
+
+
+@asynccontextmanager
+async def behind(folder: Path, kind: str = "nginx") -> AsyncIterator[tuple[World, list[Running]]]:
+    """GitHub, a proxy, and two relays behind it on one file, the first of which also works."""
+    ports = free_port(), free_port()
+    async with AsyncExitStack() as stack:
+        proxy = await stack.enter_async_context(proxied(folder, ports, PROXIES[kind]))
+        github = await stack.enter_async_context(GitHub(seed=7, webhook_url=f"{proxy.url}/github/webhook"))
+        await stack.enter_async_context(serve(github))
+        github.use_transport(proxy.transport())
+        github.create_repository(UPSTREAM)
+        github.create_repository(REPORTER, workflows=[Workflow(jobs=(JobSpec("build"),))])
+        world = World(github, proxy, folder, ports, settings(folder, github, proxy))
+        relays = []
+        for port, more in zip(ports, ((), ("--no-worker",)), strict=True):
+            relays.append(await stack.enter_async_context(world.start(port, *more)))
+            await relays[-1].says("crcr listens on")
+        yield world, relays
+        github.finish()
+
+
+def said(directive: str, place: str = "") -> str:
+    """The value of a directive in a location, or in the server that all of them stand in."""
+    where = re.search(rf"location = {re.escape(place)} \{{(.*?)\}}", NGINX, re.DOTALL) if place else None
+    assert where or not place, place
+    found = re.findall(rf"^\s*{directive} (.+);$", where[1] if where else NGINX, re.MULTILINE)
+    assert found, directive
+    return str(found[0])
+
+
+@pytest.mark.parametrize(
+    ("place", "cap"),
+    [
+        ("/github/webhook", webhook.CAP_BYTES),
+        ("/github/callback", callback.CAP_BYTES),
+        ("/api/crcr/results", ingest.CAP_BYTES),
+    ],
+)
+def test_the_proxy_lets_pass_what_the_relay_takes(place: str, cap: int) -> None:
+    size = f"{cap // MIB}m"
+    assert said("client_max_body_size", place) == size
+    assert f"max_size {size.upper()[:-1]}MiB" in (FOLDER / "Caddyfile").read_text()
+
+
+def test_silence_between_two_heartbeats_ends_no_stream_and_nothing_is_limited() -> None:
+    assert int(said("proxy_read_timeout", "/api/v1/events").removesuffix("s")) > 3 * HEARTBEAT_S
+    assert "limit_req" not in NGINX
+    assert f'proxy_set_header {rows(Settings)["hud_proxy_header"].default} "";' in NGINX
+
+
+def test_nginx_and_caddy_take_their_files(tmp_path: Path) -> None:
+    start = nginx(tmp_path, _certified(tmp_path), (8001, 8002))
+    tested = subprocess.run([*start, "-t"], capture_output=True, text=True, check=False)
+    assert (tested.returncode, "[warn]" in tested.stderr) == (0, False), tested.stderr
+    words = [
+        program("caddy", "caddy"),
+        "validate",
+        "--config",
+        str(FOLDER / "Caddyfile"),
+        "--adapter",
+        "caddyfile",
+    ]
+    assert subprocess.run(words, capture_output=True, check=False).returncode == 0
+
+
+def _certified(folder: Path) -> Proxy:
+    authority = Authority.make()
+    authority.serve(folder)
+    return Proxy(free_port(), free_port(), ssl.create_default_context(cadata=authority.pem.decode()))
+
+
+@both
+async def test_the_whole_loop_goes_through_it_and_is_seen_live(tmp_path: Path, kind: str) -> None:
+    async with (
+        behind(tmp_path, kind) as (world, _),
+        world.proxy.client() as visitor,
+        visitor.stream("GET", "/api/v1/events") as stream,
+    ):
+        lines = stream.aiter_lines()
+        assert await anext(lines) == "retry: 2000"
+        await world.github.open_pr(UPSTREAM)
+        assert world.github.deliveries()[-1].status_code == 202
+        async with asyncio.timeout(10):
+            seen = [line async for line in _until(lines, "event: change")]
+        assert seen[-1] == "event: change"
+        async with asyncio.timeout(20):
+            while not world.github.runs(REPORTER):
+                await asyncio.sleep(0.05)
+        run = world.github.runs(REPORTER)[0]
+        assert (await world.github.start_job(run, "build")).status_code == 200
+
+
+async def _until(lines: AsyncIterator[str], last: str) -> AsyncIterator[str]:
+    async for line in lines:
+        yield line
+        if line == last:
+            return
+
+
+@both
+async def test_a_visitor_is_known_by_its_address_and_not_by_what_it_claims(tmp_path: Path, kind: str) -> None:
+    """Failed authentications are limited by address, in each relay by itself as long as there is no Redis."""
+    async with behind(tmp_path, kind) as (world, _):
+        async with world.proxy.client("127.0.0.2") as liar:
+            tried = range(2 * _FAILED_PER_MINUTE + 10)
+            answers = [await _fail(liar, f"203.0.113.{number}") for number in tried]
+        assert answers[0] == 401
+        assert answers[-5:] == [429] * 5
+        async with world.proxy.client("127.0.0.3") as other:
+            assert await _fail(other, "127.0.0.2") == 401
+
+
+async def _fail(visitor: httpx.AsyncClient, claimed: str) -> int:
+    headers = {"Authorization": "Bearer made.up.token", "X-Forwarded-For": claimed}
+    return (await visitor.post("/github/callback", headers=headers, json={})).status_code
+
+
+@both
+async def test_what_is_for_operators_is_not_seen_from_outside(tmp_path: Path, kind: str) -> None:
+    async with behind(tmp_path, kind) as (world, _):
+        found = {path: await asyncio.to_thread(_get, world.proxy, path) for path in HIDDEN}
+        assert {path: status for path, (status, _) in found.items() if status != 404} == {}
+        assert [path for path, (_, body) in found.items() if b"crcr_" in body or b'"ok":true' in body] == []
+        async with httpx.AsyncClient(transport=httpx.AsyncHTTPTransport()) as inside:
+            for port in world.ports:
+                assert (await inside.get(f"http://127.0.0.1:{port}/metrics")).status_code == 200
+
+
+def _get(proxy: Proxy, path: str) -> tuple[int, bytes]:
+    """With the path as it stands: a polite client would tidy it up first."""
+    connection = http.client.HTTPSConnection("127.0.0.1", proxy.port, context=proxy.trust, timeout=20)
+    try:
+        connection.putrequest("GET", path, skip_accept_encoding=True)
+        connection.endheaders()
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+async def test_bodies_pass_up_to_the_limit_and_larger_ones_are_told_in_the_relays_words(
+    tmp_path: Path,
+) -> None:
+    async with behind(tmp_path) as (world, _), world.proxy.client() as visitor:
+        for path, cap, code in (
+            ("/github/webhook", webhook.CAP_BYTES, "bad_signature"),
+            ("/github/callback", callback.CAP_BYTES, "not_authentic"),
+        ):
+            passed = await visitor.post(path, content=b" " * cap)
+            assert (passed.status_code, passed.json()["error"]["code"]) == (401, code)
+            refused = await visitor.post(path, content=b" " * (cap + 1))
+            assert (refused.status_code, refused.json()["error"]["code"]) == (413, "too_large")
+            assert refused.headers["content-type"] == "application/json"
+
+
+async def test_what_comes_unencrypted_is_sent_to_tls(tmp_path: Path) -> None:
+    async with proxied(tmp_path, (free_port(), free_port())) as proxy, proxy.client() as visitor:
+        asked = f"http://127.0.0.1:{proxy.plain_port}/crcr/pull/7?a=b"
+        answer = await visitor.get(asked, headers={"Host": "relay.example.org"})
+        assert (answer.status_code, answer.headers["location"]) == (
+            308,
+            "https://relay.example.org/crcr/pull/7?a=b",
+        )
+        away = await visitor.get("/crcr")
+        assert (away.status_code, away.headers["strict-transport-security"]) == (502, "max-age=31536000")
+
+
+@pytest.mark.timeout(180)
+async def test_relays_are_replaced_one_after_the_other_and_every_webhook_is_taken(tmp_path: Path) -> None:
+    """The same webhook may reach both relays; both know it by its GUID."""
+    async with behind(tmp_path) as (world, relays), AsyncExitStack() as stack:
+        stop = asyncio.Event()
+        sending = [asyncio.create_task(_keep_sending(world.github, stop)) for _ in range(2)]
+        for relay, port, more in zip(relays, world.ports, ((), ("--no-worker",)), strict=True):
+            before = len(world.github.deliveries())
+            assert await relay.stopped() == 0
+            new = await stack.enter_async_context(world.start(port, *more))
+            await new.says("crcr listens on")
+            while len(world.github.deliveries()) < before + 10:
+                await asyncio.sleep(0.05)
+        stop.set()
+        await asyncio.gather(*sending)
+        answers = [delivery.status_code for delivery in world.github.deliveries()]
+        assert len(answers) > 20
+        assert set(answers) == {202}
+        with closing(sqlite3.connect(tmp_path / "crcr.db")) as store:
+            [[taken]] = store.execute("SELECT count(*) FROM deliveries WHERE event = 'pull_request'")
+        assert taken == len(answers)
+
+
+async def _keep_sending(github: GitHub, stop: asyncio.Event) -> None:
+    while not stop.is_set():
+        await github.open_pr(UPSTREAM)
+        await asyncio.sleep(0.1)

@@ -1,0 +1,168 @@
+"""The systemd units: understood by systemd itself, closed, patient enough at the end, and with settings that crcr takes."""
+
+import os
+import re
+import shutil
+import subprocess
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from crcr.cli.serving import GRACE_S
+from crcr.company import GRACE_S as COMPANY_GRACE_S
+from crcr.settings import Settings, load_settings
+from crcr.sim.keys import private_pem
+from deploying import DEPLOY, DRAIN_ROOM_S, ROOT, STOP_S
+
+FOLDER = DEPLOY / "systemd"
+SERVICES = sorted(path.name for path in FOLDER.glob("*.service"))
+MOST_EXPOSED = 15
+"""Of 100, as `systemd-analyze security` counts; a service without any protection has over 90."""
+
+each_service = pytest.mark.parametrize("name", SERVICES)
+
+
+def directives(*paths: Path) -> dict[str, list[str]]:
+    found = defaultdict(list)
+    for path in paths:
+        for line in path.read_text().splitlines():
+            if "=" in line and not line.startswith("#"):
+                key, _, value = line.partition("=")
+                found[key].append(value)
+    return found
+
+
+def analyze(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    program = shutil.which("systemd-analyze")
+    assert program, "there is no systemd-analyze: install the Debian package systemd"
+    environ = {**os.environ, "SYSTEMD_COLORS": "0", "LANG": "C"}
+    return subprocess.run([program, *words], capture_output=True, text=True, check=False, env=environ)
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Path:
+    """The units beside each other, their programs standing in a folder where there is one."""
+    program = tmp_path / "program"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    for path in (FOLDER / name for name in (*SERVICES, "crcr.target", "crcr.slice")):
+        text = re.sub(r"(/opt/crcr/bin/crcr|/usr/bin/curl)", str(program), path.read_text())
+        (tmp_path / path.name).write_text(text)
+    for name in SERVICES:
+        (tmp_path / f"{name}.d").mkdir()
+        shutil.copy(FOLDER / "stores.conf", tmp_path / f"{name}.d")
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_systemd_understands_every_line(installed: Path) -> None:
+    instances = {
+        "crcr-serve@.service": "crcr-serve@8001.service",
+        "crcr-worker@.service": "crcr-worker@9101.service",
+    }
+    names = [instances.get(name, name) for name in SERVICES]
+    units = [installed / name for name in (*names, "crcr.target", "crcr.slice")]
+    told = analyze("verify", "--man=no", *units)
+    assert (told.returncode, told.stdout, told.stderr) == (0, "", "")
+
+
+@pytest.mark.slow
+def test_a_line_that_systemd_does_not_know_would_be_found(installed: Path) -> None:
+    dropin = installed / "crcr-serve@.service.d" / "stores.conf"
+    dropin.write_text(dropin.read_text() + "LoadCredentails=x:/y\n")
+    assert "LoadCredentails" in analyze("verify", "--man=no", installed / "crcr-serve@8001.service").stderr
+
+
+@pytest.mark.slow
+@each_service
+def test_a_service_is_closed(name: str) -> None:
+    told = analyze("security", "--offline=yes", f"--threshold={MOST_EXPOSED}", "--no-pager", FOLDER / name)
+    assert told.returncode == 0, told.stdout
+
+
+@each_service
+def test_secrets_come_as_credentials_and_settings_are_taken(name: str, tmp_path: Path) -> None:
+    told = _settings(name, tmp_path)
+    assert told.warnings() == ()
+    assert told.database.place.endswith("//127.0.0.1:5432/crcr")
+
+
+def _settings(name: str, folder: Path) -> Settings:
+    """What crcr reads in a service that has the drop-in for stores, its credentials being in `folder`."""
+    found = directives(FOLDER / name, FOLDER / "stores.conf")
+    loaded = dict(each.split(":", 1) for each in found["LoadCredential"])
+    contents = {
+        "github_app_private_key": private_pem("cli"),
+        "github_webhook_secret": "w" * 20,
+        "database_url": "postgresql://crcr:secret-enough-for-us@127.0.0.1:5432/crcr",
+        "redis_url": "redis://:secret-enough-for-us@127.0.0.1:6379/0",
+        "clickhouse_url": "clickhouse://crcr:secret-enough-for-us@127.0.0.1:8123/crcr",
+    }
+    assert set(loaded) == set(contents)
+    assert loaded == {each: f"/etc/crcr/secrets/{each}" for each in loaded}
+    for each, text in contents.items():
+        (folder / each).write_text(text)
+    environ = directives(FOLDER / "crcr.env.example")
+    given = {key: value for key, [value] in environ.items()}
+    given |= dict(
+        each.replace("%d", str(folder)).replace("%i", "9101").split("=", 1) for each in found["Environment"]
+    )
+    return load_settings(config=None, environ=given, cwd=folder)
+
+
+def test_the_time_to_stop_covers_what_the_code_takes_and_is_told_the_same_everywhere() -> None:
+    """Requests have their grace after the drain; what runs beside them has its own from the signal on."""
+    assert max(GRACE_S, COMPANY_GRACE_S) + 10 <= STOP_S
+    told = (ROOT / "docs" / "operations.md").read_text()
+    assert set(re.findall(r"`CRCR_DRAIN_S` and (\d+) s", told)) == {str(STOP_S)}
+
+
+@pytest.mark.parametrize("name", ["crcr-serve@.service", "crcr-worker@.service"])
+def test_a_process_has_the_time_to_stop_cleanly_and_is_started_again(name: str) -> None:
+    found = directives(FOLDER / name)
+    assert int(found["TimeoutStopSec"][0]) >= DRAIN_ROOM_S + STOP_S
+    assert (found["KillSignal"], found["Restart"]) == (["SIGTERM"], ["on-failure"])
+    assert found["Requires"] == ["crcr-migrate.service"]
+    assert "crcr-migrate.service" in found["After"]
+
+
+def test_units_differ_only_where_they_must() -> None:
+    """The closed part is written three times, since systemd has no way to share it; it stays the same."""
+    alone = {
+        name: path.read_text().split("\nUser=crcr\n")[1].split("\n[Install]")[0].strip()
+        for name, path in ((name, FOLDER / name) for name in SERVICES)
+    }
+    assert len(set(alone.values())) == 1
+
+
+def test_by_hand_a_command_gets_the_settings_of_the_units(tmp_path: Path) -> None:
+    secrets = tmp_path / "etc" / "secrets"
+    secrets.mkdir(parents=True)
+    (secrets / "database_url").write_text("postgresql://crcr:p$a'ss\"word@db/crcr\n")
+    (secrets / "github_app_private_key").write_text("two\nlines\n")
+    shutil.copy(FOLDER / "crcr.env.example", tmp_path / "etc" / "crcr.env")
+    told = _by_hand(tmp_path, "effects", "list", "--target", "org/a b")
+    assert told["CRCR_DATABASE_URL"] == "postgresql://crcr:p$a'ss\"word@db/crcr"
+    assert told["CRCR_GITHUB_APP_PRIVATE_KEY"] == "two\nlines"
+    assert told["CRCR_UPSTREAM"] == "example/framework"
+    assert "CRCR_ETC" not in told
+    assert told["ARGUMENTS"].splitlines()[-5:] == [
+        "/opt/crcr/bin/crcr",
+        "effects",
+        "list",
+        "--target",
+        "org/a b",
+    ]
+    assert "--reuid=crcr" in told["ARGUMENTS"]
+
+
+def _by_hand(folder: Path, *words: str) -> dict[str, str]:
+    """Run it with programs that only tell how they were called, in a folder that need not be the relay's."""
+    (folder / "setpriv").write_text('#!/bin/sh\nARGUMENTS=$(printf "%s\\n" "$@") exec env -0\n')
+    (folder / "setpriv").chmod(0o755)
+    script = folder / "crcr-by-hand"
+    script.write_text((FOLDER / "crcr-by-hand").read_text().replace("/var/lib/crcr", str(folder)))
+    environ = {"PATH": f"{folder}:{os.environ['PATH']}", "CRCR_ETC": str(folder / "etc")}
+    told = subprocess.run(["sh", script, *words], env=environ, capture_output=True, text=True, check=True)
+    return dict(each.split("=", 1) for each in told.stdout.split("\0") if each)

@@ -9,7 +9,6 @@ A failure is cut down to the steps that matter. `CRCR_CHAOS_WALKS=500` walks mor
 
 import asyncio
 import os
-import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -23,6 +22,7 @@ import structlog
 
 from crcr.errors import StoreUnavailable
 from crcr.record.leases import free_leases
+from crcr.record.sqlite import SqliteDatabase
 from crcr.sim.github import Job, Match, PullRequest, WorkflowRun
 from gate_oracle import HARMLESS, Listed, Truth
 from gating import GATE, GATING, LABEL, NAMED
@@ -281,8 +281,9 @@ class Walk:
 
     def _store(self, *, up: bool) -> None:
         self.store_is_up = up
-        writing: sqlite3.Connection = self.it.services.database._writing
-        writing.execute(f"PRAGMA query_only={'OFF' if up else 'ON'}")
+        database = self.it.services.database
+        assert isinstance(database, SqliteDatabase)
+        database._writing.execute(f"PRAGMA query_only={'OFF' if up else 'ON'}")
 
     async def restart(self, *, begun: bool) -> None:
         """The process dies, with effects claimed or not, and another takes over its database."""

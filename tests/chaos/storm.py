@@ -1,0 +1,102 @@
+"""What breaks, and when: a deck of misfortunes, dealt at random times until the storm is over."""
+
+import asyncio
+import signal
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from random import Random
+
+from chaos.world import Installation, Member
+from crcr.sim.faults import JWKS_PATH
+from crcr.sim.github import Match
+
+DISPATCHES = Match(method="POST", path="*/dispatches")
+CHECKS = Match(path="*/check-runs*")
+ANY = Match()
+DECK_S = 40.0
+_NOTICED_S = 15.0
+"""How long after PostgreSQL is back a start may still end for its having been away."""
+
+
+class Storm:
+    def __init__(self, it: Installation, chance: Random) -> None:
+        self._it = it
+        self._chance = chance
+        self.counts: Counter[str] = Counter()
+        self._deck: tuple[tuple[int, Callable[[], Awaitable[None]]], ...] = (
+            (3, lambda: self._hit(it.relays, signal.SIGKILL, "relay killed")),
+            (3, lambda: self._hit(it.workers, signal.SIGKILL, "worker killed")),
+            (1, lambda: self._hit(it.relays, signal.SIGTERM, "relay stopped")),
+            (1, lambda: self._hit(it.workers, signal.SIGTERM, "worker stopped")),
+            (2, self._redis),
+            (1, lambda: self._postgres("fast")),
+            (1, lambda: self._postgres("immediate")),
+            (14, self._unwell),
+        )
+
+    async def rage(self, seconds: float) -> None:
+        """Deal the whole deck, again for every other forty seconds."""
+        for _ in range(max(1, round(seconds / DECK_S))):
+            deck = [act for count, act in self._deck for _ in range(count)]
+            self._chance.shuffle(deck)
+            for act in deck:
+                await asyncio.sleep(DECK_S / len(deck) * 1.5 * self._chance.random())
+                await act()
+
+    async def pass_by(self) -> None:
+        """Everything works again."""
+        self._it.github.faults.clear()
+        await self._it.until_ready()
+
+    async def _hit(self, members: list[Member], by: signal.Signals, name: str) -> None:
+        """Strike one of them, when all of them are up: a slow machine makes a longer storm, not a heavier one."""
+        await self._it.until_ready(*members)
+        if self._chance.choice(members).send(by, back_after_s=self._chance.uniform(0.1, 2.0)):
+            self.counts[name] += 1
+
+    async def _redis(self) -> None:
+        redis, away_s = self._it.redis, self._chance.uniform(0.3, 2.5)
+        await asyncio.to_thread(redis.kill if self._chance.random() < 0.5 else redis.stop)
+        await asyncio.sleep(away_s)
+        await asyncio.to_thread(redis.start)
+        self.counts["Redis away"] += 1
+
+    async def _postgres(self, how: str) -> None:
+        self._it.store_was_away = True
+        away_s = self._chance.uniform(0.0, 1.5)
+        await asyncio.to_thread(self._it.postgres.stop, how)
+        await asyncio.sleep(away_s)
+        await asyncio.to_thread(self._it.postgres.start)
+        asyncio.get_running_loop().call_later(_NOTICED_S, self._back)
+        self.counts["PostgreSQL crashed" if how == "immediate" else "PostgreSQL restarted"] += 1
+
+    def _back(self) -> None:
+        self._it.store_was_away = False
+
+    async def _unwell(self) -> None:
+        """One of GitHub's own bad moments, short enough for the patience of a minute."""
+        faults, chance = self._it.github.faults, self._chance
+        on, times = chance.choice([DISPATCHES, DISPATCHES, CHECKS, ANY]), chance.randint(1, 3)
+        kinds: tuple[tuple[str, Callable[[], object]], ...] = (
+            ("5xx", lambda: faults.answer(chance.choice([500, 502, 503]), on=on, times=times)),
+            ("Retry-After", lambda: faults.answer(503, on=on, times=1, retry_after_s=2)),
+            ("429", lambda: faults.answer(429, on=on, times=1, message="slow down", retry_after_s=1)),
+            ("secondary limit", lambda: faults.secondary_limit(on=on, times=1, retry_after_s=2)),
+            ("primary limit", lambda: faults.primary_limit(on=on, times=1, reset_in_s=3)),
+            ("answer lost", lambda: faults.lose_answer(on=on, times=times)),
+            ("request lost", lambda: faults.lose_request(on=on, times=times)),
+            ("slow", lambda: faults.latency(chance.uniform(0.5, 3), on=on, times=times)),
+            ("malformed", lambda: faults.malformed(on=on, times=1)),
+            ("hangs after acting", self._hang),
+            ("keys away", lambda: faults.answer(503, on=Match(path=JWKS_PATH), times=2)),
+            ("webhook twice", lambda: faults.webhooks.duplicate(times=2)),
+            ("webhook lost", lambda: faults.webhooks.lose(times=1)),
+        )
+        name, act = chance.choice(kinds)
+        act()
+        self.counts[f"GitHub: {name}"] += 1
+
+    def _hang(self) -> None:
+        """A dispatch is taken, and whoever sent it does not hear of it; it may be killed meanwhile."""
+        gate = self._it.github.faults.hang(on=DISPATCHES, times=2, after_acting=True)
+        asyncio.get_running_loop().call_later(self._chance.uniform(1, 4), gate.release)

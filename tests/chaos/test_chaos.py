@@ -1,0 +1,109 @@
+"""Everything breaks at once, for a while, and nothing is lost, doubled or shown wrongly afterwards.
+
+Three relays and two workers on PostgreSQL and Redis, under load. `CRCR_CHAOS_SEED=7` plans the same storm again, and
+`CRCR_CHAOS_SECONDS=600 .venv/bin/pytest -q -s tests/chaos/test_chaos.py` makes it last.
+"""
+
+import asyncio
+import os
+import signal
+import time
+from itertools import pairwise
+from pathlib import Path
+from random import Random, SystemRandom
+
+import pytest
+
+from chaos.judge import Judge, read
+from chaos.load import Load
+from chaos.storm import Storm
+from chaos.world import Installation, installation
+
+SECONDS = float(os.environ.get("CRCR_CHAOS_SECONDS", "40"))
+SETTLES_WITHIN_S = 150.0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(560 + 3 * SECONDS)
+async def test_nothing_is_lost_or_doubled_while_everything_breaks(tmp_path: Path) -> None:
+    seed = int(os.environ.get("CRCR_CHAOS_SEED", SystemRandom().randrange(10**6)))
+    print(f"\nCRCR_CHAOS_SEED={seed}", flush=True)  # noqa: T201  to plan the same again
+    times = [time.monotonic()]
+    async with installation(tmp_path, seed) as it:
+        await it.until_ready()
+        times.append(time.monotonic())
+        load, storm = Load(it.github, Random(f"{seed} load")), Storm(it, Random(f"{seed} storm"))
+        try:
+            await weather(storm, load)
+            times.append(time.monotonic())
+            judge = await settled(it, load)
+        finally:
+            await load.end()
+        times.append(time.monotonic())
+        await it.stop()
+        it.github.finish()
+        wrong = verdict(judge)
+        print(table(seed, times, judge, storm, wrong), flush=True)  # noqa: T201  the result of the run
+        assert {name: found[:5] for name, found in wrong.items() if found} == {}
+        assert load.ledger
+        assert judge.acknowledged
+
+
+async def weather(storm: Storm, load: Load) -> None:
+    raging = asyncio.create_task(storm.rage(SECONDS))
+    try:
+        await load.go_on(raging, every_s=2.0, most=int(SECONDS * 0.6))
+        await raging
+    finally:
+        raging.cancel()
+    await storm.pass_by()
+
+
+async def settled(it: Installation, load: Load) -> Judge:
+    """Missed webhooks are taken up, workers are renewed in turn, and all that is due is done."""
+    for worker in it.workers:
+        worker.send(signal.SIGTERM, back_after_s=0.1)
+        await it.until_ready(worker)
+    code, out, errors = await it.command("reconcile", "--json")
+    assert code == 0, (out, errors)
+    until = time.monotonic() + SETTLES_WITHIN_S + SECONDS
+    while True:
+        judge = Judge(it, load, await read(it))
+        if load.is_quiet and not judge.rows["open"] and not judge.gates_wrong():
+            return judge
+        if time.monotonic() > until:
+            return judge
+        await asyncio.sleep(0.5)  # real processes work in real time
+
+
+def verdict(judge: Judge) -> dict[str, list[str]]:
+    return {
+        "acknowledged events lost": judge.events_lost(),
+        "missed events not recovered": judge.events_missed(),
+        "dispatched twice, unknown": judge.doubled_unknown(),
+        "dispatched, unrecorded": judge.made_up(),
+        "results lost": judge.results_lost(),
+        "results applied twice": judge.results_doubled(),
+        "reports refused": judge.refused(),
+        "reports never taken": judge.untold(),
+        "gate states wrong": judge.gates_wrong(),
+        "gates opened wrongly": judge.opened_wrongly(),
+        "effects left open": [str(row) for row in judge.rows["open"]],
+        "effects given up": [str(row) for row in judge.rows["parked"]],
+        "crashes": judge.crashes(),
+    }
+
+
+def table(seed: int, times: list[float], judge: Judge, storm: Storm, wrong: dict[str, list[str]]) -> str:
+    load, log = judge.load, judge.webhooks
+    acknowledged = sum(each.guid in judge.acknowledged for each in log)
+    facts = {
+        "seed": seed,
+        "seconds": "start {:.0f}, storm {:.0f}, settling {:.0f}".format(*(b - a for a, b in pairwise(times))),
+        "webhooks": f"{len(log)}, {acknowledged} acknowledged",
+        "dispatches": f"{sum(judge.arrived.values())}, {sum(n > 1 for n in judge.arrived.values())} twice",
+        "reports": f"{len(load.ledger)}, in {sum(each.tries for each in load.ledger)} tries",
+        **{name: len(found) for name, found in wrong.items()},
+    }
+    struck = ", ".join(f"{name} {count}" for name, count in sorted(storm.counts.items()))
+    return "\n".join([*(f"  {name:<28} {value}" for name, value in facts.items()), f"  storm: {struck}"])

@@ -1,0 +1,279 @@
+"""A whole installation to break: PostgreSQL, Redis, three relays, two workers, and a simulated GitHub.
+
+Everything but GitHub is a real process. Whoever dies is started again a little later, as a supervisor would do.
+Webhooks and callbacks reach the relays in turn; one that is away is a 502, and nobody tries another one for them.
+"""
+
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import httpx
+
+from crcr.sim.github import GitHub, JobSpec, Workflow
+from crcr.sim.server import serve
+from running import environment as only
+from running import free_port
+from services.postgres import Cluster, run_on
+from services.redis import RedisServer
+from stage import AUDIENCE, RELAY_URL, UPSTREAM, environment
+
+GATE = "crcr/gate"
+TOLD, REPORTING, SIGNALLING, GATING = "told/one", "report/one", "signal/one", ("gate/one", "gate/two")
+LABEL = "ciflow/crcr/npu"
+JOBS = ("build", "test")
+DOWNSTREAMS = (TOLD, REPORTING, SIGNALLING, *GATING)
+ANSWERING = (REPORTING, SIGNALLING, *GATING)
+ALLOWLIST = f"L1:\n  - {TOLD}\nL2:\n  - {REPORTING}\nL3:\n  npu:\n    {SIGNALLING}: [ann]\nL4:\n" + "".join(
+    f"  - {name}: {{oncalls: [bob], jobs: [build, test]}}\n" for name in GATING
+)
+WORKFLOW = Workflow(jobs=tuple(JobSpec(name) for name in JOBS), run_name="CI {delivery_id}")
+STARTS_WITHIN_S, ENDS_WITHIN_S = 120.0, 60.0
+_WORKS = b"crcr works for"
+RELAYS, WORKERS = 3, 2
+
+
+class Turns(httpx.AsyncBaseTransport):
+    """Sends each request to the next relay, and gives back what that one answers."""
+
+    def __init__(self, ports: list[int]) -> None:
+        self._ports = cycle(ports)
+        self._inner = httpx.AsyncHTTPTransport()
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        url = request.url.copy_with(host="127.0.0.1", port=next(self._ports))
+        told = httpx.Request(
+            request.method, url, headers=request.headers, stream=request.stream, extensions=request.extensions
+        )
+        try:
+            return await self._inner.handle_async_request(told)
+        except httpx.ConnectError:
+            return httpx.Response(502)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+@dataclass
+class End:
+    """How a process ended: by which signal of ours, and with which code."""
+
+    name: str
+    asked: signal.Signals | None
+    code: int
+    store_was_away: bool
+
+    @property
+    def is_fine(self) -> bool:
+        if self.asked is None:
+            return self.store_was_away and self.code == 1  # it could not start, and said so
+        # Before its handlers are in place a process ends by the signal itself.
+        return self.code == -self.asked or (self.asked is signal.SIGTERM and self.code == 0)
+
+
+class Member:
+    """One process that is started again whenever it ends."""
+
+    def __init__(
+        self, it: "Installation", name: str, words: tuple[str, ...], port: int | None = None
+    ) -> None:
+        self.name, self.port = name, port
+        self.log = it.folder / f"{name}.log"
+        self.pause_s = 0.5
+        self._written = 0
+        self._it, self._words = it, words
+        self._asked: signal.Signals | None = None
+        self._over = False
+        self._process: asyncio.subprocess.Process | None = None
+        self._living = asyncio.create_task(self._live())
+
+    @property
+    def runs(self) -> bool:
+        return self._process is not None and self._process.returncode is None
+
+    async def is_ready(self, http: httpx.AsyncClient) -> bool:
+        if not self.runs or self._asked is not None:
+            return False
+        if self.port is None:
+            return _WORKS in self.log.read_bytes()[self._written :]
+        with suppress(httpx.TransportError):
+            return (await http.get(f"http://127.0.0.1:{self.port}/readyz", timeout=5)).is_success
+        return False
+
+    def send(self, which: signal.Signals, *, back_after_s: float) -> bool:
+        """Send a signal, if there is a process that was not yet sent one."""
+        if self._process is None or not self.runs or self._asked is not None:
+            return False
+        self.pause_s, self._asked = back_after_s, which
+        self._process.send_signal(which)
+        return True
+
+    async def end(self) -> None:
+        """Ask it to stop, for good."""
+        self._over = True
+        self.send(signal.SIGTERM, back_after_s=0)
+        try:
+            await asyncio.wait_for(asyncio.shield(self._living), ENDS_WITHIN_S)
+        except TimeoutError:
+            if self._process is not None:
+                self._process.kill()
+            await self._living
+            raise AssertionError(f"{self.name} did not stop") from None
+
+    async def kill(self) -> None:
+        """Leave nothing behind, whatever happened."""
+        self._over = True
+        if self._process is not None and self.runs:
+            self._process.kill()
+        with suppress(asyncio.CancelledError):
+            await self._living
+
+    async def _live(self) -> None:
+        while not self._over:
+            with self.log.open("ab") as log:
+                self._written = log.tell()
+                self._process = await asyncio.create_subprocess_exec(
+                    *(sys.executable, "-m", "crcr", *self._words),
+                    cwd=self._it.folder,
+                    env=self._it.environ,
+                    stdout=log,
+                    stderr=log,
+                )
+            code = await self._process.wait()
+            self._it.ends.append(End(self.name, self._asked, code, self._it.store_was_away))
+            self._asked = None
+            if not self._over:
+                await asyncio.sleep(self.pause_s)
+
+
+@dataclass
+class Installation:
+    folder: Path
+    github: GitHub
+    postgres: Cluster
+    redis: RedisServer
+    environ: Mapping[str, str]
+    ports: list[int]
+    ends: list[End] = field(default_factory=list)
+    members: list[Member] = field(default_factory=list)
+    store_was_away: bool = False
+
+    @property
+    def relays(self) -> list[Member]:
+        return self.members[:RELAYS]
+
+    @property
+    def workers(self) -> list[Member]:
+        return self.members[RELAYS:]
+
+    def start(self) -> None:
+        """All at once, on an empty database."""
+        for number, port in enumerate(self.ports, 1):
+            words = ("serve", "--no-worker", "--port", str(port))
+            self.members.append(Member(self, f"relay-{number}", words, port))
+        for number in range(1, WORKERS + 1):
+            self.members.append(Member(self, f"worker-{number}", ("worker",)))
+
+    async def until_ready(self, *members: Member) -> None:
+        """Wait until these serve, or work; a member that is just being started again is waited for as well."""
+        async with asyncio.timeout(STARTS_WITHIN_S), httpx.AsyncClient() as http:
+            for each in members or tuple(self.members):
+                while not await each.is_ready(http):
+                    await asyncio.sleep(0.1)  # a real process starts in real time
+
+    async def stop(self) -> None:
+        await asyncio.gather(*(each.end() for each in self.members))
+
+    async def rows(self, sql: str) -> list[dict[str, Any]]:
+        connection = await asyncpg.connect(self.postgres.url("crcr"), timeout=10)
+        try:
+            return [dict(row) for row in await connection.fetch(sql)]
+        finally:
+            await connection.close()
+
+    async def command(self, *words: str) -> tuple[int, str, str]:
+        """Run a command as an operator would."""
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "crcr", *words),
+            cwd=self.folder,
+            env=self.environ,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        out, errors = await process.communicate()
+        return process.returncode or 0, out.decode(), errors.decode()
+
+    def logged(self) -> list[dict[str, Any]]:
+        """Every line that any process wrote to its log; what is no JSON is an event of its own."""
+        lines = [
+            (each.name, line)
+            for each in self.members
+            for line in each.log.read_text(errors="replace").splitlines()
+        ]
+        return [{"member": name, **_parsed(line)} for name, line in lines if line.strip()]
+
+
+def _parsed(line: str) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return {"event": line}
+    return found if isinstance(found, dict) else {"event": line}
+
+
+def _environ(folder: Path, github: GitHub, postgres: Cluster, redis: RedisServer) -> dict[str, str]:
+    allowlist = folder / "allowlist.yml"
+    allowlist.write_text(ALLOWLIST)
+    return only(
+        {
+            **environment(folder, github, allowlist),
+            "CRCR_DATABASE_URL": postgres.url("crcr"),
+            "CRCR_REDIS_URL": redis.url,
+            "CRCR_LOG_FORMAT": "json",
+            "CRCR_RATE_LIMIT_PER_MIN": "3000",
+        }
+    )
+
+
+@asynccontextmanager
+async def installation(folder: Path, seed: int) -> AsyncIterator[Installation]:
+    ports = [free_port() for _ in range(RELAYS)]
+    postgres = await asyncio.to_thread(Cluster.make, durable=True)
+    redis = await asyncio.to_thread(RedisServer.make)
+    try:
+        run_on(
+            postgres.admin_url, "CREATE DATABASE crcr LOCALE_PROVIDER icu ICU_LOCALE 'en' TEMPLATE template0"
+        )
+        async with GitHub(seed=seed, transport=Turns(ports)) as github, serve(github):
+            _people(github)
+            it = Installation(
+                folder, github, postgres, redis, _environ(folder, github, postgres, redis), ports
+            )
+            it.start()
+            try:
+                yield it
+            finally:
+                await asyncio.gather(*(each.kill() for each in it.members))
+    finally:
+        await asyncio.to_thread(redis.remove)
+        await asyncio.to_thread(postgres.remove)
+
+
+def _people(github: GitHub) -> None:
+    # Two workers and many starts in a minute ask for more than one installation is given in peace.
+    github.limits.points_per_minute = 1_000_000
+    github.limits.primary_per_hour = 1_000_000
+    github.ci.audience = AUDIENCE
+    github.webhook_url = f"{RELAY_URL}/github/webhook"
+    github.create_repository(UPSTREAM)
+    github.require_checks(UPSTREAM, [GATE])
+    for name in DOWNSTREAMS:
+        github.create_repository(name, workflows=[WORKFLOW] if name in ANSWERING else [])

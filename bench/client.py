@@ -59,11 +59,17 @@ async def send_all(
     port: int, requests: list[bytes], clients: int
 ) -> tuple[float, list[float], dict[int, int]]:
     """Send everything over `clients` connections; return the time it took, each latency, and counts by status."""
+    return await send_spread([port], requests, clients)
+
+
+async def send_spread(
+    ports: list[int], requests: list[bytes], clients: int
+) -> tuple[float, list[float], dict[int, int]]:
+    """The same, with the connections spread over several servers."""
     latencies: list[float] = []
     statuses: dict[int, int] = {}
     waiting = iter(requests)
-    loop = asyncio.get_running_loop()
-    connections = [(await loop.create_connection(Connection, "127.0.0.1", port))[1] for _ in range(clients)]
+    connections = [await connect(ports[number % len(ports)]) for number in range(clients)]
     began = time.perf_counter()
     await asyncio.gather(*(_work(each, waiting, latencies, statuses) for each in connections))
     took = time.perf_counter() - began

@@ -23,11 +23,17 @@ def running(targets: int, folder: Path) -> Iterator[tuple[World, float]]:
 def serving(world: World) -> Iterator[float]:
     """The relay of a world and what is outside of it; yields how long it took to be ready."""
     environment = world.environment()
+    with outside(world), process("-m", "crcr", "serve", "--port", str(world.relay), environment=environment):
+        yield world.wait_for("/healthz")
+
+
+@contextmanager
+def outside(world: World) -> Iterator[None]:
+    """What stands for GitHub and for who signs the tokens."""
     with process("-m", "bench.outside", str(world.outside)):
         _wait_for_outside(world)
         world.ask_outside("/issuer/jwks", json.dumps({"keys": [world.public_jwk()]}).encode())
-        with process("-m", "crcr", "serve", "--port", str(world.relay), environment=environment):
-            yield world.wait_for("/healthz")
+        yield
 
 
 def _wait_for_outside(world: World) -> None:

@@ -49,6 +49,8 @@ class World:
     relay: int = field(default_factory=free_port)
     database: Path | None = None
     """One with a past; else an empty one is made."""
+    url: str | None = None
+    """A database that is no file."""
     allowlist: str | None = None
     """Else everybody is at L2."""
     known: dict[str, Any] = field(default_factory=dict)
@@ -82,7 +84,7 @@ class World:
             "CRCR_GITHUB_WEBHOOK_SECRET": SECRET,
             "CRCR_GITHUB_API_URL": f"http://127.0.0.1:{self.outside}",
             "CRCR_PUBLIC_URL": f"http://127.0.0.1:{self.relay}",
-            "CRCR_DATABASE_URL": f"sqlite:///{self.database or self.folder / 'crcr.db'}",
+            "CRCR_DATABASE_URL": self.url or f"sqlite:///{self.database or self.folder / 'crcr.db'}",
             "CRCR_OIDC_AUDIENCE": AUDIENCE,
             "CRCR_OIDC_ISSUERS": json.dumps(issuer),
             "CRCR_RATE_LIMIT_PER_MIN": "1000000",

@@ -13,7 +13,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Table, create_engine, delete, insert
+from sqlalchemy import Table, delete, insert
 
 from clock import ManualClock
 from crcr.decide.model import RepoName
@@ -21,13 +21,16 @@ from crcr.decide.window import Kind
 from crcr.receive.allowlist_yaml import read_allowlist as check
 from crcr.record import schema, schema_gate, schema_history
 from crcr.record.allowlists import Allowlists
+from crcr.record.places import PostgresPlace
+from crcr.record.postgres import PostgresDatabase
 from crcr.record.publishing import Publishing
-from crcr.record.signals import Signals
 from crcr.record.sqlite import SqliteDatabase
 from crcr.record.sums_anew import sum_anew
 from crcr.record.targets import Targets
 from crcr.record.times import to_us
 from crcr.record.views import SqlViews
+from outright import Hand, Outright, Where, opened, outright
+from stage import database_url, in_postgresql, place_empty_database
 
 UPSTREAM = RepoName("Torch/torch")
 OTHER = RepoName("other/upstream")
@@ -43,8 +46,8 @@ L2:
 
 @dataclass
 class World:
-    engine: Engine
-    database: SqliteDatabase
+    engine: Outright
+    database: SqliteDatabase | PostgresDatabase
     views: SqlViews
     clock: ManualClock
     _numbers: "count[int]" = field(default_factory=lambda: count(1))
@@ -199,7 +202,7 @@ class World:
         self.add(schema.changes, {**row, **more})
 
 
-def _insert(connection: Connection, table: Table, rows: tuple[dict[str, Any], ...]) -> None:
+def _insert(connection: Hand, table: Table, rows: tuple[dict[str, Any], ...]) -> None:
     for row in rows:
         connection.execute(insert(table).values(**row))
 
@@ -208,9 +211,12 @@ def _insert(connection: Connection, table: Table, rows: tuple[dict[str, Any], ..
 async def open_world(
     folder: Path, *, upstreams: tuple[RepoName, ...] = (UPSTREAM, OTHER), now: datetime | None = None
 ) -> AsyncIterator[World]:
-    engine = create_engine(f"sqlite:///{folder / 'crcr.db'}")
-    schema.metadata.create_all(engine)
-    database = SqliteDatabase(folder / "crcr.db", Signals())
+    where: Where = folder / "crcr.db"
+    if in_postgresql():
+        where = PostgresPlace(database_url(folder))
+    elif not (folder / "crcr.db").exists():
+        place_empty_database(folder / "crcr.db")
+    engine, database = outright(where), opened(where)
     lists = Allowlists(database, Targets(database, Publishing({})), Publishing({}), check)
     clock = ManualClock(now) if now else ManualClock()
     world = World(engine, database, SqlViews(database, lists, upstreams), clock)

@@ -69,7 +69,7 @@ class Walk:
         self.own_reports = SelfReports(
             stores.database, reports=self.reports, targets=stores.targets, forwards=Forwards(enabled=False)
         )
-        self.sweeps = Sweeps(stores.database, quiet, timedelta(days=90))
+        self.sweeps = Sweeps(stores.database, quiet)
         self.lookups = Lookups(stores.database, stores.allowlists, quiet, timedelta(hours=6))
         self.workers = [stores.outbox("one"), stores.outbox("two")]
         self.acts: list[tuple[int, Act]] = [

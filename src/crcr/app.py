@@ -61,6 +61,7 @@ STATUS: Mapping[str, int] = {
     "limiter_unavailable": 503,
     "keys_unavailable": 503,
     "no_allowlist": 503,
+    "stopping": 503,
 }
 """Every code that a caller can see, with its status. docs/protocol.md lists them; a test compares."""
 
@@ -69,6 +70,11 @@ _SENTENCES = {
     404: "There is no page at this address.",
     405: "This address does not take that kind of request.",
 }
+_OUTAGES = {
+    "store_unavailable": "the relay's database does not answer; try again in a moment",
+    "limiter_unavailable": "the relay's rate limiter does not answer; try again in a moment",
+}
+"""What a caller is told; where our services are, and what they said, stands in the log alone."""
 _ENCODE = msgspec.json.Encoder().encode
 _JSON = (b"content-type", b"application/json")
 _NOSNIFF = (b"x-content-type-options", b"nosniff")
@@ -173,8 +179,8 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        await background.start()
         try:
+            await background.start()
             yield
         finally:
             await asyncio.shield(background.stop())
@@ -215,13 +221,17 @@ def refusal(
 
 def error_response(error: CrcrError, request_id: str) -> Response:
     code, headers = _told(error, request_id)
-    return refusal(code, error.detail, hint=error.hint, request_id=request_id, headers=headers)
+    return refusal(
+        code, _OUTAGES.get(code, error.detail), hint=error.hint, request_id=request_id, headers=headers
+    )
 
 
 def problem_response(request: Request, error: CrcrError, page: ProblemPage) -> Response:
     """The problem as a page for who looks at one, else in the one JSON shape."""
     request_id = _request_id(request)
     code, headers = _told(error, request_id)
+    if code in _OUTAGES:
+        error = CrcrError(_OUTAGES[code], hint=error.hint)
     return page(request, error, STATUS[code], headers) or refusal(
         code, error.detail, hint=error.hint, request_id=request_id, headers=headers
     )

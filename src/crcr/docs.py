@@ -12,7 +12,7 @@ from pathlib import Path
 
 from crcr.decide.lifecycle import LIFECYCLE, Apply, JobEvent, Reject, Verdict, diagram
 from crcr.decide.model import JobState
-from crcr.settings import LATER, Setting, Settings, UpstreamSetting, rows
+from crcr.settings import Setting, Settings, UpstreamSetting, rows
 
 _LIFECYCLE_PART = re.compile(r"(<!-- generated: lifecycle -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -50,18 +50,13 @@ a slash is written with `%2F`: `blob/release%2F2.0/allowlist.yml`.
 GitHub Actions, Buildkite and GitLab.com are known. `[[oidc.issuer]]` adds one, or replaces one of the same name:
 `issuer` (the token's `iss`, letter by letter), `kind` (`github`, `buildkite`, `gitlab`, `circleci`, `generic`) and,
 where its keys are not at the kind's usual place, `jwks_url`. Both must be `https://` (`http://` on this machine).
-
-## Not in this release
-
-These names are known and refused, so that a setting without effect is not taken for one that works.
 """
 
 
 def configuration_markdown() -> str:
     settings = _table(("variable", "TOML key", "meaning", "default", "secret"), _setting_rows())
     upstreams = _table(("key in `[[upstream]]`", "variable", "meaning", "default"), _upstream_rows())
-    later = _table(("variable", "TOML key", "meaning"), _later_rows())
-    return f"{_INTRO}\n## Settings\n\n{settings}{_UPSTREAMS}\n{upstreams}{_SOURCES}\n{later}"
+    return f"{_INTRO}\n## Settings\n\n{settings}{_UPSTREAMS}\n{upstreams}{_SOURCES}"
 
 
 def lifecycle_markdown() -> str:
@@ -85,10 +80,6 @@ def _upstream_rows() -> Iterable[list[str]]:
     for row in rows(UpstreamSetting).values():
         variable = f"`{row.variable}`" if row.env else ""
         yield [f"`{row.key.removeprefix('upstream.')}`", variable, row.meaning, _default(row)]
-
-
-def _later_rows() -> Iterable[list[str]]:
-    return ([f"`{row.variable}`", f"`{row.key}`", row.meaning] for row in LATER)
 
 
 def _default(row: Setting) -> str:

@@ -45,6 +45,7 @@ def build_app(services: Services, *, work: bool = True) -> Edge:
         _patience(services.settings),
         ingests=services.settings.hud_ingest_token is not None,
         sandbox=services.settings.sandbox == "on",
+        history=services.past.history(),
     )
     subscribe = partial(services.signals.subscribe, CHANGES)
     unsubscribe = partial(services.signals.unsubscribe, CHANGES)
@@ -80,13 +81,21 @@ def build_app(services: Services, *, work: bool = True) -> Edge:
                 wakeups=Wakeups(subscribe, unsubscribe),
                 upstreams=upstreams,
                 clock=clock,
-                stopping=services.stopping,
+                stopping=services.closing,
                 address_of=partial(_address, services.settings),
                 delay=delay,
+                trace=services.trace,
+                on_streams=services.metrics.live_streams,
                 log_for_admins=views.for_admins(),
             ),
             *api.routes(views, upstreams=upstreams, clock=clock, public_url=services.settings.public_url),
-            *health.routes(views, metrics=services.metrics, clock=clock, is_public=is_public),
+            *health.routes(
+                views,
+                metrics=services.metrics,
+                clock=clock,
+                is_public=is_public,
+                stopping=services.stopping,
+            ),
         ],
         routers=[
             admin.router(perform, on=on),
@@ -99,6 +108,25 @@ def build_app(services: Services, *, work: bool = True) -> Edge:
             Access(app, doors), public_url=services.settings.public_url, is_public=is_public
         ),
         problem_page=problem_page,
+    )
+
+
+def build_probes(services: Services) -> Edge:
+    """What a worker answers on a port of its own: probes and metrics alone. All its loops run beside them."""
+    views = SqlViews(services.database, services.allowlists, services.upstreams, _patience(services.settings))
+    is_public = services.settings.hud_access == "public"
+    return create_app(
+        hot={},
+        routes=health.routes(
+            views,
+            metrics=services.metrics,
+            clock=services.clock,
+            is_public=is_public,
+            stopping=services.stopping,
+        ),
+        routers=[],
+        background=Company(services, work=True),
+        on_crash=services.on_crash,
     )
 
 

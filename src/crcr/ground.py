@@ -15,19 +15,21 @@ from crcr.github.client import GitHubClient
 from crcr.github.governor import Governor
 from crcr.github.lanes import open_http
 from crcr.github.tokens import TokenCache
-from crcr.ports import Clock
+from crcr.past import Past, past_of
+from crcr.ports import Clock, Trace, Untraced
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.receive.issuers import GITHUB_ACTIONS
 from crcr.record.allowlists import Allowlists
 from crcr.record.commit_checks import CommitChecks
+from crcr.record.database import Database
 from crcr.record.desk import Desk
 from crcr.record.migrate import migrate
 from crcr.record.publishing import Publishing, UpstreamPolicy
 from crcr.record.signals import Signals
-from crcr.record.sqlite import SqliteDatabase
 from crcr.record.targets import Targets
-from crcr.settings import Settings, UpstreamSetting
+from crcr.settings import Settings, Sqlite, UpstreamSetting
 from crcr.show.metrics import Metrics
+from crcr.stores import open_database, place_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +48,9 @@ class Ground:
     seams: Seams
     signals: Signals
     metrics: Metrics
-    database: SqliteDatabase
+    trace: Trace
+    database: Database
+    past: Past
     publishing: Publishing
     targets: Targets
     allowlists: Allowlists
@@ -55,6 +59,7 @@ class Ground:
     api_http: httpx.AsyncClient
     keys_http: httpx.AsyncClient
     forward_http: httpx.AsyncClient
+    governor: Governor
     github: GitHubClient
 
     @property
@@ -71,20 +76,22 @@ class Ground:
 
 
 def open_ground(settings: Settings, seams: Seams) -> Ground:
-    migrate(settings.database.path)
-    signals = Signals()
-    database = SqliteDatabase(settings.database.path, signals)
+    migrate(place_of(settings))
+    signals, metrics = Signals(), metrics_of(settings)
+    database = open_database(settings, signals, metrics.store)
     publishing = publishing_of(settings)
     targets = Targets(database, publishing)
     allowlists = Allowlists(database, targets, publishing, read_allowlist)
     checks = _checks(settings, database, allowlists, publishing)
-    api_http = seams.http(settings.github_api_url)
+    api_http, governor = seams.http(settings.github_api_url), Governor()
     return Ground(
         settings=settings,
         seams=seams,
         signals=signals,
-        metrics=Metrics(),
+        metrics=metrics,
+        trace=trace_of(settings),
         database=database,
+        past=past_of(settings, database),
         publishing=publishing,
         targets=targets,
         allowlists=allowlists,
@@ -93,7 +100,8 @@ def open_ground(settings: Settings, seams: Seams) -> Ground:
         api_http=api_http,
         keys_http=seams.http(GITHUB_ACTIONS),
         forward_http=seams.http(settings.hud_forward_url or GITHUB_ACTIONS),
-        github=github_client(settings, api_http, seams.clock),
+        governor=governor,
+        github=github_client(settings, api_http, seams.clock, metrics, governor),
     )
 
 
@@ -111,7 +119,7 @@ def _policy(upstream: UpstreamSetting) -> UpstreamPolicy:
 
 
 def _checks(
-    settings: Settings, database: SqliteDatabase, allowlists: Allowlists, publishing: Publishing
+    settings: Settings, database: Database, allowlists: Allowlists, publishing: Publishing
 ) -> CommitChecks:
     return CommitChecks(
         database,
@@ -123,16 +131,43 @@ def _checks(
     )
 
 
-def github_client(settings: Settings, http: httpx.AsyncClient, clock: Clock) -> GitHubClient:
+def metrics_of(settings: Settings) -> Metrics:
+    metrics = Metrics()
+    if isinstance(settings.database, Sqlite):
+        metrics.store.watch_disk(settings.database.path.parent)
+    return metrics
+
+
+def trace_of(settings: Settings) -> Trace:
+    if settings.otel_endpoint is None:
+        return Untraced()
+    try:
+        from crcr.tracing import OtlpTrace  # noqa: PLC0415  an extra that few install, and nobody else pays for
+    except ImportError:
+        raise BadSettings(["CRCR_OTEL_ENDPOINT needs the extra package: install crcr[tracing]."]) from None
+    return OtlpTrace(settings.otel_endpoint)
+
+
+def github_client(
+    settings: Settings,
+    http: httpx.AsyncClient,
+    clock: Clock,
+    metrics: Metrics | None = None,
+    governor: Governor | None = None,
+) -> GitHubClient:
     try:
         auth = AppAuth(settings.github_app_id, settings.github_app_private_key.get_secret_value(), clock)
     except ValueError as fault:
         raise BadSettings([f"CRCR_GITHUB_APP_PRIVATE_KEY: {fault}"]) from None
+    keeps = governor or Governor()
+    if metrics is not None:
+        metrics.github.watch(lambda: keeps.budgets(clock.now().timestamp()))
     return GitHubClient(
         http,
         api_url=settings.github_api_url,
         auth=auth,
         tokens=TokenCache(clock),
-        governor=Governor(),
+        governor=keeps,
         clock=clock,
+        tally=metrics.github if metrics else None,
     )

@@ -46,6 +46,7 @@ def effect_handlers(ground: Ground, refreshers: dict[str, AllowlistRefresher]) -
         EffectKind.REFRESH_ALLOWLIST: RefreshAllowlist(refreshers),
         EffectKind.FORWARD_RESULT: _forwarder(settings, ground.forward_http),
         EffectKind.INSPECT_REPOSITORY: InspectRepository(Inspections(ground.database), github, clock),
+        EffectKind.FEED_HISTORY: ground.past.handler(clock),
         **_upstream_handlers(ground),
     }
 

@@ -26,6 +26,7 @@ from crcr.decide.outside import (
     Role,
     Target,
 )
+from crcr.decide.steps import Step
 
 
 class Clock(Protocol):
@@ -36,6 +37,42 @@ class Clock(Protocol):
         ...
 
     async def sleep(self, seconds: float) -> None: ...
+
+
+class Trace(Protocol):
+    """Follows a delivery from its webhook to the pages that are told of it."""
+
+    def note(
+        self,
+        step: Step,
+        delivery: str,
+        began_at: datetime,
+        ended_at: datetime,
+        *,
+        downstream: str | None = None,
+        **facts: str | int,
+    ) -> None:
+        """Note a step that is over. Never waits, never fails; `facts` are words of ours and ids, never others' text."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Untraced:
+    """The trace that nobody asked for."""
+
+    def note(
+        self,
+        step: Step,
+        delivery: str,
+        began_at: datetime,
+        ended_at: datetime,
+        *,
+        downstream: str | None = None,
+        **facts: str | int,
+    ) -> None: ...
+
+    async def close(self) -> None: ...
 
 
 class Verifier(Protocol):

@@ -19,13 +19,14 @@ from crcr.deliver.allowlist_source import AllowlistRefresher, Source
 from crcr.deliver.allowlist_source import FileSource as FileReader
 from crcr.deliver.allowlist_source import GitHubSource as GitHubReader
 from crcr.deliver.reconcile import Reconciler
-from crcr.deliver.recover import Recovery
 from crcr.deliver.sweeper import Sweeper
 from crcr.deliver.worker import Worker
 from crcr.github.client import GitHubClient
+from crcr.github.governor import Governor
 from crcr.ground import Ground, Seams, open_ground
 from crcr.handlers import effect_handlers
-from crcr.ports import Clock
+from crcr.past import Past
+from crcr.ports import Clock, Limits, Trace
 from crcr.receive.body import Bodies
 from crcr.receive.callback import (
     CALLBACK,
@@ -42,29 +43,28 @@ from crcr.receive.webhook import WebhookIntake
 from crcr.record.actions_news import ActionsNews
 from crcr.record.acts import Acts
 from crcr.record.allowlists import Allowlists
+from crcr.record.database import Database
 from crcr.record.forwards import Forwards
 from crcr.record.inbox import Inbox
 from crcr.record.ingested import IngestedResults
 from crcr.record.installations import Installations
+from crcr.record.leaders import Leaders
 from crcr.record.leases import new_owner
-from crcr.record.memory_limits import MemoryLimits, Rule
+from crcr.record.memory_limits import Rule
 from crcr.record.outbox import Outbox
-from crcr.record.recovery import RecoveryStore
 from crcr.record.refusals import Refusals
-from crcr.record.repairs import Repairs
 from crcr.record.reports import Reports
 from crcr.record.sandbox import SandboxJobs
 from crcr.record.self_reports import SelfReports
 from crcr.record.signals import Signals
-from crcr.record.silences import Silences
-from crcr.record.sqlite import SqliteDatabase
-from crcr.record.sweeps import Sweeps
 from crcr.record.targets import Targets
 from crcr.settings import FileSource, Settings, UpstreamSetting
+from crcr.sharing import Shared, share
 from crcr.show.access import FAILED_SIGN_IN
 from crcr.show.api_setup import INSPECTION, TEST_DISPATCH
 from crcr.show.login import AUDITED_FAILURE
 from crcr.show.metrics import Metrics
+from crcr.upkeep import leaders_of, reconciler_of, sweeper_of
 
 log = structlog.get_logger(__name__)
 
@@ -93,7 +93,8 @@ class Services:
 
     settings: Settings
     clock: Clock
-    database: SqliteDatabase
+    database: Database
+    past: Past
     signals: Signals
     upstreams: tuple[RepoName, ...]
     allowlists: Allowlists
@@ -101,42 +102,51 @@ class Services:
     inbox: Inbox
     reports: Reports
     acts: Acts
-    limits: MemoryLimits
+    limits: Limits
+    shared: Shared
     github: GitHubClient
     keys: KeyCache
     refreshers: dict[str, AllowlistRefresher]
     sweeper: Sweeper
     reconciler: Reconciler
+    leaders: Leaders
+    governor: Governor
+    owner: str
+    """Who this process is, as a holder of leases."""
     worker: Worker
     metrics: Metrics
+    trace: Trace
     webhook: WebhookIntake
     callback: CallbackIntake
     ingest: IngestIntake
     http: tuple[httpx.AsyncClient, ...]
     on_crash: Callable[[Exception], None]
     stopping: asyncio.Event
-    """Set when the process begins to stop: workers finish what is under way, live streams end."""
+    """Set when the process begins to stop: workers finish what is under way, another process leads."""
+    closing: asyncio.Event
+    """Set when it takes no more requests: live streams end."""
     deaths: list[BaseException] = field(default_factory=list)
     """What ended a loop that should never end; the process stops when there is one."""
 
     async def close(self) -> None:
         await self.keys.aclose()
+        await self.shared.aclose()
+        await self.past.close()
         for client in self.http:
             await client.aclose()
         await self.database.close()
+        await self.trace.close()
 
 
 def build(settings: Settings, seams: Seams | None = None) -> Services:
     """Open the store, bring its schema up to date, and wire everything to it."""
     ground = open_ground(settings, seams or Seams())
     clock, database, settings = ground.clock, ground.database, ground.settings
-    keys, inbox, reports, limits = (
-        KeyCache(http_fetcher(ground.keys_http), clock),
-        _inbox(ground),
-        _reports(ground),
-        _limits(ground),
+    shared, inbox, reports = share(ground, _rules(settings)), _inbox(ground), _reports(ground)
+    keys = KeyCache(
+        http_fetcher(ground.keys_http), clock, on_read=ground.metrics.keys_read, shared=shared.key_sets
     )
-    stopping, webhook = asyncio.Event(), _webhook(ground, inbox)
+    stopping, webhook, owner = asyncio.Event(), _webhook(ground, inbox), new_owner()
     refreshers = {
         each.name.key: AllowlistRefresher(each.name, source_of(each, ground.github), ground.allowlists, clock)
         for each in settings.upstreams
@@ -145,6 +155,7 @@ def build(settings: Settings, seams: Seams | None = None) -> Services:
         settings=settings,
         clock=clock,
         database=database,
+        past=ground.past,
         signals=ground.signals,
         upstreams=ground.upstreams,
         allowlists=ground.allowlists,
@@ -152,23 +163,25 @@ def build(settings: Settings, seams: Seams | None = None) -> Services:
         inbox=inbox,
         reports=reports,
         acts=Acts(database, ground.targets, ground.allowlists),
-        limits=limits,
+        limits=shared.limits,
+        shared=shared,
         github=ground.github,
         keys=keys,
         refreshers=refreshers,
-        sweeper=Sweeper(
-            Sweeps(database, ground.publishing, timedelta(days=settings.keep_bodies_days)),
-            ground.checks,
-            clock,
-        ),
-        reconciler=_reconciler(ground, webhook, stopping),
-        worker=_worker(ground, refreshers),
+        sweeper=sweeper_of(ground, stopping),
+        reconciler=reconciler_of(ground, webhook, stopping),
+        leaders=leaders_of(ground, owner),
+        governor=ground.governor,
+        owner=owner,
+        worker=_worker(ground, refreshers, owner),
         metrics=ground.metrics,
+        trace=ground.trace,
         webhook=webhook,
-        callback=_callback(ground, keys, limits, reports),
+        callback=_callback(ground, keys, shared.limits, reports),
         ingest=_ingest(ground),
         http=(ground.api_http, ground.keys_http, ground.forward_http),
         stopping=stopping,
+        closing=asyncio.Event(),
         on_crash=ground.seams.on_crash,
     )
 
@@ -194,26 +207,10 @@ def _forwards(ground: Ground) -> Forwards:
     return Forwards(enabled=ground.settings.hud_forward_url is not None)
 
 
-def _reconciler(ground: Ground, intake: WebhookIntake, stopping: asyncio.Event) -> Reconciler:
-    silences = Silences(ground.database, ground.allowlists, ground.upstreams, ground.job_timeout)
-    repairs = Repairs(ground.database, ground.publishing, ground.upstreams)
-    recovery = Recovery(
-        ground.github,
-        RecoveryStore(ground.database),
-        intake,
-        clock=ground.clock,
-        stopping=stopping,
-        on_crash=ground.seams.on_crash,
-    )
-    return Reconciler(recovery, silences, repairs, ground.clock)
-
-
-def _limits(ground: Ground) -> MemoryLimits:
-    callbacks = Rule(ground.settings.rate_limit_per_min, 60.0)
-    failures = Rule(_FAILED_PER_MINUTE, 60.0)
-    rules = {
-        CALLBACK: callbacks,
-        FAILED_AUTHENTICATION: failures,
+def _rules(settings: Settings) -> dict[str, Rule]:
+    return {
+        CALLBACK: Rule(settings.rate_limit_per_min, 60.0),
+        FAILED_AUTHENTICATION: Rule(_FAILED_PER_MINUTE, 60.0),
         FAILED_SIGN_IN: Rule(_FAILED_SIGN_INS, 60.0),
         AUDITED_FAILURE: Rule(_AUDITED_FAILURES, 3600.0),
         NOTED_REFUSAL: Rule(_NOTED_REFUSALS, 60.0),
@@ -221,18 +218,19 @@ def _limits(ground: Ground) -> MemoryLimits:
         INSPECTION: Rule(_INSPECTIONS, 60.0),
         TEST_DISPATCH: Rule(_TESTS, 3600.0),
     }
-    return MemoryLimits(rules, ground.clock)
 
 
-def _worker(ground: Ground, refreshers: dict[str, AllowlistRefresher]) -> Worker:
+def _worker(ground: Ground, refreshers: dict[str, AllowlistRefresher], owner: str) -> Worker:
     return Worker(
-        Outbox(ground.database, ground.upstreams, ground.publishing, owner=new_owner(), lease=_LEASE),
+        Outbox(ground.database, ground.upstreams, ground.publishing, owner=owner, lease=_LEASE),
         effect_handlers(ground, refreshers),
         clock=ground.clock,
         chance=ground.seams.chance,
         tally=ground.metrics,
         concurrency=ground.settings.worker_concurrency,
         on_crash=ground.seams.on_crash,
+        trace=ground.trace,
+        on_round=ground.metrics.worker_seen,
     )
 
 
@@ -253,10 +251,11 @@ def _webhook(ground: Ground, inbox: Inbox) -> WebhookIntake:
         allowlist_places=on_github,
         clock=ground.clock,
         tally=ground.metrics,
+        trace=ground.trace,
     )
 
 
-def _callback(ground: Ground, keys: KeyCache, limits: MemoryLimits, reports: Reports) -> CallbackIntake:
+def _callback(ground: Ground, keys: KeyCache, limits: Limits, reports: Reports) -> CallbackIntake:
     return CallbackIntake(
         verifier=_verifier(ground.settings, keys, ground.clock),
         limits=limits,
@@ -265,6 +264,7 @@ def _callback(ground: Ground, keys: KeyCache, limits: MemoryLimits, reports: Rep
         trusted_proxies=ground.settings.trusted_proxies,
         clock=ground.clock,
         tally=ground.metrics,
+        trace=ground.trace,
         self_reports=SelfReports(
             ground.database, reports=reports, targets=ground.targets, forwards=_forwards(ground)
         ),
@@ -273,7 +273,7 @@ def _callback(ground: Ground, keys: KeyCache, limits: MemoryLimits, reports: Rep
     )
 
 
-def _sandbox(ground: Ground, limits: MemoryLimits) -> SandboxDoor:
+def _sandbox(ground: Ground, limits: Limits) -> SandboxDoor:
     tried = SandboxJobs(ground.database, ground.allowlists, ground.upstreams)
     return SandboxDoor(tried, limits, f"{ground.settings.public_url.rstrip('/')}/crcr/sandbox")
 

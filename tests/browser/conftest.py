@@ -70,7 +70,7 @@ async def site(
             yield Site(it, server.url, await context.new_page())
         finally:
             await context.close()
-            it.services.stopping.set()
+            it.services.closing.set()
             await server.stop()
 
 

@@ -11,6 +11,7 @@ from contract.databases import CORE, OTHER, OpenDatabase, Stores
 from crcr.decide.model import DeliveryState
 from crcr.decide.upstream import Ignored, Receipt, Seen, Taken
 from crcr.errors import NoAllowlist, StoreUnavailable
+from crcr.record.postgres import PostgresDatabase
 from crcr.record.signals import EFFECTS
 from crcr.record.sqlite import SqliteDatabase
 from made import a_pull, a_push
@@ -132,7 +133,7 @@ async def test_a_doubt_is_recorded_with_the_question_that_ends_it(stores: Stores
 
 async def test_those_who_wait_for_effects_are_woken_by_the_commit(stores: Stores) -> None:
     await listed(stores)
-    assert isinstance(stores.database, SqliteDatabase)
+    assert isinstance(stores.database, SqliteDatabase | PostgresDatabase)
     woken = stores.database.signals.subscribe(EFFECTS)
     await stores.inbox.take(receipt(event="push"), PUSH)
     assert not woken.is_set()

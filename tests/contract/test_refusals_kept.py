@@ -11,11 +11,11 @@ from contract.databases import CORE, OTHER, UPSTREAMS, OpenDatabase, Stores
 from crcr.decide.model import RepoName
 from crcr.decide.refusal import Refusal
 from crcr.record.database import Database
-from crcr.record.publishing import Publishing
 from crcr.record.refusals import KEPT, Refusals
+from crcr.record.retention import Retention
 from crcr.record.statement import Statement
-from crcr.record.sweeps import Sweeps
 from crcr.record.views import SqlViews
+from keeping import FOR_EVER
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 BACKEND = RepoName("org/backend")
@@ -159,7 +159,7 @@ async def test_what_is_two_weeks_old_is_neither_shown_nor_kept(stores: Stores, d
     shown = await views.refusals(CORE, BACKEND, later)
     assert [each.run_id for each in shown.refusals] == ["new"]
     assert len((await views.refusals(CORE, BACKEND, NOW + timedelta(days=13))).refusals) == 2
-    await Sweeps(database, Publishing({}), timedelta(days=30)).forget(later)
+    await Retention(database, FOR_EVER).forget(later)
     assert [row["run_id"] for row in await kept(stores)] == ["new"]
 
 

@@ -5,7 +5,7 @@ import json
 import sqlite3
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import pytest
 from sqlalchemy import text
 
+from contract.databases import OpenDatabase
 from crcr.decide.allowlist import Reading
 from crcr.decide.downstream import OpenJob, Outcome, Rejected, RepeatedReport
 from crcr.decide.identity import Identity
@@ -22,18 +23,18 @@ from crcr.errors import NoAllowlist, StoreUnavailable
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.receive.report import parse_report
 from crcr.record.allowlists import Allowlists
-from crcr.record.database import Database
+from crcr.record.database import Database, Tx
 from crcr.record.forwards import Forwards
-from crcr.record.migrate import migrate
+from crcr.record.places import PostgresPlace
 from crcr.record.publishing import Publishing
 from crcr.record.reports import Reports
 from crcr.record.schema import deliveries, dispatches
-from crcr.record.signals import Signals
-from crcr.record.sqlite import SqliteDatabase
+from crcr.record.sqlite import InMemory
 from crcr.record.statement import Statement, inserting
 from crcr.record.targets import Targets
 from crcr.record.times import to_us
 from made import a_caller
+from outright import place_of
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 UPSTREAM, SECOND, BACKEND = RepoName("up/stream"), RepoName("other/stream"), RepoName("org/backend")
@@ -52,11 +53,15 @@ _DISPATCHED = Statement(
 _JOBS = Statement(text("SELECT delivery, run_id, job_name, state, conclusion FROM jobs ORDER BY delivery"))
 
 
+class Killed(Exception):
+    """What a process that dies leaves behind: a unit that never came to its end."""
+
+
 class Failing(Forwards):
     """The last step of a transaction dies."""
 
     async def add(self, *_: object) -> NoReturn:
-        raise ConnectionResetError("the process was killed")
+        raise Killed
 
 
 class Relay:
@@ -112,29 +117,23 @@ class Relay:
 
 
 class Store:
-    """A store that several processes can open. PostgreSQL becomes a second kind."""
+    """A store that several processes can open."""
 
-    def __init__(self, kind: str, folder: Path, stack: AsyncExitStack) -> None:
-        self._kind = kind
-        self.path = folder / f"{kind}.db"
-        self._stack = stack
-        migrate(self.path)
+    def __init__(self, open_database: OpenDatabase) -> None:
+        self._open = open_database
 
-    async def open(self, *, forwards: Forwards | None = None) -> Relay:
-        database = SqliteDatabase(self.path, Signals())
-        self._stack.push_async_callback(database.close)
-        return Relay(database, forwards or Forwards(enabled=False))
+    def open(self, *, forwards: Forwards | None = None) -> Relay:
+        return Relay(self._open(), forwards or Forwards(enabled=False))
 
 
-@pytest.fixture(params=["sqlite"])
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
-    async with AsyncExitStack() as stack:
-        made = Store(request.param, tmp_path, stack)
-        relay = await made.open()
-        for upstream in (UPSTREAM, SECOND):
-            await relay.allowlists.take_reading(upstream, LISTED, NOW)
-        await relay.dispatch(UPSTREAM, "guid")
-        yield made
+@pytest.fixture
+async def store(open_database: OpenDatabase) -> Store:
+    made = Store(open_database)
+    relay = made.open()
+    for upstream in (UPSTREAM, SECOND):
+        await relay.allowlists.take_reading(upstream, LISTED, NOW)
+    await relay.dispatch(UPSTREAM, "guid")
+    return made
 
 
 def kinds(outcomes: list[Outcome]) -> Counter[str]:
@@ -142,20 +141,20 @@ def kinds(outcomes: list[Outcome]) -> Counter[str]:
 
 
 async def test_what_was_answered_is_committed(store: Store) -> None:
-    one, other = await store.open(), await store.open()
+    one, other = store.open(), store.open()
     assert isinstance(await one.report(), OpenJob)
     assert [job["state"] for job in await other.jobs()] == ["in_progress"]
     assert isinstance(await other.report(), RepeatedReport)
 
 
 async def test_of_two_processes_writing_the_same_at_once_one_applies_it(store: Store) -> None:
-    one, other = await store.open(), await store.open()
+    one, other = store.open(), store.open()
     outcomes = await asyncio.gather(*(each.report() for each in (one, other) * 50))
     assert kinds(outcomes) == {"OpenJob": 1, "RepeatedReport": 99}
 
 
 async def test_of_two_processes_with_conflicting_results_one_is_applied(store: Store) -> None:
-    one, other = await store.open(), await store.open()
+    one, other = store.open(), store.open()
     await one.report()
     outcomes = await asyncio.gather(
         *(one.report("completed", conclusion="success") for _ in range(25)),
@@ -166,15 +165,15 @@ async def test_of_two_processes_with_conflicting_results_one_is_applied(store: S
 
 
 async def test_a_crash_before_the_commit_leaves_nothing_and_the_retry_is_applied(store: Store) -> None:
-    dying, healthy = await store.open(forwards=Failing(enabled=True)), await store.open()
-    with pytest.raises(ConnectionResetError):
+    dying, healthy = store.open(forwards=Failing(enabled=True)), store.open()
+    with pytest.raises(Killed):
         await dying.report()
     assert await healthy.jobs() == []
     assert isinstance(await healthy.report(), OpenJob)
 
 
 async def test_one_callers_failure_is_not_its_neighbours(store: Store) -> None:
-    relay = await store.open()
+    relay = store.open()
     unlisted = replace(WHO, repository=RepoName("org/unlisted"))
     outcomes = await asyncio.gather(relay.report(), relay.report(who=unlisted), return_exceptions=True)
     assert isinstance(outcomes[0], OpenJob)
@@ -182,7 +181,7 @@ async def test_one_callers_failure_is_not_its_neighbours(store: Store) -> None:
 
 
 async def test_a_caller_who_goes_away_has_written_once_or_not_at_all(store: Store) -> None:
-    relay = await store.open()
+    relay = store.open()
     gone = asyncio.create_task(relay.report())
     for _ in range(3):
         await asyncio.sleep(0)
@@ -193,27 +192,51 @@ async def test_a_caller_who_goes_away_has_written_once_or_not_at_all(store: Stor
 
 
 async def test_a_store_that_is_closed_says_so_and_not_that_nothing_is_known(store: Store) -> None:
-    relay = await store.open()
+    relay = store.open()
     await relay.database.close()
     with pytest.raises(StoreUnavailable):
         await relay.report()
 
 
 async def test_a_write_waits_for_another_process_to_end_its_own(store: Store) -> None:
-    relay = await store.open()
-    with sqlite3.connect(store.path, isolation_level=None) as busy:
-        busy.execute("BEGIN IMMEDIATE")
+    relay, other = store.open(), store.open()
+    if isinstance(place_of(other.database), InMemory):
+        pytest.skip("without a file there is no other process")
+    async with busy(other.database):
         waiting = asyncio.create_task(relay.report())
         for _ in range(20):
             await asyncio.sleep(0)
         assert not waiting.done()
-        busy.execute("COMMIT")
-    busy.close()
     assert isinstance(await waiting, OpenJob)
 
 
+@asynccontextmanager
+async def busy(database: Database) -> AsyncIterator[None]:
+    """Another process in the middle of a write of its own."""
+    where = place_of(database)
+    if isinstance(where, PostgresPlace):
+        begun, over = asyncio.Event(), asyncio.Event()
+
+        async def unit(tx: Tx) -> None:
+            await tx.all(_JOBS)
+            begun.set()
+            await over.wait()
+
+        writing = asyncio.create_task(database.write(unit))
+        await begun.wait()
+        yield
+        over.set()
+        await writing
+        return
+    assert isinstance(where, Path)
+    with closing(sqlite3.connect(where, isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        yield
+        connection.execute("COMMIT")
+
+
 async def test_a_run_answers_one_delivery_of_one_upstream(store: Store) -> None:
-    relay = await store.open()
+    relay = store.open()
     await relay.dispatch(UPSTREAM, "next")
     await relay.dispatch(SECOND, "other")
     assert isinstance(await relay.report(), OpenJob)
@@ -226,7 +249,7 @@ async def test_a_run_answers_one_delivery_of_one_upstream(store: Store) -> None:
 
 
 async def test_a_caller_stands_with_the_upstream_of_its_delivery(store: Store) -> None:
-    relay = await store.open()
+    relay = store.open()
     known = await relay.reports.standings(BACKEND, "guid")
     unknown = await relay.reports.standings(BACKEND, "never seen")
     assert [each.upstream for each in known] == [UPSTREAM]
@@ -235,7 +258,7 @@ async def test_a_caller_stands_with_the_upstream_of_its_delivery(store: Store) -
 
 
 async def test_the_first_report_binds_the_repository_and_never_again(store: Store) -> None:
-    relay = await store.open()
+    relay = store.open()
     await relay.report()
     stranger = replace(WHO, repository_id=999, run_id="11")
     await relay.report(who=stranger)
@@ -245,19 +268,12 @@ async def test_the_first_report_binds_the_repository_and_never_again(store: Stor
 
 
 async def test_an_alarm_is_raised_once_for_each_reason(store: Store) -> None:
-    relay = await store.open()
+    relay = store.open()
     [standing] = await relay.reports.standings(BACKEND, "guid")
     raised = [await relay.reports.raise_alarm(standing, WHO, reason, NOW) for reason in ("a", "a", "b", "b")]
     assert raised == [True, False, True, False]
 
 
-@asynccontextmanager
-async def empty(folder: Path) -> AsyncIterator[Relay]:
-    async with AsyncExitStack() as stack:
-        yield await Store("sqlite", folder, stack).open()
-
-
-async def test_without_an_allowlist_nobody_is_judged(tmp_path: Path) -> None:
-    async with empty(tmp_path) as relay:
-        with pytest.raises(NoAllowlist):
-            await relay.reports.standings(BACKEND, "guid")
+async def test_without_an_allowlist_nobody_is_judged(open_database: OpenDatabase) -> None:
+    with pytest.raises(NoAllowlist):
+        await Store(open_database).open().reports.standings(BACKEND, "guid")

@@ -16,10 +16,11 @@ from crcr.decide.sandbox import TrialOutcome
 from crcr.decide.views_joining import SandboxJob, SandboxQuery
 from crcr.errors import BadRequest, NotFound
 from crcr.record.database import Database
-from crcr.record.publishing import Publishing
+from crcr.record.retention import Retention
 from crcr.record.sandbox import SandboxJobs
-from crcr.record.sweeps import Sweeps
+from crcr.record.tables import metadata
 from crcr.record.views import SqlViews
+from keeping import FOR_EVER
 from made import a_caller, a_start
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -90,8 +91,7 @@ async def test_two_writers_apply_one_of_many_equal_reports(open_database: OpenDa
 
 async def test_nothing_but_its_own_table_is_written(stores: Stores) -> None:
     await stores.prepare(LISTED, NOW)
-    names = [row["name"] for row in await stores.rows("SELECT name FROM sqlite_master WHERE type = 'table'")]
-    others = [name for name in names if name not in {"sandbox_jobs", "alembic_version"}]
+    others = [name for name in metadata.tables if name != "sandbox_jobs"]
 
     async def counts() -> dict[str, int]:
         return {name: (await stores.rows(f"SELECT count(*) AS n FROM {name}"))[0]["n"] for name in others}  # noqa: S608
@@ -127,7 +127,7 @@ async def test_what_is_48_hours_old_is_not_shown_not_known_and_swept(
     assert len(await shown(stores, later - timedelta(microseconds=1))) == 2
     assert [job.job_name for job in await shown(stores, later)] == ["new"]
     assert len(await stores.rows("SELECT * FROM sandbox_jobs")) == 2
-    await Sweeps(database, Publishing({}), timedelta(days=30)).forget(later)
+    await Retention(database, FOR_EVER).forget(later)
     assert len(await stores.rows("SELECT * FROM sandbox_jobs")) == 1
     assert await box.take(a_start(job_name="new"), a_caller(), later + HOUR) is JobState.IN_PROGRESS
 

@@ -36,9 +36,13 @@ LISTED = "L2:\n  - org/backend\n"
 _DONE = Statement(text("UPDATE effects SET state = 'done'"))
 
 
+class Killed(Exception):
+    """What a process that dies leaves behind: a unit that never came to its end."""
+
+
 class Dying(Forwards):
     async def add(self, *_: object) -> NoReturn:
-        raise ConnectionResetError("the process was killed")
+        raise Killed
 
 
 class Relay:
@@ -114,7 +118,7 @@ async def test_a_crash_before_the_commit_leaves_nothing_and_the_retry_is_applied
     open_relay: Callable[..., Relay],
 ) -> None:
     dying, healthy = open_relay(Dying(enabled=True)), open_relay()
-    with pytest.raises(ConnectionResetError):
+    with pytest.raises(Killed):
         await dying.tell()
     for table in ("jobs", "commits", "effects", "hours", "changes"):
         assert await healthy.stores.rows(f"SELECT * FROM {table}") == []  # noqa: S608  our own names

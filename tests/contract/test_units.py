@@ -6,12 +6,14 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
+from contract.databases import OpenDatabase
 from crcr.errors import NotFound, StoreUnavailable
-from crcr.record.database import Tx, Unit
-from crcr.record.migrate import migrate
+from crcr.record.database import Database, Tx, Unit
+from crcr.record.postgres import PostgresDatabase
 from crcr.record.signals import CHANGES, Signals
 from crcr.record.sqlite import SqliteDatabase
 from crcr.record.statement import Statement
+from stage import place_empty_database
 
 ADD = Statement(text("INSERT INTO upstreams (upstream, name, created_at) VALUES (:name, :name, 0)"))
 NAMES = Statement(text("SELECT name FROM upstreams ORDER BY name"))
@@ -28,17 +30,11 @@ def adding(name: str, *, then: Exception | None = None) -> Unit[str]:
     return unit
 
 
-async def names(database: SqliteDatabase) -> list[str]:
+async def names(database: Database) -> list[str]:
     return [row["name"] for row in await database.glance(lambda tx: tx.all(NAMES))]
 
 
-def opened(folder: Path, signals: Signals | None = None) -> SqliteDatabase:
-    migrate(folder / "crcr.db")
-    return SqliteDatabase(folder / "crcr.db", signals or Signals())
-
-
-async def test_of_a_group_only_the_unit_that_failed_is_undone(tmp_path: Path) -> None:
-    database = opened(tmp_path)
+async def test_of_a_group_only_the_unit_that_failed_is_undone(database: Database) -> None:
     units = [
         adding("a/a"),
         adding("b/b", then=NotFound("no")),
@@ -51,41 +47,38 @@ async def test_of_a_group_only_the_unit_that_failed_is_undone(tmp_path: Path) ->
     assert isinstance(answers[1], NotFound)
     assert isinstance(answers[3], ValueError)
     assert await names(database) == ["a/a", "c/c"]
-    await database.close()
 
 
-async def test_an_answer_comes_after_its_commit_and_waiters_are_woken_then(tmp_path: Path) -> None:
-    signals = Signals()
-    database, woken = opened(tmp_path, signals), signals.subscribe(CHANGES)
+async def test_an_answer_comes_after_its_commit_and_waiters_are_woken_then(
+    open_database: OpenDatabase,
+) -> None:
+    database, other = open_database(), open_database()
+    assert isinstance(database, SqliteDatabase | PostgresDatabase)
+    woken = database.signals.subscribe(CHANGES)
     await database.write(adding("a/a"))
-    other = SqliteDatabase(tmp_path / "crcr.db", Signals())
 
     assert await names(other) == ["a/a"]
     assert woken.is_set()
-    await other.close()
-    await database.close()
 
 
-async def test_a_caller_who_goes_away_leaves_its_rows_and_harms_nobody(tmp_path: Path) -> None:
-    database = opened(tmp_path)
+async def test_a_caller_who_goes_away_leaves_its_rows_and_harms_nobody(database: Database) -> None:
     gone, stays = asyncio.create_task(database.write(adding("a/a"))), database.write(adding("b/b"))
     await asyncio.sleep(0)
     gone.cancel()
 
     assert await stays == "b/b"
     assert await names(database) == ["a/a", "b/b"]
-    await database.close()
 
 
-async def test_a_closed_store_is_unavailable_and_not_empty(tmp_path: Path) -> None:
-    database = opened(tmp_path)
+async def test_a_closed_store_is_unavailable_and_not_empty(database: Database) -> None:
     await database.close()
     with pytest.raises(StoreUnavailable):
         await database.write(adding("a/a"))
 
 
-async def test_a_unit_may_await_nothing_but_its_transaction(tmp_path: Path) -> None:
-    database = opened(tmp_path)
+async def test_on_sqlite_a_unit_may_await_nothing_but_its_transaction(tmp_path: Path) -> None:
+    place_empty_database(tmp_path / "crcr.db")
+    database = SqliteDatabase(tmp_path / "crcr.db", Signals())
 
     async def waits(_: Tx) -> None:
         await asyncio.sleep(1)

@@ -560,7 +560,7 @@ async def test_no_list_walks_all_that_an_upstream_ever_had(world: World, module:
     for each in statements:
         sql = each.for_dialect("sqlite").sql
         params = dict.fromkeys(re.findall(r":(\w+)", sql), "1")
-        with world.engine.connect() as connection:
+        with world.engine.begin() as connection:
             plan = [row[3] for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {sql}", params)]
         whole = r"(deliveries|pulls|waivers|audit|[pw]) USING .*\(upstream=\?\)"
         assert not [step for step in plan if re.search(whole, step)], sql

@@ -29,6 +29,33 @@ def test_effective_settings_are_shown_with_their_origin_and_without_secrets(worl
         assert secret not in out + json.dumps(told)
 
 
+def test_addresses_of_stores_are_shown_without_user_and_password(world: World) -> None:
+    urls = {
+        "CRCR_DATABASE_URL": "postgresql://ada:hunter2@db.example:5433/relay",
+        "CRCR_REDIS_URL": "rediss://ada:hunter2@redis.example:6380/1",
+        "CRCR_CLICKHOUSE_URL": "clickhouses://ada:hunter2@ch.example:8443/relay",
+    }
+    stored = World(world.folder, {**world.environ, **urls})
+    told = stored.json("check-config")
+    found = {each["name"]: each["value"] for each in told["settings"]}
+    assert [found[name] for name in urls] == [
+        "postgresql://db.example:5433/relay",
+        "rediss://redis.example:6380/1",
+        "clickhouses://ch.example:8443/relay",
+    ]
+    out = stored.ok("check-config") + json.dumps(told)
+    assert [word for word in ("hunter2", "ada", "ServiceUrl") if word in out] == []
+
+
+@pytest.mark.parametrize("words", [("migrate",), ("serve", "--port", "0"), ("effects", "list")])
+def test_a_server_that_is_away_is_told_with_what_to_check(world: World, words: tuple[str, ...]) -> None:
+    away = {"CRCR_DATABASE_URL": "postgresql://ada:hunter2@127.0.0.1:1/relay"}
+    result = World(world.folder, {**world.environ, **away}).crcr(*words)
+    assert result.exit_code == 1
+    assert "hint: check the address (CRCR_DATABASE_URL)" in result.stderr
+    assert [word for word in ("hunter2", "Traceback") if word in result.output] == []
+
+
 def test_all_problems_are_told_together(world: World) -> None:
     bad = World(world.folder, {**world.environ, **PROBLEMS})
     result = bad.crcr("check-config")

@@ -287,7 +287,17 @@ async def test_a_healthy_relay_is_told_so_to_its_operator(tmp_path: Path) -> Non
         states = {each["name"]: each["state"] for each in told.json["findings"]}
         assert set(states.values()) == {"ok"}, told.out
         assert set(states) == {
-            *("settings", "store", "writing", "disk", "outbox", "other_stores", "app_key", "app_permissions"),
+            *(
+                "settings",
+                "store",
+                "writing",
+                "disk",
+                "outbox",
+                "redis",
+                "clickhouse",
+                "app_key",
+                "app_permissions",
+            ),
             *("app_events", "clock", "webhook", "deliveries", "public_url", "allowlist", "in_force"),
             *("installations", "issuer"),
         }

@@ -9,8 +9,8 @@ from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.record.allowlists import Allowlists
 from crcr.record.publishing import Publishing
 from crcr.record.signals import Signals
-from crcr.record.sqlite import SqliteDatabase
 from crcr.record.targets import Targets
+from crcr.stores import open_database
 from stage import UPSTREAM, Stage, repo, stage
 from told import BOTH, TWO, actions
 
@@ -75,7 +75,7 @@ async def test_fault_53_text_that_failed_to_parse_never_becomes_good(tmp_path: P
         for _ in range(3):
             await it.refresh()
         assert versions(it) == [1, 0]
-        database = SqliteDatabase(it.services.settings.database.path, Signals())
+        database = open_database(it.services.settings, Signals())
         anew = Allowlists(database, Targets(database, Publishing({})), Publishing({}), read_allowlist)
         in_force = await anew.current(repo(UPSTREAM))
         await database.close()
@@ -121,7 +121,7 @@ async def test_a_file_emptied_after_it_could_not_be_read_is_taken(tmp_path: Path
 async def test_another_process_sees_a_refresh_with_its_next_delivery(tmp_path: Path) -> None:
     async with stage(tmp_path, TWO, downstreams=BOTH) as it:
         await it.github.open_pr(UPSTREAM)  # the version in force is in this process's memory now
-        database = SqliteDatabase(it.services.settings.database.path, Signals())
+        database = open_database(it.services.settings, Signals())
         other = Allowlists(database, Targets(database, Publishing({})), Publishing({}), read_allowlist)
         path = it.write_allowlist("L1:\n  - org/two\n")
         await AllowlistRefresher(repo(UPSTREAM), FileSource(path), other, it.clock).refresh()

@@ -22,6 +22,7 @@ from checking import (
     state,
     states,
 )
+from crcr.decide.checks import Tier
 from crcr.sim.github import Faults, Match
 from gating import (
     GATE,
@@ -38,7 +39,7 @@ from gating import (
     run_all,
     start,
 )
-from stage import UPSTREAM
+from stage import UPSTREAM, in_postgresql
 
 LEASE_S = 600
 Trouble = Callable[[Faults], object]
@@ -268,7 +269,9 @@ async def test_a_commit_that_is_new_gets_its_gate_before_anything_else(tmp_path:
     async with gated(tmp_path, LISTED) as it:
         await open_pull(it, labels=[LABEL])
 
-        assert body(asked(it, "POST")[0])["name"] == GATE
+        made = [body(each)["name"] for each in asked(it, "POST")]
+        # The queues are looked at side by side; a gate waits at most for the first of each other.
+        assert GATE in made[: len(Tier) if in_postgresql() else 1]
 
 
 async def test_checks_are_written_with_the_upstreams_own_installation(tmp_path: Path) -> None:

@@ -67,11 +67,17 @@ async def two_begun(it: Stage) -> tuple[PullRequest, WorkflowRun]:
 
 
 async def spend_the_minute(it: Stage) -> None:
-    """So many checks are made for others, a gate and a backend's each time, that few of the minute's points are left."""
-    before = len(asked(it, "POST"))
-    for _ in range(38):
+    """So many checks are made for others, a gate and a backend's each time, that few of the minute's points are left.
+
+    Where a gate is made before its dispatch is sent, it costs one more to say that it was.
+    """
+    before = written(it)
+    while written(it) < before + 75:
         await open_pull(it, files=["src/other.py"])
-    assert len(asked(it, "POST")) == before + 76
+
+
+def written(it: Stage) -> int:
+    return len(asked(it, "POST")) + len(asked(it, "PATCH"))
 
 
 def summary(it: Stage, sha: str) -> str:

@@ -146,7 +146,7 @@ async def test_gates_of_an_upstream_that_is_configured_no_more_crowd_nobody_out(
         it.rows(
             "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 500)"
             " INSERT INTO gates (head_sha, upstream, state, title, judged_at, recheck_at)"
-            " SELECT printf('%040x', i), 'gone/away', 'pending', 'waiting', 0, 1 FROM n"
+            " SELECT '000000000000000000000000000000000' || CAST(1000000 + i AS TEXT), 'gone/away', 'pending', 'waiting', 0, 1 FROM n"
         )
         pull = await open_pull(it)
         await run_all(it, build="failure")

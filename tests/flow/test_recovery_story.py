@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from crcr.decide.recovery import RecoveryReport
+from crcr.settings import Postgres, Sqlite
 from crcr.sim.github import Match, PullRequest
 from crcr.wiring import Seams, build
+from services.postgres import dump, restore_dump
 from stage import UPSTREAM, Stage, stage
 from told import BOTH, TWO, actions, told
 
@@ -45,17 +47,28 @@ async def pushed(it: Stage, pull: PullRequest, times: int) -> PullRequest:
     return pull
 
 
-def put_in_place(copy: Path, database: Path) -> None:
+def make_copy(database: Sqlite | Postgres, copy: Path) -> None:
+    if isinstance(database, Postgres):
+        dump(database.url.get_secret_value(), copy)
+        return
+    with closing(sqlite3.connect(database.path)) as connection:
+        connection.execute("VACUUM INTO ?", (str(copy),))
+
+
+def put_in_place(copy: Path, database: Sqlite | Postgres) -> None:
+    if isinstance(database, Postgres):
+        restore_dump(database.url.get_secret_value(), copy)
+        return
     for ending in ("", "-wal", "-shm"):
-        Path(f"{database}{ending}").unlink(missing_ok=True)
-    copy.rename(database)
+        Path(f"{database.path}{ending}").unlink(missing_ok=True)
+    copy.rename(database.path)
 
 
 async def restore(it: Stage, copy: Path) -> None:
     """Stop the relay, put the copy in the place of its database, and start it again."""
     settings = it.services.settings
     await it.services.close()
-    put_in_place(copy, settings.database.path)
+    put_in_place(copy, settings.database)
     it.services = build(settings, Seams(clock=it.clock, http=it._github_http, chance=lambda: 0.5))
 
 
@@ -163,9 +176,8 @@ async def test_after_a_restore_of_an_older_copy_pull_requests_come_back_by_thems
     async with stage(tmp_path, TWO, downstreams=BOTH) as it:
         kept = await it.github.open_pr(UPSTREAM)
         await recover(it)
-        copy, database = tmp_path / "copy.db", it.services.settings.database.path
-        with closing(sqlite3.connect(database)) as connection:
-            connection.execute("VACUUM INTO ?", (str(copy),))
+        copy = tmp_path / "copy.db"
+        make_copy(it.services.settings.database, copy)
         it.clock.advance(HOUR)
         await pushed(it, kept, 3)
         new = await it.github.open_pr(UPSTREAM)

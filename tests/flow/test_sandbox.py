@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from callbacks import BACKEND, CALLBACK, LISTED, bearer, outcome, refused
+from crcr.record.tables import metadata
 from crcr.sim.github import GitHub, WorkflowRun
 from signing_in import ADMIN, TOKENS
 from stage import AUDIENCE, RELAY_URL, UPSTREAM, WORKFLOW, Stage, stage
@@ -112,7 +113,7 @@ async def test_a_self_report_is_tried_with_its_end_alone(tmp_path: Path, event: 
 
 async def test_nothing_else_notices(tmp_path: Path) -> None:
     async with sandbox(tmp_path) as it:
-        tables = [row["name"] for row in it.rows("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        tables = list(metadata.tables)
 
         def everything() -> dict[str, list[dict[str, Any]]]:
             return {name: it.rows(f"SELECT * FROM {name}") for name in tables if name != "sandbox_jobs"}  # noqa: S608

@@ -161,7 +161,7 @@ class Broken(Outage):
         super().__init__(inner)
         self._secrets = secrets
 
-    async def write(self, _: Unit[Any]) -> NoReturn:
+    async def write(self, unit: Unit[Any], *, lane: str | None = None) -> NoReturn:
         raise RuntimeError(f"cannot store: {' '.join(self._secrets)}")
 
 

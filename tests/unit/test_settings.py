@@ -16,7 +16,6 @@ from crcr.decide.model import RepoName
 from crcr.decide.outside import FilePlace
 from crcr.errors import BadSettings
 from crcr.settings import (
-    LATER,
     FileSource,
     GitHubSource,
     IssuerSetting,
@@ -117,6 +116,11 @@ READ: list[tuple[str, str, str, Any]] = [
     ("LOG_LEVEL", "Warning", "log_level", "warning"),
     ("WORKER_CONCURRENCY", "8", "worker_concurrency", 8),
     ("KEEP_BODIES_DAYS", "7", "keep_bodies_days", 7),
+    ("KEEP_JOBS_DAYS", "100", "keep_jobs_days", 100),
+    ("KEEP_JOBS_DAYS", "0", "keep_jobs_days", 0),
+    ("KEEP_EFFECTS_DAYS", "1", "keep_effects_days", 1),
+    ("KEEP_AUDIT_DAYS", "365", "keep_audit_days", 365),
+    ("DRAIN_S", "10", "drain_s", 10),
     ("HUD_ACCESS", "public", "hud_access", "public"),
     ("HUD_PROXY_HEADER", "X-Remote-User", "hud_proxy_header", "X-Remote-User"),
     (
@@ -153,12 +157,26 @@ WRONG = [
     ("PUBLIC_URL", "relay.example.org", "http://"),
     ("PUBLIC_URL", "https://relay.example.org:99999", "http://"),
     ("PUBLIC_URL", "https://relay.example.org/?x=1", "without"),
-    ("DATABASE_URL", "postgresql://u:hunter2@db/crcr", "later release"),
+    ("DATABASE_URL", "postgresql://u:hunter2@db", "names no database"),
+    ("DATABASE_URL", "postgresql://u:hunter2@/crcr", "names no host"),
+    ("DATABASE_URL", "postgresql://u:12/hunter2@db/crcr", "has a / in its user or password"),
+    ("DATABASE_URL", "postgresql://u:hunter2@db/crcr?options=-csearch_path", "no others"),
+    ("DATABASE_URL", "postgresql://u:hunter2@db/crcr?sslmode=maybe", "sslmode"),
+    ("DATABASE_URL", "postgresql+psycopg://u:hunter2@db/crcr", "must be an address"),
     ("DATABASE_URL", "mysql://u:hunter2@db/crcr", "sqlite:///path"),
     ("DATABASE_URL", "sqlite:///:memory:", "sqlite:///path"),
     ("DATABASE_URL", "sqlite:///no/such/folder/x.db", "folder that exists"),
-    ("REDIS_URL", "redis://:hunter2@cache", "not supported by this release yet"),
-    ("CLICKHOUSE_URL", "clickhouse://u:hunter2@ch", "not supported by this release yet"),
+    ("REDIS_URL", "http://:hunter2@cache", "redis://"),
+    ("REDIS_URL", "redis://:hunter2@", "names no host"),
+    ("REDIS_URL", "redis://:hunter2@cache:99999", "redis://"),
+    ("REDIS_URL", "redis://:hunter2@cache/first", "number of a database"),
+    ("REDIS_URL", "rediss://:hunter2@cache/0?ssl_cert_reqs=none", "without ? and #"),
+    ("REDIS_CA", "nowhere.pem", "cannot be read"),
+    ("CLICKHOUSE_URL", "http://u:hunter2@ch", "clickhouse://"),
+    ("CLICKHOUSE_URL", "clickhouse://u:hunter2@ch/a-b", "name of a database"),
+    ("CLICKHOUSE_URL", "clickhouse://u:hunter2@ch?verify=0", "without ? and #"),
+    ("CLICKHOUSE_URL", "chdb://hunter2/history", "chdb:///folder"),
+    ("CLICKHOUSE_KEEP_DAYS", "30", "100"),
     ("ADMIN_TOKENS", "alice=hunter2", "run `crcr admin token NAME`"),
     ("ADMIN_TOKENS", "hunter2", "run `crcr admin token NAME`"),
     ("ADMIN_TOKENS", f"hunter2!=sha256:{'a' * 64}", "names of 1 to 64"),
@@ -199,6 +217,10 @@ WRONG = [
     ("LOG_LEVEL", "loud", "debug"),
     ("WORKER_CONCURRENCY", "many", "whole number"),
     ("KEEP_BODIES_DAYS", "0", "1 to 3650"),
+    ("KEEP_JOBS_DAYS", "99", "0 or a whole number from 100"),
+    ("KEEP_AUDIT_DAYS", "-1", "0 or a whole number from 30"),
+    ("KEEP_EFFECTS_DAYS", "0", "1 to 3650"),
+    ("DRAIN_S", "1h", "0 to 300"),
 ]
 
 
@@ -220,7 +242,7 @@ def test_fault_51_a_missing_setting_is_never_silent(tmp_path: Path, name: str, e
 
 def test_fault_51_all_problems_are_reported_together(tmp_path: Path) -> None:
     write_file(tmp_path, 'colour = "red"\n[log]\nlevel = "loud"\n')
-    found = problems(tmp_path, {"CRCR_PORT": "x", "CRCR_PROT": "1", "CRCR_REDIS_URL": "redis://a"})
+    found = problems(tmp_path, {"CRCR_PORT": "x", "CRCR_PROT": "1", "CRCR_REDIS_URL": "http://a"})
     named = {sentence.split()[0] for sentence in found}
     assert named == {*REQUIRED, "colour", "log.level", "CRCR_PORT", "CRCR_PROT", "CRCR_REDIS_URL"}
     assert len(found) == len(named)
@@ -229,7 +251,6 @@ def test_fault_51_all_problems_are_reported_together(tmp_path: Path) -> None:
 def test_fault_52_no_default_points_at_somebodys_production() -> None:
     defaults = [row.default for row in rows(Settings).values() if row.default and "://" in row.default]
     assert set(defaults) == {"https://api.github.com", "http://127.0.0.1:8000", "sqlite:///crcr.db"}
-    assert all(row.default is None for row in LATER)
 
 
 def test_the_environment_stands_over_the_file_and_the_file_over_the_defaults(tmp_path: Path) -> None:
@@ -470,7 +491,7 @@ def test_issuers_are_read_from_tables_and_named_once(tmp_path: Path) -> None:
 
 
 def test_every_setting_is_declared_once_with_names_and_a_meaning() -> None:
-    table = [*rows(Settings).values(), *rows(UpstreamSetting).values(), *LATER]
+    table = [*rows(Settings).values(), *rows(UpstreamSetting).values()]
     assert set(Settings.model_fields) == {*rows(Settings), "upstreams"}
     assert set(UpstreamSetting.model_fields) == set(rows(UpstreamSetting))
     assert len({row.key for row in table}) == len(table)

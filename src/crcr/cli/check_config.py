@@ -89,9 +89,14 @@ def _source(source: Any) -> str:
 def _shown(field: str, value: Any) -> str | None:
     from pydantic import SecretStr
 
+    from crcr.settings import Postgres
+    from crcr.settings.services import ServiceUrl
+
     match value:
         case None | ():
             return None
+        case Postgres() | ServiceUrl():
+            return value.place
         case SecretStr():
             return _HIDDEN
         case tuple():

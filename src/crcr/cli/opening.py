@@ -17,16 +17,15 @@ import typer
 
 from crcr.clock import SystemClock
 from crcr.decide.model import RepoName
-from crcr.errors import NotFound, StoreUnavailable
 from crcr.ground import publishing_of
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.record.acts import Acts
 from crcr.record.allowlists import Allowlists
 from crcr.record.operator_views import OperatorViews
 from crcr.record.signals import Signals
-from crcr.record.sqlite import SqliteDatabase
 from crcr.record.targets import Targets
 from crcr.settings import Settings, load_settings
+from crcr.stores import open_database, require_database
 
 T = TypeVar("T")
 
@@ -91,14 +90,12 @@ class Desk:
 def at_desk(config: Path | None, act: Callable[[Desk], Awaitable[T]]) -> T:
     """Open the relay's database, do one thing, and close it."""
     settings = read_settings(config)
-    path = settings.database.path
-    if not path.exists():
-        raise NotFound(f"there is no database at {path}", hint="`crcr serve` or `crcr migrate` makes it")
+    require_database(settings)
     return asyncio.run(_act(settings, act))
 
 
 async def _act(settings: Settings, act: Callable[[Desk], Awaitable[T]]) -> T:
-    database = SqliteDatabase(settings.database.path, Signals())
+    database = open_database(settings, Signals())
     publishing = publishing_of(settings)
     targets = Targets(database, publishing)
     allowlists = Allowlists(database, targets, publishing, read_allowlist)
@@ -111,9 +108,5 @@ async def _act(settings: Settings, act: Callable[[Desk], Awaitable[T]]) -> T:
     )
     try:
         return await act(desk)
-    except StoreUnavailable as fault:
-        if "no such" in fault.detail:  # a table or a column
-            fault.hint = "the database may be of another release; `crcr migrate` brings it up to date"
-        raise
     finally:
         await database.close()

@@ -8,16 +8,14 @@ from crcr import log as logs
 from crcr.cli.opening import read_settings
 from crcr.deliver.reconcile import Reconciled
 from crcr.deliver.recover import Tell
-from crcr.errors import NotFound
 from crcr.settings import Settings
+from crcr.stores import require_database
 from crcr.wiring import build
 
 
 def reconcile_now(config: Path | None, tell: Tell) -> Reconciled:
     settings = read_settings(config)
-    path = settings.database.path
-    if not path.exists():
-        raise NotFound(f"there is no database at {path}", hint="`crcr serve` or `crcr migrate` makes it")
+    require_database(settings)
     logs.configure("console", "error", io.StringIO())  # the command tells all of it itself
     return asyncio.run(_reconcile(settings, tell))
 

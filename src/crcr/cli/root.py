@@ -13,6 +13,8 @@ from crcr.cli import (
     acts,
     admin,
     allowlist,
+    backfill,
+    backup,
     check_config,
     deliveries,
     demo,
@@ -70,7 +72,7 @@ def root(
     """Every command stands for itself; nothing is shared but this roof."""
 
 
-for each in (serve, demo, demo_join, init, doctor, check_config, acts, reconcile):
+for each in (serve, backup, demo, demo_join, init, doctor, check_config, acts, reconcile):
     each.register(app)
-for group in (allowlist.app, deliveries.app, effects.app, repos.repos, repos.audit, admin.app):
+for group in (allowlist.app, deliveries.app, effects.app, backfill.app, repos.repos, repos.audit, admin.app):
     app.add_typer(group, rich_help_panel=LOOK_AND_ACT)

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from crcr.cli.options import RUN_IT, ConfigOption, examples
+from crcr.cli.options import RUN_IT, ConfigOption, JsonOption, examples
 from crcr.cli.printing import say
 
 HostOption = Annotated[
@@ -16,6 +16,20 @@ PortOption = Annotated[
         min=0,
         max=65535,
         help="Port to listen on, instead of CRCR_PORT; 0 takes a free one.",
+        show_default=False,
+    ),
+]
+FromOption = Annotated[
+    str | None,
+    typer.Option("--from", metavar="URL", help="Move this installation: sqlite:///path.", show_default=False),
+]
+ToOption = Annotated[
+    str | None,
+    typer.Option(
+        "--to",
+        metavar="URL",
+        help="Where to: postgresql://user@host/name, the password in PGPASSWORD or ~/.pgpass. "
+        "Left out: the database of the settings.",
         show_default=False,
     ),
 ]
@@ -31,7 +45,14 @@ def register(app: typer.Typer) -> None:
         ),
     )(serve)
     app.command(rich_help_panel=RUN_IT, epilog=examples("crcr worker --config /etc/crcr.toml"))(worker)
-    app.command(rich_help_panel=RUN_IT, epilog=examples("crcr migrate --config /etc/crcr.toml"))(migrate)
+    app.command(
+        rich_help_panel=RUN_IT,
+        epilog=examples(
+            "crcr migrate --config /etc/crcr.toml",
+            "crcr migrate --from sqlite:////var/lib/crcr/crcr.db    (into the database of the settings)",
+            "crcr migrate --from sqlite:///crcr.db --to postgresql://crcr@db.example.org/crcr",
+        ),
+    )(migrate)
 
 
 def serve(
@@ -69,14 +90,34 @@ def worker(config: ConfigOption = None) -> None:
     serving.run(serving.work(settings))
 
 
-def migrate(config: ConfigOption = None) -> None:
-    """Make the database, or bring it to this release's schema. `crcr serve` does it too when it starts."""
+def migrate(
+    config: ConfigOption = None,
+    source: FromOption = None,
+    target: ToOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make the database, or bring it to this release's schema. `crcr serve` does it too when it starts.
+
+    With --from, move a whole installation from SQLite into an empty PostgreSQL database: all rows, compared, or
+    nothing. Stop the relay first; the file is only read.
+    """
+    if source is not None or target is not None:
+        from crcr.cli.moving import move_database
+
+        move_database(config, source, target, as_json=as_json)
+        return
     from crcr.cli.opening import read_settings
     from crcr.record.migrate import migrate as bring_up_to_date
+    from crcr.stores import place_of
 
-    path = read_settings(config).database.path
-    before, after = bring_up_to_date(path)
-    if before == after:
-        say(f"{path}: at revision {after}, nothing to do")
+    settings = read_settings(config)
+    before, after = bring_up_to_date(place_of(settings))
+    place = settings.database.place
+    if as_json:
+        from crcr.cli.printing import print_json
+
+        print_json({"place": place, "before": before, "after": after})
+    elif before == after:
+        say(f"{place}: at revision {after}, nothing to do")
     else:
-        say(f"{path}: {before or 'empty'} → {after}")
+        say(f"{place}: {before or 'empty'} → {after}")

@@ -10,7 +10,7 @@ import gc
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 import structlog
@@ -22,12 +22,13 @@ from crcr.app import Edge
 from crcr.cli.printing import console, say
 from crcr.company import Company
 from crcr.errors import NotPossible
-from crcr.front import build_app
+from crcr.front import build_app, build_probes
 from crcr.settings import Settings
 from crcr.wiring import Services, build
 
 log = structlog.get_logger(__name__)
 
+_OTHER_PORT = "choose another with --port, or --port 0 for any free one"
 GRACE_S = 30
 """How long a request may go on after the process was told to stop."""
 _REASONS = {
@@ -49,7 +50,7 @@ def run(main: Coroutine[object, object, None]) -> None:
         runner.run(main)
 
 
-def listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int, hint: str = _OTHER_PORT) -> socket.socket:
     """Take the port; from here on callers wait in line until the app answers."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -65,7 +66,6 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as fault:
         listener.close()
         reason = _REASONS.get(fault.errno or 0, str(fault.strerror))
-        hint = "choose another with --port, or --port 0 for any free one"
         raise NotPossible(f"{host} port {port} {reason}", hint=hint) from None
     return listener
 
@@ -84,26 +84,52 @@ async def serve(settings: Settings, listener: socket.socket, *, work: bool) -> N
         url = address_of(listener)
         say(f"crcr listens on {url} (pages: {url}/crcr){'' if work else ', without a worker'}")
         await _until(stop, services)
+        if not services.deaths:
+            await asyncio.sleep(settings.drain_s)  # `/readyz` says so, and everything is still answered
     _tell_death(services)
 
 
 async def work(settings: Settings) -> None:
     stop = stop_signal()
-    services = build(settings)
-    company = Company(services, work=True)
-    await company.start()
-    say(f"crcr works for {', '.join(map(str, services.upstreams))}")
-    await _until(stop, services)
-    await company.stop()
+    with _port_for_watchers(settings) as listener:
+        services = build(settings)
+        async with _working(services, listener):
+            told = f", and says how at {address_of(listener)}/metrics" if listener else ""
+            say(f"crcr works for {', '.join(map(str, services.upstreams))}{told}")
+            await _until(stop, services)
     _tell_death(services)
 
 
+@contextmanager
+def _port_for_watchers(settings: Settings) -> Iterator[socket.socket | None]:
+    if settings.metrics_port is None:
+        yield None
+        return
+    with listen(settings.host, settings.metrics_port, "choose another CRCR_METRICS_PORT") as listener:
+        yield listener
+
+
+@asynccontextmanager
+async def _working(services: Services, listener: socket.socket | None) -> AsyncIterator[None]:
+    if listener is not None:
+        async with answering(build_probes(services), services, listener, grace_s=GRACE_S):
+            yield
+        return
+    company = Company(services, work=True)
+    try:
+        await company.start()
+        yield
+    finally:
+        await company.stop()
+
+
 async def _until(stop: asyncio.Event, services: Services) -> None:
-    """Wait for the signal to stop, or for a loop that died and set `stopping` itself."""
+    """Wait for the signal to stop, or for a loop that died and set `stopping` itself; from here on we are stopping."""
     waits = {asyncio.ensure_future(event.wait()) for event in (stop, services.stopping)}
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     for wait in waits:
         wait.cancel()
+    services.stopping.set()
 
 
 def _tell_death(services: Services) -> None:
@@ -136,7 +162,7 @@ async def answering(
 ) -> AsyncIterator[None]:
     """Answer on the socket for as long as the body runs; then finish the requests, then the background."""
     async with app.inner.router.lifespan_context(app.inner):
-        server = _Server(_config(app, grace_s), services.stopping.set)
+        server = _Server(_config(app, grace_s), services)
         serving = asyncio.create_task(server.serve([listener]))
         await server.ready.wait()
         # What lives since the start lives to the end: the collector need not look at it again.
@@ -170,10 +196,10 @@ def _config(app: Edge, grace_s: int) -> uvicorn.Config:
 class _Server(uvicorn.Server):
     """Uvicorn without its grip on the process's signals, and with moments to hold on to."""
 
-    def __init__(self, config: uvicorn.Config, on_stopping: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, services: Services) -> None:
         super().__init__(config)
         self.ready = asyncio.Event()
-        self._on_stopping = on_stopping
+        self._services = services
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -186,5 +212,6 @@ class _Server(uvicorn.Server):
             self.ready.set()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._on_stopping()  # live streams end, or the wait for open requests would be for them
+        self._services.stopping.set()
+        self._services.closing.set()  # live streams end, or the wait for open requests would be for them
         await super().shutdown(sockets)

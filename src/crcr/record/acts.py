@@ -55,8 +55,8 @@ _CLOSE_PARKED = Statement(
 _PARKED = Statement(
     text(
         "SELECT effect_id, kind, target, delivery FROM effects WHERE upstream = :upstream AND state = 'parked'"
-        " AND effect_id BETWEEN :first_id AND :last_id AND (:target IS NULL OR target = :target)"
-        " AND (:since IS NULL OR finished_at >= :since) AND (:until IS NULL OR finished_at <= :until)"
+        " AND effect_id BETWEEN :first_id AND :last_id AND (CAST(:target AS TEXT) IS NULL OR target = :target)"
+        " AND (CAST(:since AS BIGINT) IS NULL OR finished_at >= :since) AND (CAST(:until AS BIGINT) IS NULL OR finished_at <= :until)"
         " AND (:first_id = :last_id OR NOT EXISTS (SELECT 1 FROM dispatches d WHERE d.upstream = effects.upstream"
         " AND d.delivery = effects.delivery AND d.downstream = effects.target AND d.superseded_at IS NOT NULL))"
         " ORDER BY effect_id"
@@ -144,7 +144,7 @@ class Acts:
                 key = {"upstream": upstream.key, "delivery": guid, "downstream": row["downstream"]}
                 await tx.run(_REOPEN, **key)
                 await tx.run(_CLOSE_PARKED, **key)
-                await recount(tx, key)
+                await recount(tx, key, now)
             await send(tx, upstream.key, rows, now)
             await note_act(tx, upstream, who=who, act="replay", subject=guid, now=now, dispatches=len(rows))
             return len(rows)

@@ -14,7 +14,7 @@ from sqlalchemy import bindparam, func, insert, select
 
 from crcr.decide.allowlist import Allowlist, AllowlistVersion, Checked, Problem, Reading
 from crcr.decide.model import RepoName
-from crcr.errors import NoAllowlist
+from crcr.errors import NoAllowlist, StoreUnavailable
 from crcr.record.database import Database, Row, Tx
 from crcr.record.levels import follow_levels
 from crcr.record.publishing import Publishing
@@ -68,6 +68,25 @@ class Allowlists:
             self._cache[upstream.key] = cached
         return cached[1]
 
+    async def warm(self, upstream: RepoName) -> None:
+        """Read the version in force before a transaction asks for it, beside the event loop."""
+
+        async def unit(tx: Tx) -> tuple[int, str] | None:
+            row = await tx.one(_IN_FORCE, upstream=upstream.key)
+            version, cached = row["version"] if row else None, self._cache.get(upstream.key)
+            if version is None or (cached is not None and cached[0] >= version):
+                return None
+            found = await tx.one(_TEXT, upstream=upstream.key, version=version)
+            return (version, found["text"]) if found else None
+
+        fresh = await self._database.glance(unit)
+        if fresh is None:
+            return
+        checked = await asyncio.to_thread(self._check, fresh[1])
+        cached = self._cache.get(upstream.key)
+        if checked.allowlist is not None and (cached is None or cached[0] < fresh[0]):
+            self._cache[upstream.key] = (fresh[0], checked.allowlist)
+
     async def current(self, upstream: RepoName) -> Allowlist:
         return await self._database.glance(lambda tx: self.in_force(tx, upstream))
 
@@ -105,7 +124,12 @@ class Allowlists:
             tx.signal(ALLOWLIST)
             return _version(row)
 
-        return await self._database.write(unit)
+        try:
+            return await self._database.write(unit)
+        except StoreUnavailable:
+            # A unit behind this one in its group may have kept a version that was never committed.
+            self._cache.pop(upstream.key, None)
+            raise
 
     async def _turn_gate_on(self, tx: Tx, upstream: RepoName, checked: Checked, now: datetime) -> None:
         """A list that an older release read may have had an L4 in it all the time."""

@@ -5,6 +5,7 @@ that stand elsewhere; it may be called too often and never wrongly. A result tha
 first attempt, takes a shorter way to the same place (`Reports`).
 """
 
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import text
@@ -16,6 +17,7 @@ from crcr.record import sums
 from crcr.record.database import Row, Tx
 from crcr.record.statement import Statement
 from crcr.record.sums import Share
+from crcr.record.unfed import note_job
 
 _JOBS = (
     "SELECT j.delivery, j.upstream, j.downstream, j.workflow, j.run_id, j.attempt, j.job_name, j.workflow_name,"
@@ -48,7 +50,7 @@ _RUN_KEY = ("delivery", "upstream", "downstream", "workflow", "run_id")
 _KEY = (*_RUN_KEY, "attempt", "job_name")
 
 
-async def recount(tx: Tx, where: dict[str, Any]) -> None:
+async def recount(tx: Tx, where: dict[str, Any], now: datetime) -> None:
     """Put right all jobs of a delivery, of a dispatch (`downstream`), or of a run (`workflow`, `run_id`)."""
     if "run_id" in where:
         rows = await tx.all(_OF_RUN, **{name: where[name] for name in _RUN_KEY})
@@ -73,6 +75,8 @@ async def recount(tx: Tx, where: dict[str, Any]) -> None:
     if moved:
         await tx.many(_STAYS, moved)
         sums.move(tx, moves)
+        for each in moved:
+            note_job(tx, each, now)
 
 
 async def heads_before(

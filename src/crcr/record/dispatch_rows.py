@@ -19,6 +19,7 @@ from crcr.record.schema import dispatches
 from crcr.record.statement import Statement, inserting
 from crcr.record.times import to_us
 
+_REF_CHARS = 500
 _DISPATCH = Statement(
     inserting(
         dispatches,
@@ -73,7 +74,8 @@ _DROP_DELIVERY = Statement(
 def lane_of(event: PullRequest | Push | MergeGroup) -> str:
     if isinstance(event, PullRequest):
         return f"pull/{event.number}"
-    return f"group/{event.head_sha}" if isinstance(event, MergeGroup) else f"ref/{event.ref}"
+    # Cut, since an index holds it: two refs that begin with so much alike may wait for each other.
+    return f"group/{event.head_sha}" if isinstance(event, MergeGroup) else f"ref/{event.ref[:_REF_CHARS]}"
 
 
 async def write_dispatches(
@@ -119,7 +121,7 @@ async def drop_unsent(tx: Tx, upstream: RepoName, pull: Pull, drop: Drop, now: d
     await tx.run(_DROP_PARKED, reason=reason, **where)
     await tx.run(_SUPERSEDE, head_sha=pull.head_sha, **where)
     for delivery in counted:
-        await recount(tx, {"upstream": upstream.key, "delivery": delivery})
+        await recount(tx, {"upstream": upstream.key, "delivery": delivery}, now)
 
 
 async def drop_delivery(tx: Tx, upstream: RepoName, delivery: str, reason: str, now: datetime) -> None:
@@ -128,7 +130,7 @@ async def drop_delivery(tx: Tx, upstream: RepoName, delivery: str, reason: str, 
     dropped = await tx.all(_DROP_DELIVERY, **where)
     await _drop_effects(tx, upstream, dropped, reason, now)
     if dropped:
-        await recount(tx, where)
+        await recount(tx, where, now)
 
 
 async def _drop_effects(tx: Tx, upstream: RepoName, dropped: list[Row], reason: str, now: datetime) -> None:

@@ -22,14 +22,15 @@ _HELD = Statement(
     text(
         "SELECT d.delivery, d.downstream, d.lane, d.reason, d.action, d.head_sha, d.concerned FROM dispatches d"
         " WHERE d.upstream = :upstream AND d.number = :number AND d.superseded_at IS NULL"
-        " AND d.state = 'held' AND (:delivery IS NULL OR d.delivery = :delivery) AND NOT EXISTS (SELECT 1"
+        " AND d.state = 'held' AND (CAST(:delivery AS TEXT) IS NULL OR d.delivery = :delivery) AND NOT EXISTS (SELECT 1"
         " FROM deliveries v WHERE v.guid = d.delivery AND v.upstream = d.upstream AND v.state = 'in_doubt')"
+        " ORDER BY d.created_at, d.delivery, d.downstream"
     )
 )
 _HELD_OF = Statement(
     text(
         "SELECT delivery, downstream, lane, reason, action, head_sha, concerned FROM dispatches"
-        " WHERE upstream = :upstream AND delivery = :delivery AND state = 'held'"
+        " WHERE upstream = :upstream AND delivery = :delivery AND state = 'held' ORDER BY downstream"
     )
 )
 _MOVE = Statement(

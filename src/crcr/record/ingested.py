@@ -24,6 +24,7 @@ from crcr.record.schema_history import ingested
 from crcr.record.statement import Statement, inserting
 from crcr.record.sums import Share
 from crcr.record.times import to_us
+from crcr.record.unfed import note_ingested
 from crcr.record.views_listed import ListReader, Seen, who_is_seen
 
 _JOB = ("delivery", "downstream", "workflow_name", "job_name")
@@ -120,7 +121,7 @@ class IngestedResults:
                 "expected": expected.value if expected else None,
                 "delivery_at": first["at"] if first and first["at"] is not None else to_us(now),
             }
-            changed = await _merge(tx, row)
+            changed = await _merge(tx, row, now)
             if changed is not None:
                 await note_change(
                     tx,
@@ -136,20 +137,23 @@ class IngestedResults:
         return await self._database.write(unit)
 
 
-async def _merge(tx: Tx, row: dict[str, Any]) -> Row | None:
+async def _merge(tx: Tx, row: dict[str, Any], now: datetime) -> Row | None:
     """The row that was made or changed, with its sums put right; None when all of it was known."""
     job = {name: row[name] for name in _JOB}
     before = {each["check_run"]: each for each in await tx.all(_OF_JOB, **job)}
     await tx.run(_MERGE, **row)
     after = await tx.all(_OF_JOB, **job)
-    await _recount(tx, before, after)
+    await _recount(tx, before, after, now)
     now_is = next(each for each in after if each["check_run"] == row["check_run"])
     was = before.get(row["check_run"])
     same = was is not None and all(was[name] == now_is[name] for name in _COMPARED)
-    return None if same else now_is
+    if same:
+        return None
+    note_ingested(tx, now_is, now, was_us=_at_us(was) if was else None)
+    return now_is
 
 
-async def _recount(tx: Tx, before: dict[str, Row], after: list[Row]) -> None:
+async def _recount(tx: Tx, before: dict[str, Row], after: list[Row], now: datetime) -> None:
     """Move what a report has moved: its own share, and those of attempts that it makes earlier ones.
 
     A delivery's name may be known to two upstreams; what one of them ran says nothing about the other's.
@@ -168,6 +172,7 @@ async def _recount(tx: Tx, before: dict[str, Row], after: list[Row]) -> None:
             continue
         moves += [(old, -1)] if old else []
         moves += [(new, 1)] if new else []
+        note_ingested(tx, row, now, was_us=_at_us(was) if was else None)
         await tx.run(
             _COUNTED, ended_as=ended.value if ended else None, **{f"the_{name}": row[name] for name in _KEY}
         )
@@ -189,7 +194,7 @@ def _share(row: Row, ended: Ended) -> Share:
         upstream=row["upstream"],
         downstream=row["downstream"],
         kind=Kind.INGESTED,
-        at_us=row["seen_at"] if row["started_at"] is None else row["started_at"],
+        at_us=_at_us(row),
         workflow=row["workflow_name"],
         workflow_name=row["workflow_name"],
         job_name=row["job_name"],
@@ -197,6 +202,11 @@ def _share(row: Row, ended: Ended) -> Share:
         queue_s=row["queue_s"],
         execution_s=row["execution_s"],
     )
+
+
+def _at_us(row: Row) -> int:
+    at_us: int = row["seen_at"] if row["started_at"] is None else row["started_at"]
+    return at_us
 
 
 def _told(told: Ingested, now: datetime) -> dict[str, Any]:

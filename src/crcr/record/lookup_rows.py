@@ -21,6 +21,7 @@ from crcr.record.job_rows import BY_KEY
 from crcr.record.schema import jobs
 from crcr.record.statement import Statement
 from crcr.record.times import from_us, to_us
+from crcr.record.unfed import note_job
 
 GRACE = timedelta(minutes=10)
 """Reports may still be on their way when GitHub's run has ended; after this nobody can send one."""
@@ -35,7 +36,7 @@ _FIND_RUN = Statement(
 _SEE_RUN = Statement(
     text(
         "UPDATE runs SET attempt_at = CASE WHEN attempt < :attempt THEN :at ELSE attempt_at END,"
-        " attempt = max(attempt, :attempt), over_attempt = CASE WHEN :over = 1 AND coalesce(over_attempt, 0) < :attempt"
+        " attempt = CASE WHEN attempt < :attempt THEN :attempt ELSE attempt END, over_attempt = CASE WHEN :over = 1 AND coalesce(over_attempt, 0) < :attempt"
         " THEN :attempt ELSE over_attempt END WHERE run_id = :run_id AND upstream = :upstream AND downstream = :downstream"
     )
 )
@@ -129,10 +130,11 @@ async def verify_jobs(tx: Tx, run: Row, seen: Iterable[ActionsJob], now: datetim
     changed = False
     for row in await tx.all(_RUN_JOBS, **key):
         candidates = by_attempt.get(row["attempt"])
-        if candidates is not None:
-            changed |= await _verify_one(tx, row, candidates, now, whole=whole)
+        if candidates is not None and await _verify_one(tx, row, candidates, now, whole=whole):
+            note_job(tx, {name: row[name] for name in _KEY}, now)
+            changed = True
     if changed:
-        await recount(tx, key)
+        await recount(tx, key, now)
     return changed
 
 

@@ -40,6 +40,7 @@ _RUNS = Statement(
     text(
         "SELECT run_id, delivery, upstream, downstream, workflow, issuer, superseded, reported, attempt, over_attempt,"
         " first_seen_at FROM runs WHERE delivery = :delivery AND upstream = :upstream AND downstream = :downstream"
+        " ORDER BY workflow, run_id"
     )
 )
 _KNOWN_RUN = Statement(

@@ -34,11 +34,13 @@ _DELIVERY = (
 )
 _DELIVERIES = Statement(
     text(
-        f"{_DELIVERY} WHERE upstream = :upstream AND (:state IS NULL OR state = :state)"
+        f"{_DELIVERY} WHERE upstream = :upstream AND (CAST(:state AS TEXT) IS NULL OR state = :state)"
         " ORDER BY received_at DESC, guid LIMIT :limit"
     )
 )
-_ONE = Statement(text(f"{_DELIVERY} WHERE guid = :guid AND (:upstream IS NULL OR upstream = :upstream)"))
+_ONE = Statement(
+    text(f"{_DELIVERY} WHERE guid = :guid AND (CAST(:upstream AS TEXT) IS NULL OR upstream = :upstream)")
+)
 _BODY = Statement(text("SELECT body FROM deliveries WHERE guid = :guid AND upstream = :upstream"))
 _COUNTS = Statement(
     text(
@@ -76,7 +78,7 @@ _EFFECTS = Statement(
     _EFFECT.where(
         text(
             "(state = 'parked' OR (:parked = 0 AND state IN ('waiting', 'claimed')))"
-            " AND (:target IS NULL OR target = :target) AND (:kind IS NULL OR kind = :kind)"
+            " AND (CAST(:target AS TEXT) IS NULL OR target = :target) AND (CAST(:kind AS TEXT) IS NULL OR kind = :kind)"
         )
     )
     .order_by(effects.c.effect_id.desc())
@@ -114,7 +116,8 @@ class OperatorViews:
         async def unit(tx: Tx) -> DeliveryDetail:
             row = await tx.one(_ONE, guid=guid, upstream=upstream.key if upstream else None)
             if row is None:
-                raise NotFound(f"there is no delivery {guid[:64]}", hint="`crcr deliveries list` shows them")
+                hint = "`crcr deliveries list` shows them; what is very old is no longer kept"
+                raise NotFound(f"there is no delivery {guid[:64]}", hint=hint)
             return await _detail(tx, row)
 
         return await self._database.read(unit)

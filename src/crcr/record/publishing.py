@@ -80,9 +80,8 @@ class Publishing:
         return row is not None and row["gate_since"] is not None
 
     async def again(self, tx: Tx, upstream: RepoName, heads: Iterable[str], now: datetime) -> None:
-        """Look at these commits' checks again."""
-        for head_sha in heads:
-            await add_once(tx, *(_effect(upstream, tier, head_sha, now) for tier in Tier))
+        """Look at these commits' checks again; all in one go, as there may be thousands."""
+        await add_once(tx, *(_effect(upstream, tier, head_sha, now) for head_sha in heads for tier in Tier))
 
     async def again_for(self, tx: Tx, dispatch: Row | Mapping[str, Any], now: datetime) -> None:
         """Look at the commit of a dispatch again, if its level is one that speaks."""

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from operator import itemgetter
 from typing import Any
 
 from sqlalchemy import bindparam, select, text, union_all
@@ -211,7 +212,9 @@ class ReportContext:
 async def named_jobs(tx: Tx, run: dict[str, Any], name: str) -> tuple[JobFacts, ...]:
     """The jobs of a run's attempt that have the name, or could be a leg of it."""
     legs = {"name": name, "legs_from": f"{name} (", "legs_to": f"{name} )"}
-    return tuple(_job_facts(row) for row in await tx.all(_JOBS, **run, **legs))
+    return tuple(
+        _job_facts(row) for row in sorted(await tx.all(_JOBS, **run, **legs), key=itemgetter("job_name"))
+    )
 
 
 async def _opened_others(

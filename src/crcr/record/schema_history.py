@@ -17,7 +17,7 @@ from sqlalchemy import (
     text,
 )
 
-from crcr.decide.numbers import BUCKETS, Ended
+from crcr.decide.numbers import BUCKETS, COUNTING, Ended
 from crcr.record.schema import key, metadata
 
 
@@ -71,7 +71,9 @@ job_days = Table(
 )
 
 _BEGUN = text("state = 'in_progress'")
-_COUNTS = text("ended_as IN ('success', 'failure', 'timed_out', 'other')")
+COUNTED = "(" + ", ".join(f"'{each}'" for each in COUNTING) + ")"
+"""As an index of ended jobs has it, which is used only by who says it likewise."""
+_COUNTS = text(f"ended_as IN {COUNTED}")
 
 # Another relay's results: shown, and read by no decision. `downstream` is the repository that it verified, `rank`
 # orders the reports of one job (`decide.ingested`), `delivery_at` is when the delivery's first result was seen.

@@ -41,6 +41,7 @@ from crcr.record.log_rows import note_change
 from crcr.record.report_context import named_jobs
 from crcr.record.reports import Reports
 from crcr.record.targets import Targets
+from crcr.record.unfed import note_job
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +135,8 @@ class SelfReports:
                 return
         else:
             return
-        await recount(tx, row.key)
+        await recount(tx, row.key, now)
+        note_job(tx, row.key, now)
         told = {"downstream": row.key["downstream"], "delivery": row.key["delivery"] or None}
         await note_change(tx, context.upstream, "job", now=now, **told)
 

@@ -15,6 +15,7 @@ from crcr.record import sums
 from crcr.record.database import Row, Tx
 from crcr.record.statement import Statement
 from crcr.record.times import to_us
+from crcr.record.unfed import note_dispatch
 
 _KNOWN = Statement(
     text(
@@ -30,20 +31,26 @@ _SENT = Statement(
 )
 
 
-async def mark_sent(tx: Tx, where: Mapping[str, Any], at: datetime, *, waited_since: datetime) -> None:
+async def mark_sent(
+    tx: Tx, where: Mapping[str, Any], at: datetime, now: datetime, *, waited_since: datetime
+) -> None:
     """The dispatch was sent; `waited_since` is when it could have been at the earliest."""
     known = await tx.one(_KNOWN, **where)
     if known is not None:
         await _mark(tx, where, known, to_us(at), (at - waited_since).total_seconds())
+        note_dispatch(tx, where, now, was_us=known["sent_at"])
 
 
-async def mark_arrived(tx: Tx, where: Mapping[str, Any], *, waited_since: datetime | None = None) -> None:
+async def mark_arrived(
+    tx: Tx, where: Mapping[str, Any], now: datetime, *, waited_since: datetime | None = None
+) -> None:
     """The newest attempt to send it turns out to have arrived."""
     known = await tx.one(_KNOWN, **where)
     if known is not None and known["state"] != "sent":
         at_us = known["attempted_at"]
         delay_s = 0.0 if at_us is None or waited_since is None else (at_us - to_us(waited_since)) / 1e6
         await _mark(tx, where, known, at_us, delay_s)
+        note_dispatch(tx, where, now, was_us=known["sent_at"])
 
 
 async def _mark(tx: Tx, where: Mapping[str, Any], known: Row, at_us: int | None, delay_s: float) -> None:

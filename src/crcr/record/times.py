@@ -16,3 +16,8 @@ def from_us(us: int) -> datetime:
 
 def from_us_or_none(us: int | None) -> datetime | None:
     return None if us is None else from_us(us)
+
+
+def added_up_s(total: float) -> float:
+    """A sum of seconds to the microsecond, of which all of them are made: in which order they were added shows no more."""
+    return round(total, 6)

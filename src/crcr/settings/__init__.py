@@ -4,12 +4,13 @@ Only `wiring`, `cli` and the documentation know these types; everything below th
 """
 
 from crcr.settings.load import load_settings
-from crcr.settings.model import LATER, Settings
+from crcr.settings.model import Settings
 from crcr.settings.sources import (
     AllowlistSource,
     FileSource,
     GitHubSource,
     IssuerSetting,
+    Postgres,
     Sqlite,
     TokenSetting,
 )
@@ -17,11 +18,11 @@ from crcr.settings.table import Setting, rows
 from crcr.settings.upstreams import UpstreamSetting
 
 __all__ = [
-    "LATER",
     "AllowlistSource",
     "FileSource",
     "GitHubSource",
     "IssuerSetting",
+    "Postgres",
     "Setting",
     "Settings",
     "Sqlite",

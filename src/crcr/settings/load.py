@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import SecretStr
 
 from crcr.errors import BadSettings
-from crcr.settings.model import LATER, Settings
+from crcr.settings.model import Settings
 from crcr.settings.readers import cover_everything
 from crcr.settings.sources import GitHubSource, web_of
 from crcr.settings.table import FILE_SUFFIX, PREFIX, UNREADABLE, Given, Setting, hint, missing, read, rows
@@ -42,7 +42,7 @@ def load_settings(*, config: Path | None, environ: Mapping[str, str], cwd: Path)
 
 
 def _settings_rows() -> tuple[Setting, ...]:
-    return (*rows(Settings).values(), *LATER)
+    return tuple(rows(Settings).values())
 
 
 def _from_environ(environ: Mapping[str, str], cwd: Path, problems: list[str]) -> Found:
@@ -148,9 +148,6 @@ class _Draft:
                 self.values[field] = value
             elif not given and row.required and report_missing:
                 self._problems.append(missing(row))
-        for row in LATER:
-            if given := self._found.get(row.key):
-                read(row, given, self._problems)
 
     def read_upstreams(self, file: Found | None, variables: Found) -> None:
         named = {
@@ -163,7 +160,17 @@ class _Draft:
             read(rows(UpstreamSetting)[field], given, self._problems)
 
     def check_together(self) -> None:
-        checks = (_timeouts, _forward, _ingest, _readers, _proxy, _token_names, _kinds)
+        checks = (
+            _timeouts,
+            _forward,
+            _ingest,
+            _readers,
+            _proxy,
+            _token_names,
+            _kinds,
+            _redis_ca,
+            _clickhouse_ca,
+        )
         self._problems += [problem for check in checks if (problem := check(self))]
         self._problems += _foreign_allowlists(self)
 
@@ -235,6 +242,24 @@ def _kinds(draft: _Draft) -> str | None:
             names = draft.written("oidc_registrations"), draft.written("oidc_issuers")
             return f"{names[0]} takes {each.issuer} for {each.kind}, {names[1]} for {kinds[each.issuer]}."
     return None
+
+
+def _redis_ca(draft: _Draft) -> str | None:
+    url = draft.values.get("redis_url")
+    if "redis_ca" not in draft.values or (draft.given("redis_url") and (url is None or url.encrypted)):
+        return None
+    names = draft.written("redis_ca"), draft.written("redis_url")
+    return f"{names[0]} proves a rediss:// server, and {names[1]} names none; use rediss:// or remove the CA."
+
+
+def _clickhouse_ca(draft: _Draft) -> str | None:
+    url = draft.values.get("clickhouse_url")
+    if "clickhouse_ca" not in draft.values or (
+        draft.given("clickhouse_url") and (url is None or url.encrypted)
+    ):
+        return None
+    names = draft.written("clickhouse_ca"), draft.written("clickhouse_url")
+    return f"{names[0]} proves a clickhouses:// server, and {names[1]} names none; use clickhouses:// or remove it."
 
 
 def _foreign_allowlists(draft: _Draft) -> Iterator[str]:

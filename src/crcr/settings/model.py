@@ -1,25 +1,29 @@
 """The settings themselves: types, names, defaults and meanings, one declaration each.
 
 `upstreams` is put together by the loader, because two variables and any number of tables can say it. No default
-points at anybody's service but GitHub's own public API.
+points at anybody's service but GitHub's own public API. The stores' settings are in `stores`, those of
+who watches in `watching`.
 """
 
 from ipaddress import IPv4Network, IPv6Network
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, SecretStr
+from pydantic import SecretStr
 
 from crcr.decide.registration import Registration
 from crcr.settings import readers, registrations, sources
-from crcr.settings.sources import IssuerSetting, Sqlite, TokenSetting
+from crcr.settings.services import ServiceUrl
+from crcr.settings.sources import IssuerSetting, Postgres, TokenSetting
+from crcr.settings.stores import StoreSettings
 from crcr.settings.table import FROZEN, Setting, rows
 from crcr.settings.upstreams import UpstreamSetting
+from crcr.settings.watching import WatchingSettings
 
 _SHORT = 16
 
 
-class Settings(BaseModel):
+class Settings(StoreSettings, WatchingSettings):
     model_config = FROZEN
 
     upstreams: tuple[UpstreamSetting, ...]
@@ -73,17 +77,6 @@ class Settings(BaseModel):
             readers.url,
             "where callers reach the relay; goes into dispatches and links",
             default="http://127.0.0.1:8000",
-        ),
-    ]
-    database: Annotated[
-        Sqlite,
-        Setting(
-            "DATABASE_URL",
-            "database_url",
-            sources.database,
-            "where the data is kept: `sqlite:///path` (`postgresql://…` comes with a later release)",
-            default="sqlite:///crcr.db",
-            secret=True,
         ),
     ]
     oidc_audiences: Annotated[
@@ -245,6 +238,17 @@ class Settings(BaseModel):
     port: Annotated[
         int, Setting("PORT", "port", readers.whole(1, 65535), "port to listen on", default="8000")
     ]
+    drain_s: Annotated[
+        int,
+        Setting(
+            "DRAIN_S",
+            "drain_s",
+            readers.whole(0, 300),
+            "seconds that a process which was told to stop still takes requests while `/readyz` says 503, so that a load "
+            "balancer leaves it out first; 0 where there is none",
+            default="0",
+        ),
+    ]
     log_format: Annotated[
         Literal["auto", "json", "console"],
         Setting(
@@ -275,28 +279,20 @@ class Settings(BaseModel):
             default="64",
         ),
     ]
-    keep_bodies_days: Annotated[
-        int,
-        Setting(
-            "KEEP_BODIES_DAYS",
-            "keep_bodies_days",
-            readers.whole(1, 3650),
-            "days that the bodies of webhooks are kept for replay",
-            default="30",
-        ),
-    ]
 
     def secrets(self) -> tuple[str, ...]:
         """Return every secret's text, for `log.redact_literals` and nothing else."""
         values = (getattr(self, field) for field in type(self).model_fields)
-        return tuple(value.get_secret_value() for value in values if isinstance(value, SecretStr))
+        return tuple(text for value in values for text in _secret_texts(value))
 
     def warnings(self) -> tuple[str, ...]:
         """Return what is allowed and unwise, as sentences for the log at start."""
         short = [
             f"{row.variable} is shorter than {_SHORT} characters and may be guessed; use a random one."
             for field, row in rows(type(self)).items()
-            if isinstance(value := getattr(self, field), SecretStr) and len(value.get_secret_value()) < _SHORT
+            if isinstance(value := getattr(self, field), SecretStr)
+            and not isinstance(value, ServiceUrl)
+            and len(value.get_secret_value()) < _SHORT
         ]
         return (*short, *self._exposed())
 
@@ -313,20 +309,9 @@ class Settings(BaseModel):
         return tuple(found)
 
 
-LATER: tuple[Setting, ...] = (
-    Setting(
-        "REDIS_URL",
-        "redis_url",
-        readers.later,
-        "`redis://…` for limits shared by replicas; comes with a later release",
-        secret=True,
-    ),
-    Setting(
-        "CLICKHOUSE_URL",
-        "clickhouse_url",
-        readers.later,
-        "`clickhouse://…` for history; comes with a later release",
-        secret=True,
-    ),
-)
-"""Names that are known and cannot be set yet: refused, because a setting without effect fails in silence."""
+def _secret_texts(value: object) -> tuple[str, ...]:
+    if isinstance(value, Postgres):
+        value = value.url
+    if isinstance(value, ServiceUrl):
+        return value.secrets()
+    return (value.get_secret_value(),) if isinstance(value, SecretStr) else ()

@@ -99,6 +99,24 @@ def whole(least: int, most: int) -> Callable[[Given], int]:
     return read
 
 
+def whole_or_none(least: int, most: int) -> Callable[[Given], int]:
+    """Read a number, or 0 where that says that there is no limit."""
+
+    def read(given: Given) -> int:
+        try:
+            return whole(0, 0)(given)
+        except Wrong:
+            pass
+        try:
+            return whole(least, most)(given)
+        except Wrong:
+            raise Wrong(
+                f"must be 0 or a whole number from {least} to {most}, not {shown(given.value)}."
+            ) from None
+
+    return read
+
+
 def duration(given: Given) -> int:
     """Return seconds."""
     found = _DURATION.fullmatch(given.value.strip()) if isinstance(given.value, str) else None
@@ -110,11 +128,9 @@ def duration(given: Given) -> int:
     return seconds
 
 
-def one_of(*known: str, later: tuple[str, ...] = ()) -> Callable[[Given], str]:
+def one_of(*known: str) -> Callable[[Given], str]:
     def read(given: Given) -> str:
         value = given.value.strip().lower() if isinstance(given.value, str) else given.value
-        if value in later:
-            raise Wrong(f"can be {', '.join(known)} in this release; {shown(value)} comes with a later one.")
         if not isinstance(value, str) or value not in known:
             raise Wrong(f"must be {' or '.join(known)}, not {shown(given.value)}.")
         return value
@@ -204,7 +220,3 @@ def split_url(value: str) -> SplitResult | None:
     except ValueError:
         return None
     return None if re.search(r"[\s\x00-\x1f\x7f\\]", value) else parts
-
-
-def later(_: Given) -> object:
-    raise Wrong("is not supported by this release yet; it comes with a later one: remove it.")

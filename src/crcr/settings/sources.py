@@ -16,6 +16,7 @@ from crcr.decide.identity import IssuerKind
 from crcr.decide.model import RepoName, is_repo_name
 from crcr.decide.outside import FilePlace
 from crcr.settings import readers
+from crcr.settings.services import ServiceUrl, postgres_url
 from crcr.settings.table import Given, Wrong
 
 _BLOB = re.compile(
@@ -46,6 +47,19 @@ AllowlistSource = FileSource | GitHubSource
 @dataclass(frozen=True, slots=True)
 class Sqlite:
     path: Path
+
+    @property
+    def place(self) -> str:
+        return str(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class Postgres:
+    url: ServiceUrl
+
+    @property
+    def place(self) -> str:
+        return self.url.place
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +112,19 @@ def web_of(api_url: str) -> str:
     return f"{parts.scheme}://{netloc if parts.path else netloc.removeprefix('api.')}"
 
 
-def database(given: Given) -> Sqlite:
+def database(given: Given) -> Sqlite | Postgres:
     value = readers.text(given)
     if value.startswith(("postgresql:", "postgres:", "postgresql+")):
-        raise Wrong("names PostgreSQL, which comes with a later release; use sqlite:///path.")
+        return Postgres(postgres_url(value))
+    return sqlite_file(given, " or postgresql://user@host/name")
+
+
+def sqlite_file(given: Given, otherwise: str = "") -> Sqlite:
+    """Read `sqlite:///path`; `otherwise` is what else could stand there, for the sentence about what is wrong."""
+    value = readers.text(given)
     name = value.removeprefix(_SQLITE)
     if not value.startswith(_SQLITE) or name in {"", ":memory:"} or "?" in name:
-        raise Wrong("must be sqlite:///path (four slashes for a path from the root).")
+        raise Wrong(f"must be sqlite:///path (four slashes for a path from the root){otherwise}.")
     path = given.folder / name
     if path.is_dir() or not path.parent.is_dir():
         raise Wrong("must name a file in a folder that exists.")

@@ -60,13 +60,9 @@ class Setting:
 
 
 def rows(model: type[BaseModel]) -> dict[str, Setting]:
-    """Return the row of every field that has one, in their order."""
-    return {
-        field: row
-        for field, info in model.model_fields.items()
-        for row in info.metadata
-        if isinstance(row, Setting)
-    }
+    """Return the row of every field that has one: the model's own in their order, then those of its groups."""
+    fields = sorted(model.model_fields.items(), key=lambda item: item[0] not in model.__annotations__)
+    return {field: row for field, info in fields for row in info.metadata if isinstance(row, Setting)}
 
 
 def read(row: Setting, given: Given, problems: list[str]) -> object | None:

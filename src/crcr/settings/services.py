@@ -1,0 +1,131 @@
+"""Readers of the addresses of services beside the database, and of the files that prove them.
+
+An address may hold a password, so it is a secret as a whole: no sentence quotes it, and `place` is what may be
+shown. What an address can say is checked here; options after a question mark are refused, because a driver
+would read them (`ssl_cert_reqs=none` would switch the proof of the server off).
+"""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
+
+from cryptography.x509 import load_pem_x509_certificates
+from pydantic import SecretStr
+
+from crcr.settings import readers
+from crcr.settings.table import Given, Wrong
+
+_ENCRYPTED = frozenset({"rediss", "clickhouses"})
+_MAX_CA_BYTES = 1024 * 1024
+_NAME = re.compile(r"[A-Za-z0-9_]{0,64}")
+
+
+class ServiceUrl(SecretStr):
+    """The address of a service, with the password that it may hold."""
+
+    @property
+    def encrypted(self) -> bool:
+        return self._parts.scheme in _ENCRYPTED
+
+    @property
+    def place(self) -> str:
+        """Where the service is, without user and password: for people."""
+        parts = self._parts
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+    def secrets(self) -> tuple[str, ...]:
+        """Return the texts that must not be shown: the password as written and as meant."""
+        written = self._parts.password
+        return (written, unquote(written)) if written else ()
+
+    @property
+    def _parts(self) -> SplitResult:
+        return urlsplit(self.get_secret_value())
+
+
+def service_url(*schemes: str, checked: Callable[[SplitResult], None]) -> Callable[[Given], ServiceUrl]:
+    """Return a reader of addresses with these schemes; `checked` raises `Wrong` about what follows the host."""
+    wanted = " or ".join(f"{scheme}://…" for scheme in schemes)
+
+    def read(given: Given) -> ServiceUrl:
+        value = readers.text(given)
+        parts = readers.split_url(value)
+        if parts is None or parts.scheme not in schemes:
+            raise Wrong(f"must be an address such as {wanted}.")
+        if not parts.hostname:
+            raise Wrong("names no host; write it after the two slashes.")
+        if parts.query or parts.fragment or "?" in value or "#" in value:
+            raise Wrong("must be an address without ? and # (write them in a password as %3F and %23).")
+        checked(parts)
+        return ServiceUrl(value)
+
+    return read
+
+
+def _database_number(parts: SplitResult) -> None:
+    number = parts.path.removeprefix("/")
+    if number and not (number.isascii() and number.isdigit() and len(number) <= 4):
+        raise Wrong("must end with the number of a database (redis://host:6379/0) or without one.")
+
+
+redis_url = service_url("redis", "rediss", checked=_database_number)
+
+
+def _database_name(parts: SplitResult) -> None:
+    if not _NAME.fullmatch(parts.path.removeprefix("/")):
+        raise Wrong("must end with the name of a database (clickhouse://host:8123/crcr) or without one.")
+
+
+_clickhouse_server = service_url("clickhouse", "clickhouses", checked=_database_name)
+
+
+def clickhouse_url(given: Given) -> ServiceUrl:
+    """Read the address of a server, or a folder for chDB, the same engine in our own process."""
+    value = readers.text(given)
+    if not value.startswith("chdb:"):
+        return _clickhouse_server(given)
+    folder = value.removeprefix("chdb://")
+    if not value.startswith("chdb:///") or len(folder) < 2 or "?" in folder or "#" in folder:
+        raise Wrong("must be chdb:///folder, from the root, without ? and #.")
+    return ServiceUrl(value)
+
+
+_POSTGRES_OPTIONS = frozenset({"sslmode", "host", "port"})
+_SSL_MODES = frozenset({"disable", "prefer", "require", "verify-ca", "verify-full"})
+
+
+def postgres_url(value: str) -> ServiceUrl:
+    """Read `postgresql://user:password@host:port/name`; a socket's folder is `?host=/folder`."""
+    parts = readers.split_url(value)
+    if parts is None or parts.scheme not in {"postgresql", "postgres"} or parts.fragment:
+        raise Wrong("must be an address such as postgresql://user:password@host:5432/name.")
+    options = parse_qs(parts.query, keep_blank_values=True)
+    if set(options) - _POSTGRES_OPTIONS:
+        raise Wrong(
+            f"may have the options {', '.join(sorted(_POSTGRES_OPTIONS))} after its ?, and no others."
+        )
+    if not parts.hostname and not options.get("host"):
+        raise Wrong("names no host; write it after the two slashes, or a socket's folder as ?host=/folder.")
+    if "@" in parts.path:
+        raise Wrong("has a / in its user or password (write it there as %2F), or an @ in its name (%40).")
+    if not parts.path.strip("/"):
+        raise Wrong("names no database; write it after the host: postgresql://user@host/name.")
+    if not _SSL_MODES.issuperset(options.get("sslmode", ())):
+        raise Wrong(f"may say sslmode as one of {', '.join(sorted(_SSL_MODES))}.")
+    return ServiceUrl(value)
+
+
+def ca_file(given: Given) -> Path:
+    """Read the path of a PEM file with the certificates that prove a server."""
+    path = given.folder / readers.text(given)
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MAX_CA_BYTES)
+    except OSError as error:
+        raise Wrong(f"names a file that cannot be read: {error.strerror}.") from None
+    try:
+        load_pem_x509_certificates(content)
+    except ValueError:
+        raise Wrong("must name a PEM file with certificates (-----BEGIN CERTIFICATE-----).") from None
+    return path

@@ -1,0 +1,34 @@
+"""Told and asked by `chdb:///folder`, in a process of its own: rows come in as JSON, answers go out as JSON.
+
+One process holds one engine, and the tests' own process shall hold none.
+"""
+
+import asyncio
+import json
+import sys
+from typing import Any
+
+from crcr.decide.window import Kind, Span, Window
+from crcr.record.clickhouse_history import ClickHouseHistory
+from crcr.record.clickhouse_link import ClickHouseLink, ClickHousePlace
+from crcr.record.clickhouse_rows import TABLES
+from crcr.record.clickhouse_schema import ensure_schema
+from crcr.record.times import from_us
+
+
+async def story(asked: dict[str, Any]) -> dict[str, Any]:
+    link = ClickHouseLink(ClickHousePlace(asked["url"]))
+    await ensure_schema(link, 365)
+    for table in TABLES:
+        if rows := asked["rows"].get(table.name):
+            await link.insert(table.name, table.columns, rows)
+    history, found = ClickHouseHistory(link), {}
+    for kind in Kind:
+        window = Window.of(Span.QUARTER, from_us(asked["now"]))
+        found[kind.value] = await history.figures(asked["upstream"], kind, window)
+    await link.close()
+    return found
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(asyncio.run(story(json.load(sys.stdin)))))

@@ -77,7 +77,7 @@ class Ground:
 
 def open_ground(settings: Settings, seams: Seams) -> Ground:
     migrate(place_of(settings))
-    signals, metrics = Signals(), metrics_of(settings)
+    signals, metrics = Signals(), metrics_of(settings, seams.clock)
     database = open_database(settings, signals, metrics.store)
     publishing = publishing_of(settings)
     targets = Targets(database, publishing)
@@ -131,8 +131,8 @@ def _checks(
     )
 
 
-def metrics_of(settings: Settings) -> Metrics:
-    metrics = Metrics()
+def metrics_of(settings: Settings, clock: Clock) -> Metrics:
+    metrics = Metrics(lambda: clock.now().timestamp())
     if isinstance(settings.database, Sqlite):
         metrics.store.watch_disk(settings.database.path.parent)
     return metrics

@@ -78,7 +78,7 @@ class PostgresLink:
                 pool = task.result()
                 try:
                     await asyncio.wait_for(pool.close(), _CONNECT_S)
-                except (TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+                except FAULTS:
                     pool.terminate()
 
     @asynccontextmanager

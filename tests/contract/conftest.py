@@ -14,20 +14,37 @@ _OF_OTHER_STORES = (
     *("test_redis_", "test_same_answers"),
 )
 _OTHER_STORES = frozenset({"memory", "postgresql", "redis", "clickhouse", "chdb"})
+_BESIDE_THE_STORE = ("test_history_", "test_retention_steps")
+"""Slow, and about ClickHouse or about many rows: a file and a server tell all that there is to tell."""
+_FEWER_WALKS = 8
+"""Of the long walks of test_sums; SQLite goes all of them."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.path.parent == _HERE and _asks_another_store(item):
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    ours = [item for item in items if item.path.parent == _HERE]
+    spared = {item for item in ours if _is_spared(item)}
+    config.hook.pytest_deselected(items=list(spared))
+    items[:] = [item for item in items if item not in spared]
+    for item in ours:
+        if _asks_another_store(item):
             item.add_marker(pytest.mark.slow)
 
 
 def _asks_another_store(item: pytest.Item) -> bool:
-    given = (
-        item.callspec.params.values()
-        if isinstance(item, pytest.Function) and hasattr(item, "callspec")
-        else ()
-    )
-    return item.path.stem.startswith(_OF_OTHER_STORES) or not _OTHER_STORES.isdisjoint(
-        each for each in given if isinstance(each, str)
+    given = [each for each in _given(item).values() if isinstance(each, str)]
+    return item.path.stem.startswith(_OF_OTHER_STORES) or not _OTHER_STORES.isdisjoint(given)
+
+
+def _is_spared(item: pytest.Item) -> bool:
+    given, module = _given(item), item.path.stem
+    kind, seed = given.get("open_database"), given.get("seed")
+    if kind == "memory" and module.startswith(_BESIDE_THE_STORE):
+        return True
+    later = isinstance(seed, int) and seed >= _FEWER_WALKS
+    return kind in {"memory", "postgresql"} and module == "test_sums" and later
+
+
+def _given(item: pytest.Item) -> dict[str, object]:
+    return (
+        dict(item.callspec.params) if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
     )

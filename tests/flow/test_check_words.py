@@ -286,7 +286,7 @@ async def test_fault_29_hostile_text_in_every_field_stays_text_in_every_check(
             assert str(one.details_url).startswith("http://")
 
 
-@pytest.mark.parametrize("text", ["x" * 256, "é" * 256, "\U0001f525" * 256, "a/b:c", "3", "`"])
+@pytest.mark.parametrize("text", ["x" * 256, "é" * 256, "\U0001f525" * 150, "a/b:c", "3", "`"])
 async def test_a_job_of_any_name_gets_one_check_that_follows_it(tmp_path: Path, text: str) -> None:
     async with gated(tmp_path, GATES) as it:
         pull = await open_pull(it)

@@ -126,7 +126,7 @@ def test_null_and_empty_text_mean_absent(value: Any) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["3", "build:linux", "a/b", "🚀 test", "x" * 256, "🚀" * 256, "\u202eabc", "tab\there", " ", "'; --"],
+    ["3", "build:linux", "a/b", "🚀 test", "x" * 256, "🚀" * 150, "\u202eabc", "tab\there", " ", "'; --"],
 )
 def test_fault_15_any_job_name_is_data(name: str) -> None:
     assert _report(job_name=name).job_name == name
@@ -337,7 +337,7 @@ def _check(body: bytes) -> None:
         for text in (report.delivery_id, report.workflow_name, report.run_id, report.job_name):
             assert text
             assert "\0" not in text
-            assert len(text.encode()) <= 4 * 256
+            assert len(text.encode()) <= 600
 
 
 @settings(deadline=None)

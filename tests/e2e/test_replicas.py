@@ -43,12 +43,12 @@ async def test_one_leads_and_another_does_when_it_is_killed(tmp_path: Path, plac
             other = next(pid for pid in workers if pid != leader)
             await until(lambda: leading(url) == other)  # at once: it runs on the same machine
             assert await workers[other].stopped() == 0
-            assert value(url, "SELECT count(*) FROM leaders") == 0
+            assert value(url, "SELECT count(*) FROM leaders WHERE duty = 'upkeep'") == 0
 
 
 def leading(url: str) -> str:
     """The process id of who leads."""
-    return str(value(url, "SELECT holder FROM leaders")).split()[1]
+    return str(value(url, "SELECT holder FROM leaders WHERE duty = 'upkeep'")).split()[1]
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -144,6 +144,8 @@ async def fleet(folder: Path, github: GitHub, url: str) -> AsyncIterator[Fleet]:
         yield it
 
 
+# The balancer's connections are cut with the relays that they led to, and not all of them get to be closed.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("place", PLACES)
 async def test_a_rolling_restart_under_load_loses_and_doubles_nothing(tmp_path: Path, place: str) -> None:
     url = PLACES[place](tmp_path)
@@ -173,5 +175,5 @@ async def test_a_rolling_restart_under_load_loses_and_doubles_nothing(tmp_path: 
         assert {(row["state"], row["conclusion"]) for row in recorded} == {("completed", "success")}
         assert value(url, "SELECT sum(success) FROM hours") == PULLS * len(TARGETS)
         assert value(url, "SELECT count(*) FROM dispatches WHERE unsure = 1 OR state <> 'sent'") == 0
-        assert value(url, "SELECT count(*) FROM leaders") == 0
+        assert value(url, "SELECT count(*) FROM leaders WHERE duty = 'upkeep'") == 0
         assert min(it.balancer.sent.values()) > 20

@@ -50,7 +50,7 @@ class Running:
         return await self.ended()
 
     async def ended(self) -> int:
-        async with asyncio.timeout(STARTS_WITHIN_S):
+        async with asyncio.timeout(2 * STARTS_WITHIN_S):  # what is under way has 30 s of its own
             return await self.process.wait()
 
 

@@ -3,7 +3,6 @@
 Every load is bounded and stops by itself; everything stays on loopback.
 """
 
-import asyncio
 import json
 import os
 import platform
@@ -11,8 +10,7 @@ import statistics
 import tempfile
 import time
 from argparse import ArgumentParser
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,8 +23,8 @@ from rich.table import Table
 from bench.client import percentile, request, send_all, send_steadily
 from bench.pages import page_run
 from bench.replicas import replicas
-from bench.running import running, wait_until_idle
-from bench.world import AUDIENCE, Row, World, free_port, process, report, webhook
+from bench.running import bare_app, running, wait_until_idle
+from bench.world import Row, World, report, webhook
 
 CALLBACKS = 4_000
 ROUNDS = 5
@@ -87,7 +85,7 @@ def _acknowledged(world: World) -> list[Row]:
 
 def callbacks(folder: Path) -> list[Row]:
     """Relay and bare app side by side, round about, so that both see the same moods of the machine."""
-    with running(1, folder) as (world, _), _bare(world, folder) as port:
+    with running(1, folder) as (world, _), bare_app(world, str(folder / "bare.db")) as port:
         relay, bare = [], []
         for number in range(1, ROUNDS + 1):
             body, headers, guid = webhook(number)
@@ -108,15 +106,6 @@ def callbacks(folder: Path) -> list[Row]:
         ("callback latency", f"P50 {p50:.1f} ms, P99 {p99:.1f} ms", "P99 < 40 ms", p99 < 40),
         ("memory after the run", memory, "< 150 MB idle", True),
     ]
-
-
-@contextmanager
-def _bare(world: World, folder: Path) -> Iterator[int]:
-    port = free_port()
-    arguments = (str(port), str(folder / "bare.db"), json.dumps(world.public_jwk()), AUDIENCE)
-    with process("-m", "bench.bare", *arguments):
-        _wait_for_port(port)
-        yield port
 
 
 def _reports(world: World, guid: str, payload: object, run: int) -> list[bytes]:
@@ -143,20 +132,6 @@ def _callback_run(port: int, requests: list[bytes]) -> tuple[float, float, float
     latencies = first + second
     rate = len(requests) / (first_s + second_s)
     return rate, percentile(latencies, 0.5) * 1000, percentile(latencies, 0.99) * 1000
-
-
-def _wait_for_port(port: int) -> None:
-    async def knock() -> None:
-        _, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.close()
-
-    for _ in range(500):
-        try:
-            asyncio.run(knock())
-        except OSError:
-            time.sleep(0.02)
-        else:
-            return
 
 
 def _resident_mb(world: World) -> str:

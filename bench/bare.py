@@ -9,9 +9,9 @@ import json
 import sqlite3
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+import asyncpg
 import jwt
 import uvicorn
 
@@ -19,16 +19,49 @@ _ANSWER = b'{"ok":true}'
 _HEADERS = [(b"content-type", b"application/json"), (b"content-length", str(len(_ANSWER)).encode())]
 
 
-class Bare:
-    def __init__(self, database: Path, public_key: str, audience: str) -> None:
-        self._key = jwt.PyJWK(json.loads(public_key)).key
-        self._audience = audience
+Reported = tuple[str, bytes]
+
+
+class Keeping(Protocol):
+    async def keep(self, rows: list[Reported]) -> None:
+        """Commit them together."""
+        ...
+
+
+class OnSqlite:
+    def __init__(self, database: str) -> None:
         self._connection = sqlite3.connect(database, isolation_level=None, check_same_thread=False)
         self._connection.execute("PRAGMA journal_mode=WAL")
         self._connection.execute("PRAGMA synchronous=FULL")
         self._connection.execute("CREATE TABLE reports (id INTEGER PRIMARY KEY, job TEXT, body BLOB)")
         self._thread = ThreadPoolExecutor(1)
-        self._waiting: list[tuple[tuple[str, bytes], asyncio.Future[None]]] = []
+
+    async def keep(self, rows: list[Reported]) -> None:
+        self._connection.execute("BEGIN IMMEDIATE")
+        self._connection.executemany("INSERT INTO reports (job, body) VALUES (?, ?)", rows)
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._connection.execute, "COMMIT")
+
+
+class OnPostgres:
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._connection: asyncpg.Connection[asyncpg.Record] | None = None
+
+    async def keep(self, rows: list[Reported]) -> None:
+        if self._connection is None:
+            self._connection = await asyncpg.connect(self._url)
+            await self._connection.execute(
+                "CREATE TABLE IF NOT EXISTS reports (id bigserial PRIMARY KEY, job text, body bytea)"
+            )
+        await self._connection.executemany("INSERT INTO reports (job, body) VALUES ($1, $2)", rows)
+
+
+class Bare:
+    def __init__(self, keeping: Keeping, public_key: str, audience: str) -> None:
+        self._key = jwt.PyJWK(json.loads(public_key)).key
+        self._audience = audience
+        self._keeping = keeping
+        self._waiting: list[tuple[Reported, asyncio.Future[None]]] = []
         self._task: asyncio.Task[None] | None = None
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -66,11 +99,7 @@ class Bare:
         while self._waiting:
             await asyncio.sleep(0)
             group, self._waiting = self._waiting, []
-            self._connection.execute("BEGIN IMMEDIATE")
-            self._connection.executemany(
-                "INSERT INTO reports (job, body) VALUES (?, ?)", [row for row, _ in group]
-            )
-            await asyncio.get_running_loop().run_in_executor(self._thread, self._connection.execute, "COMMIT")
+            await self._keeping.keep([row for row, _ in group])
             for _, done in group:
                 if not done.done():
                     done.set_result(None)
@@ -78,5 +107,6 @@ class Bare:
 
 if __name__ == "__main__":
     port, database, public_key, audience = sys.argv[1:]
-    app = Bare(Path(database), public_key, audience)
+    keeping: Keeping = OnPostgres(database) if database.startswith("postgresql:") else OnSqlite(database)
+    app = Bare(keeping, public_key, audience)
     uvicorn.run(app, host="127.0.0.1", port=int(port), log_level="error", access_log=False, lifespan="off")

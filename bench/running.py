@@ -1,12 +1,15 @@
 """Real processes for a run: the stand-in for everything outside, and the relay itself."""
 
+import asyncio
 import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench.world import World, process
+from bench.world import AUDIENCE, World, free_port, process
+
+_IDLE_WITHIN_S = 240
 
 
 @contextmanager
@@ -46,7 +49,34 @@ def _wait_for_outside(world: World) -> None:
             return
 
 
+@contextmanager
+def bare_app(world: World, database: str) -> Iterator[int]:
+    """The yardstick, on a file or on PostgreSQL; yields its port."""
+    port = free_port()
+    with process("-m", "bench.bare", str(port), database, json.dumps(world.public_jwk()), AUDIENCE):
+        _wait_for_port(port)
+        yield port
+
+
+def _wait_for_port(port: int) -> None:
+    async def knock() -> None:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.close()
+
+    for _ in range(500):
+        try:
+            asyncio.run(knock())
+        except OSError:
+            time.sleep(0.02)
+        else:
+            return
+
+
 def wait_until_idle(world: World, calls: int) -> None:
-    while world.ask_outside("/arrivals")["calls"] < calls:
+    """Until a new relay has identified its targets: that many calls of it have arrived."""
+    deadline = time.monotonic() + _IDLE_WITHIN_S
+    while (seen := world.ask_outside("/arrivals")["calls"]) < calls:
+        if time.monotonic() > deadline:
+            raise SystemExit(f"only {seen} of {calls} calls arrived within {_IDLE_WITHIN_S} s")
         time.sleep(0.05)
     time.sleep(0.2)

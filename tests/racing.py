@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from typing import TypeVar
 
 from sqlalchemy import text
@@ -19,7 +20,7 @@ from crcr.record.database import Tx
 from crcr.record.forwards import Forwards
 from crcr.record.places import PostgresPlace
 from crcr.record.postgres import PostgresDatabase
-from crcr.record.postgres_link import PostgresLink
+from crcr.record.postgres_link import Connection, PostgresLink
 from crcr.record.publishing import Publishing
 from crcr.record.reports import Reports
 from crcr.record.signals import Signals
@@ -30,6 +31,8 @@ from services.postgres import new_database
 T = TypeVar("T")
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 _ONE = Statement(text("SELECT 1 AS one"))
+_HOLD = Statement(text("SELECT pg_advisory_xact_lock(CAST(:number AS bigint)) AS held"))
+_HELD = count(9_000)
 
 
 @dataclass(frozen=True)
@@ -92,30 +95,32 @@ async def processes(number: int, listed: str) -> AsyncIterator[list[Process]]:
 class Halfway:
     """A write that has done its work and not yet committed."""
 
-    go_on: asyncio.Event
+    holder: Connection
     writing: "asyncio.Task[object]"
 
     async def end(self) -> None:
-        self.go_on.set()
+        await self.holder.close()
         await self.writing
 
 
 async def halfway(
     database: PostgresDatabase, unit: Callable[[Tx], Awaitable[T]], *, lane: str | None = None
 ) -> Halfway:
-    reached, go_on = asyncio.Event(), asyncio.Event()
+    reached, number = asyncio.Event(), next(_HELD)
+    holder = await database._link.connect()
+    await holder.execute("SELECT pg_advisory_lock($1)", number)
 
     async def stopping(tx: Tx) -> T:
         done = await unit(tx)
         reached.set()
-        await go_on.wait()
+        await tx.one(_HOLD, number=number)
         return done
 
     writing: asyncio.Task[object] = asyncio.create_task(database.write(stopping, lane=lane))
     await asyncio.wait([writing, asyncio.create_task(reached.wait())], return_when=asyncio.FIRST_COMPLETED)
     if writing.done():
         await writing
-    return Halfway(go_on, writing)
+    return Halfway(holder, writing)
 
 
 async def nothing(tx: Tx) -> None:

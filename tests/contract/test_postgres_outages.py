@@ -10,13 +10,13 @@ from sqlalchemy import text
 
 from contract.databases import CORE, Stores
 from crcr.errors import StoreUnavailable
-from crcr.record import postgres_link
+from crcr.record import postgres, postgres_link
 from crcr.record.database import Tx
 from crcr.record.log_rows import note_change
 from crcr.record.migrate import head, migrate
 from crcr.record.places import PostgresPlace
 from crcr.record.postgres import PostgresDatabase
-from crcr.record.postgres_link import PostgresLink, connect
+from crcr.record.postgres_link import FAULTS, PostgresLink, connect
 from crcr.record.signals import CHANGES, Signals
 from crcr.record.statement import Statement
 from racing import NOW, halfway, nothing
@@ -72,7 +72,6 @@ async def test_a_write_that_was_broken_off_is_not_told_to_have_been_taken(
     writing = await halfway(database, note)
     own_cluster.stop("immediate")
     own_cluster.start()
-    writing.go_on.set()
     with pytest.raises(StoreUnavailable):
         await writing.writing
     assert len(await stores.rows("SELECT 1 AS one FROM changes")) == before
@@ -109,10 +108,10 @@ async def test_a_server_that_is_not_there_is_said_to_be_away() -> None:
 async def test_a_lock_that_is_held_for_long_is_an_outage_and_not_a_hang(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(postgres_link._SERVER, "lock_timeout", "300ms")
     url = new_database()
     holding, waiting = (PostgresDatabase(PostgresLink(PostgresPlace(url)), Signals()) for _ in range(2))
     held = await halfway(holding, note)
+    monkeypatch.setitem(postgres_link._SERVER, "lock_timeout", "300ms")
     with pytest.raises(StoreUnavailable, match="lock timeout"):
         await asyncio.wait_for(waiting.write(note, lane="x"), SOON_S)
     await held.end()
@@ -132,15 +131,18 @@ async def test_a_statement_that_takes_for_ever_is_broken_off(monkeypatch: pytest
 async def test_a_process_that_froze_in_a_write_is_thrown_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(postgres_link._SERVER, "idle_in_transaction_session_timeout", "300ms")
     url = new_database()
-    frozen, other = (PostgresDatabase(PostgresLink(PostgresPlace(url)), Signals()) for _ in range(2))
-    held = await halfway(frozen, note)
-    await asyncio.wait_for(other.write(note), SOON_S)  # waits until the frozen one is gone
-    held.go_on.set()
-    with pytest.raises(StoreUnavailable):
-        await held.writing
-    rows = await Stores.over(other).rows("SELECT 1 AS one FROM changes")
+    frozen, database = (
+        await connect(PostgresPlace(url)),
+        PostgresDatabase(PostgresLink(PostgresPlace(url)), Signals()),
+    )
+    await frozen.execute(f"BEGIN; SELECT pg_advisory_xact_lock({postgres._LOCKS}, 0)")
+    await frozen.execute("INSERT INTO changes (upstream, kind, at) VALUES ('a/b', 'job', 0)")
+    await asyncio.wait_for(database.write(note), SOON_S)  # waits until the frozen one is gone
+    with pytest.raises(FAULTS):
+        await frozen.execute("COMMIT")
+    rows = await Stores.over(database).rows("SELECT kind FROM changes")
     assert len(rows) == 1
-    await asyncio.gather(frozen.close(), other.close())
+    await database.close()
 
 
 async def test_limits_are_in_force_on_every_connection_of_ours() -> None:

@@ -21,7 +21,7 @@ from contract.test_query_plans import ALLOWLIST, BACKENDS, GROWING, PAGES, UPSTR
 from crcr.cli.history import fill_database
 from crcr.decide.allowlist import Reading
 from crcr.record.places import PostgresPlace
-from crcr.record.postgres import PostgresTx
+from crcr.record.postgres_tx import PostgresTx
 from crcr.record.statement import Statement
 from crcr.record.times import to_us
 from crcr.record.views import SqlViews

@@ -23,9 +23,10 @@ from crcr.errors import NoAllowlist, StoreUnavailable
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.receive.report import parse_report
 from crcr.record.allowlists import Allowlists
-from crcr.record.database import Database, Tx
+from crcr.record.database import Database
 from crcr.record.forwards import Forwards
 from crcr.record.places import PostgresPlace
+from crcr.record.postgres import PostgresDatabase
 from crcr.record.publishing import Publishing
 from crcr.record.reports import Reports
 from crcr.record.schema import deliveries, dispatches
@@ -35,6 +36,7 @@ from crcr.record.targets import Targets
 from crcr.record.times import to_us
 from made import a_caller
 from outright import place_of
+from racing import halfway, nothing
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 UPSTREAM, SECOND, BACKEND = RepoName("up/stream"), RepoName("other/stream"), RepoName("org/backend")
@@ -215,18 +217,10 @@ async def busy(database: Database) -> AsyncIterator[None]:
     """Another process in the middle of a write of its own."""
     where = place_of(database)
     if isinstance(where, PostgresPlace):
-        begun, over = asyncio.Event(), asyncio.Event()
-
-        async def unit(tx: Tx) -> None:
-            await tx.all(_JOBS)
-            begun.set()
-            await over.wait()
-
-        writing = asyncio.create_task(database.write(unit))
-        await begun.wait()
+        assert isinstance(database, PostgresDatabase)
+        writing = await halfway(database, nothing)
         yield
-        over.set()
-        await writing
+        await writing.end()
         return
     assert isinstance(where, Path)
     with closing(sqlite3.connect(where, isolation_level=None)) as connection:

@@ -1,36 +1,40 @@
 """PostgreSQL behind the `Database` port: any number of processes write side by side, and decide as if alone.
 
 A write without a lane excludes all others, of every process; writes with a lane exclude only their own lane. Both
-are advisory locks of the transaction, so a process that dies lets go of them. What waits for a lane is committed as
-one group, as on SQLite. Why: docs/adr/0020-postgresql.md.
+are advisory locks of the transaction, so a process that dies lets go of them. What waits is committed in groups, as
+on SQLite, the lanes of a group in step with each other. Why: docs/adr/0020-postgresql.md.
 """
 
 import asyncio
 import time
-from collections import deque
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar, cast
-from zlib import crc32
 
 import asyncpg
 
 from crcr.errors import StoreUnavailable
-from crcr.record.database import Row, Unit
-from crcr.record.groups import Sums, Waiting, answer, fail
+from crcr.record.crew import Crew
+from crcr.record.database import Unit
+from crcr.record.glances import Glances
+from crcr.record.groups import Waiting, answer, fail
+from crcr.record.in_step import walk_in_step
+from crcr.record.lines import EVERYBODY, Lines, number_of
 from crcr.record.postgres_link import FAULTS, Connection, PostgresLink, as_unavailable, is_lost_race
+from crcr.record.postgres_tx import PostgresTx
 from crcr.record.postgres_wake import Wake
 from crcr.record.signals import CHANGES, Signals
-from crcr.record.statement import Adding, Statement
 from crcr.record.store_tally import StoreTally, Uncounted
 
 T = TypeVar("T")
 
-_LANES = 16
 _GROUP = 128
+_SIDE_BY_SIDE = 2
+"""Transactions at once: while one waits for the server or for a lane, the other gathers."""
 _TRIES = 5
 _LOCKS = 0x63726372
 """The class of our advisory locks; number 0 is everybody's, then one for each lane."""
+_TRY = f"SELECT lane FROM unnest($1::int[]) AS lane WHERE pg_try_advisory_xact_lock({_LOCKS}, lane)"  # noqa: S608
 # No transaction can still add a change up to this id (see the ADR): none of those under way began below it. Locks that
 # name a change begin with 25448, since others may use advisory locks of one number as well.
 _SETTLED = """
@@ -50,56 +54,15 @@ _UNDER_WAY = (
 _LOOK_AGAIN_S = 0.05
 
 
-class PostgresTx:
-    """Runs statements on one connection, inside whatever transaction it is in."""
-
-    def __init__(self, connection: Connection, settled: int | None = None) -> None:
-        self._connection = connection
-        self._settled = settled
-        self.signals: set[str] = set()
-        self._sums = Sums()
-
-    async def one(self, statement: Statement, **params: Any) -> Row | None:
-        compiled = statement.for_dialect("postgresql")
-        return cast("Row | None", await self._connection.fetchrow(compiled.sql, *compiled.arguments(params)))
-
-    async def all(self, statement: Statement, **params: Any) -> list[Row]:
-        compiled = statement.for_dialect("postgresql")
-        return cast("list[Row]", await self._connection.fetch(compiled.sql, *compiled.arguments(params)))
-
-    async def run(self, statement: Statement, **params: Any) -> int:
-        compiled = statement.for_dialect("postgresql")
-        status = await self._connection.execute(compiled.sql, *compiled.arguments(params))
-        return int(status.rpartition(" ")[2])
-
-    async def many(self, statement: Statement, rows: Iterable[Mapping[str, Any]]) -> None:
-        compiled = statement.for_dialect("postgresql")
-        values = [compiled.arguments(row) for row in rows]
-        if values:
-            await self._connection.executemany(compiled.sql, values)
-
-    def add_up(self, adding: Adding, key: tuple[Any, ...], amounts: Mapping[str, float]) -> None:
-        self._sums.add(adding, key, amounts)
-
-    async def write_sums(self) -> None:
-        for statement, rows in self._sums.take():
-            await self.many(statement, rows)
-
-    async def settled_change(self) -> int | None:
-        return self._settled
-
-    def signal(self, name: str) -> None:
-        self.signals.add(name)
-
-
 class PostgresDatabase:
     def __init__(self, link: PostgresLink, signals: Signals, tally: StoreTally | None = None) -> None:
         self.signals = signals
         self._tally = tally or Uncounted()
         self._link = link
         self._wake = Wake(link, signals)
-        self._queues: dict[int, deque[Waiting[Any]]] = {}
-        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._glances = Glances(link)
+        self._lines = Lines()
+        self._committers = Crew(_SIDE_BY_SIDE, self._commit_groups)
         self._again: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -107,16 +70,13 @@ class PostgresDatabase:
         if self._closed:
             raise StoreUnavailable("the store is closed")
         committed: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        number = 0 if lane is None else 1 + crc32(lane.encode()) % _LANES
-        self._queues.setdefault(number, deque()).append(Waiting(unit, committed))
-        task = self._tasks.get(number)
-        if task is None or task.done():
-            self._tasks[number] = asyncio.create_task(self._commit_groups(number))
+        self._lines.add(number_of(lane), Waiting(unit, committed))
+        if self._lines.waits:
+            self._committers.call()
         return await committed
 
     async def glance(self, unit: Unit[T]) -> T:
-        async with self._link.reading() as connection:
-            return await unit(PostgresTx(connection))
+        return await self._glances.at(unit)
 
     async def read(self, unit: Unit[T]) -> T:
         async with self._link.reading() as connection:
@@ -124,15 +84,18 @@ class PostgresDatabase:
             [(settled, behind)] = await connection.fetch(_SETTLED)
             if behind:
                 self._look_again_soon()
+            tx, reading = PostgresTx(settled), Waiting(unit, asyncio.get_running_loop().create_future())
             async with connection.transaction(isolation="repeatable_read", readonly=True):
-                return await unit(PostgresTx(connection, settled))
+                await walk_in_step(connection, [tx.walk([reading])])
+            return cast("T", reading.result)
 
     async def close(self) -> None:
         """Commit what is waiting, then let go of the connections."""
         self._closed = True
         if self._again is not None:
             self._again.cancel()
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        await self._committers.done()
+        await self._glances.close()
         await self._wake.close()
         await self._link.close()
 
@@ -145,37 +108,39 @@ class PostgresDatabase:
         if self._again is None or self._again.when() <= asyncio.get_running_loop().time():
             self._again = asyncio.get_running_loop().call_later(_LOOK_AGAIN_S, self.signals.heard, CHANGES)
 
-    async def _commit_groups(self, number: int) -> None:
-        waiting = self._queues[number]
-        while waiting:
+    async def _commit_groups(self) -> None:
+        while self._lines.waits:
             await asyncio.sleep(0)  # let requests that are ready now join this group
-            group: list[Waiting[Any]] = []
+            group = _Group(self._lines)
             try:
                 async with self._link.writing() as connection:
-                    group += (waiting.popleft() for _ in range(min(_GROUP, len(waiting))))
+                    if not group.choose():
+                        continue
                     began = time.perf_counter()
-                    signals = await self._commit(connection, number, group)
-                    self._tally.committed(len(group), time.perf_counter() - began)
+                    signals = await self._commit(connection, group)
             except StoreUnavailable as fault:
                 self._tally.failed()
-                fail(group or _all(waiting), fault)
+                fail(group.stranded() or self._lines.disperse(), fault)
                 continue
             except BaseException:
                 # Nobody else would come for those who still wait in line.
-                fail([*group, *_all(waiting)], StoreUnavailable("the write was broken off"))
+                left = [*group.stranded(), *self._lines.disperse()]
+                fail(left, StoreUnavailable("the write was broken off"))
                 raise
-            answer(group)
+            finally:
+                group.part()
+            self._tally.committed(len(group.units), time.perf_counter() - began)
+            answer(group.units)
             for name in signals:
                 self.signals.notify(name)
 
-    async def _commit(self, connection: Connection, number: int, group: list[Waiting[Any]]) -> set[str]:
+    async def _commit(self, connection: Connection, group: "_Group") -> set[str]:
         """Run the group; a race that was lost to another transaction is run again, one by one if it goes on."""
         for tries in range(1, _TRIES + 1):
             try:
-                async with _transaction(connection, number):
-                    return await (
-                        _run_units(connection, group) if tries == 1 else _run_apart(connection, group)
-                    )
+                async with _transaction(connection, group.wants):
+                    await group.gather(connection)
+                    return await (_run_units if tries == 1 else _run_apart)(connection, group)
             except asyncpg.PostgresError as fault:
                 if not is_lost_race(fault) or tries == _TRIES:
                     raise
@@ -184,17 +149,61 @@ class PostgresDatabase:
         raise StoreUnavailable("the write lost every race against others")
 
 
+class _Group:
+    """What is committed together: units of several lanes, whose locks the transaction holds.
+
+    Only for the line whose turn it is does it wait; the others it takes if they are to be had. Holding one it waits
+    for none, so no two wait for each other.
+    """
+
+    def __init__(self, lines: Lines) -> None:
+        self._lines = lines
+        self._numbers: list[int] = []
+        self.by_lane: dict[int, list[Waiting[Any]]] = {}
+
+    @property
+    def units(self) -> list[Waiting[Any]]:
+        return [waiting for line in self.by_lane.values() for waiting in line]
+
+    def choose(self) -> bool:
+        self._numbers = self._lines.choose()
+        return bool(self._numbers)
+
+    @property
+    def wants(self) -> list[int]:
+        """The locks to begin with. After a lost race these are all, in the order in which everybody waits for them."""
+        return sorted(self.by_lane) or self._numbers[:1]
+
+    async def gather(self, connection: Connection) -> None:
+        if self.by_lane:
+            return
+        first, *others = self._numbers
+        if others:
+            held = {row["lane"] for row in await connection.fetch(_TRY, others)}
+            self._lines.give_back(number for number in others if number not in held)
+            self._numbers = [first, *(number for number in others if number in held)]
+        self.by_lane = self._lines.leave(self._numbers, _GROUP)
+
+    def stranded(self) -> list[Waiting[Any]]:
+        """Those whom a failure concerns: all that were gathered, or else the line that was waited for."""
+        if self._numbers and not self.by_lane:
+            self.by_lane = self._lines.leave(self._numbers[:1], _GROUP)
+        return self.units
+
+    def part(self) -> None:
+        self._lines.give_back(self._numbers)
+
+
 class _AUnitFailed(Exception):
     """One unit of a group failed; whose failure it is, the run apart finds out."""
 
 
 @asynccontextmanager
-async def _transaction(connection: Connection, number: int) -> AsyncIterator[None]:
-    mine = f"; SELECT pg_advisory_xact_lock({_LOCKS}, {number})"
-    everybody = f"; SELECT pg_advisory_xact_lock{'_shared' if number else ''}({_LOCKS}, 0)"
-    begin = f"BEGIN{everybody}{mine if number else ''}; {_UNDER_WAY}"
+async def _transaction(connection: Connection, lanes: list[int]) -> AsyncIterator[None]:
+    mine = [f"SELECT pg_advisory_xact_lock({_LOCKS}, {lane})" for lane in lanes if lane != EVERYBODY]
+    everybody = f"SELECT pg_advisory_xact_lock{'_shared' if mine else ''}({_LOCKS}, {EVERYBODY})"
     try:
-        await connection.execute(begin)
+        await connection.execute("; ".join(["BEGIN", everybody, *mine, _UNDER_WAY]))
         yield
         await _keep(connection)
     except BaseException:
@@ -209,13 +218,12 @@ async def _keep(connection: Connection) -> None:
         raise StoreUnavailable("PostgreSQL took back the transaction")
 
 
-async def _run_units(connection: Connection, group: list[Waiting[Any]]) -> set[str]:
+async def _run_units(connection: Connection, group: _Group) -> set[str]:
     """Run all without savepoints, as nearly always none fails."""
-    tx = PostgresTx(connection)
+    tx = PostgresTx()
     try:
-        for waiting in group:
-            waiting.result = await waiting.unit(tx)
-        await tx.write_sums()
+        await walk_in_step(connection, [tx.walk(line) for line in group.by_lane.values()])
+        await walk_in_step(connection, [tx.walk_sums()])
     except Exception as failure:
         if as_unavailable(failure) is not None:  # or a lost race, which is the whole group's
             raise
@@ -223,14 +231,14 @@ async def _run_units(connection: Connection, group: list[Waiting[Any]]) -> set[s
     return tx.signals
 
 
-async def _run_apart(connection: Connection, group: list[Waiting[Any]]) -> set[str]:
+async def _run_apart(connection: Connection, group: _Group) -> set[str]:
     signals: set[str] = set()
-    for waiting in group:
-        tx, waiting.failure = PostgresTx(connection), None
+    for waiting in group.units:
+        tx, waiting.failure = PostgresTx(), None
         await connection.execute("SAVEPOINT unit")
         try:
-            waiting.result = await waiting.unit(tx)
-            await tx.write_sums()
+            await walk_in_step(connection, [tx.walk([waiting])])
+            await walk_in_step(connection, [tx.walk_sums()])
         except Exception as failure:
             if as_unavailable(failure) is not None:
                 raise
@@ -240,10 +248,3 @@ async def _run_apart(connection: Connection, group: list[Waiting[Any]]) -> set[s
             signals |= tx.signals
         await connection.execute("RELEASE unit")
     return signals
-
-
-def _all(waiting: deque[Waiting[Any]]) -> list[Waiting[Any]]:
-    """No connection is to be had: none of those in line need wait for their own turn to hear it."""
-    group = list(waiting)
-    waiting.clear()
-    return group

@@ -1,0 +1,198 @@
+"""Units that walk side by side on one connection: each is answered as if it were alone, in far fewer journeys."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import asyncpg
+import pytest
+from sqlalchemy import text
+
+from crcr.errors import NotFound
+from crcr.record.database import Tx, Unit
+from crcr.record.places import PostgresPlace
+from crcr.record.postgres import PostgresDatabase
+from crcr.record.postgres_link import Connection, PostgresLink
+from crcr.record.signals import Signals
+from crcr.record.statement import Statement
+from services.postgres import new_database
+
+ADD = Statement(text("INSERT INTO upstreams (upstream, name, created_at) VALUES (:name, :name, 0)"))
+ADD_ONCE = Statement(
+    text("INSERT INTO upstreams (upstream, name, created_at) VALUES (:name, :name, 0) ON CONFLICT DO NOTHING")
+)
+RENAME = Statement(
+    text("UPDATE upstreams SET name = :new WHERE upstream LIKE :like RETURNING upstream, name")
+)
+TOUCH = Statement(text("UPDATE upstreams SET created_at = created_at + 1 WHERE upstream LIKE :like"))
+NAMED = Statement(text("SELECT upstream FROM upstreams WHERE upstream LIKE :like ORDER BY upstream DESC"))
+HELD = Statement(text("SELECT upstream FROM upstreams WHERE upstream = :name FOR UPDATE"))
+FOUND = Statement(
+    text("WITH found AS (SELECT upstream FROM upstreams WHERE upstream = :name) SELECT upstream FROM found")
+)
+BROKEN = Statement(text("SELECT 1 / CAST(:by AS integer) AS part"))
+
+
+@pytest.fixture
+async def database() -> AsyncIterator[PostgresDatabase]:
+    opened = PostgresDatabase(PostgresLink(PostgresPlace(new_database())), Signals())
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+def journeys(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    made: Counter[str] = Counter()
+
+    def counting(name: str, way: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def go(self: Connection, sql: str, *args: Any, **more: Any) -> Any:
+            made[name] += 1
+            return await way(self, sql, *args, **more)
+
+        return go
+
+    for name in ("fetch", "fetchrow", "fetchmany", "execute", "executemany"):
+        monkeypatch.setattr(asyncpg.Connection, name, counting(name, getattr(asyncpg.Connection, name)))
+    return made
+
+
+def asking_one(statement: Statement, **params: Any) -> Unit[Any]:
+    return lambda tx: tx.one(statement, **params)
+
+
+def asking_all(statement: Statement, **params: Any) -> Unit[Any]:
+    return lambda tx: tx.all(statement, **params)
+
+
+def asking_run(statement: Statement, **params: Any) -> Unit[Any]:
+    return lambda tx: tx.run(statement, **params)
+
+
+async def together(database: PostgresDatabase, *units: Unit[Any]) -> list[Any]:
+    """Each in a lane of its own, waiting at the same moment."""
+    writes = (database.write(unit, lane=f"lane {number}") for number, unit in enumerate(units))
+    return await asyncio.gather(*writes, return_exceptions=True)
+
+
+async def names(database: PostgresDatabase) -> list[str]:
+    return sorted(row["upstream"] for row in await database.glance(asking_all(NAMED, like="%")))
+
+
+async def test_each_is_given_its_own_rows_in_their_order(database: PostgresDatabase) -> None:
+    for name in ("a/1", "a/2", "a/3", "b/1"):
+        await database.write(asking_run(ADD, name=name))
+
+    async def ask(tx: Tx, like: str) -> list[str]:
+        first = await tx.one(NAMED, like=like)
+        rows = [row["upstream"] for row in await tx.all(NAMED, like=like)]
+        assert (first and first["upstream"]) == (rows[0] if rows else None)
+        return rows
+
+    asked = [lambda tx, like=like: ask(tx, like) for like in ("a/%", "none", "b/%", "%1")]
+    assert await together(database, *asked) == [["a/3", "a/2", "a/1"], [], ["b/1"], ["b/1", "a/1"]]
+
+
+async def test_each_is_told_how_many_rows_it_touched(database: PostgresDatabase) -> None:
+    for name in ("a/1", "a/2", "b/1"):
+        await database.write(asking_run(ADD, name=name))
+    touching = [asking_run(TOUCH, like=like) for like in ("a/%", "b/%", "c/%")]
+    assert await together(database, *touching) == [2, 1, 0]
+    adding = [asking_run(ADD_ONCE, name=name) for name in ("a/1", "d/1", "d/1", "e/1")]
+    assert sorted(await together(database, *adding)) == [0, 0, 1, 1]
+
+
+async def test_what_changes_rows_and_returns_them_is_told_apart_as_well(database: PostgresDatabase) -> None:
+    for name in ("a/1", "a/2", "b/1"):
+        await database.write(asking_run(ADD, name=name))
+    renaming = [asking_all(RENAME, like=like, new=like.upper()) for like in ("a/%", "b/%", "c/%")]
+    found = await together(database, *renaming)
+    assert [{(row["upstream"], row["name"]) for row in rows} for rows in found] == [
+        {("a/1", "A/%"), ("a/2", "A/%")},
+        {("b/1", "B/%")},
+        set(),
+    ]
+
+
+@pytest.mark.parametrize(
+    "statement", [HELD, FOUND], ids=["rows that are locked", "a statement with a name in it"]
+)
+async def test_statements_of_other_shapes_are_answered_too(
+    database: PostgresDatabase, statement: Statement
+) -> None:
+    for name in ("a/1", "a/2"):
+        await database.write(asking_run(ADD, name=name))
+    asked = [asking_one(statement, name=name) for name in ("a/2", "a/1", "a/0")]
+    assert [row and row["upstream"] for row in await together(database, *asked)] == ["a/2", "a/1", None]
+
+
+async def test_the_units_of_a_lane_see_what_those_before_them_did(database: PostgresDatabase) -> None:
+    async def add_next(tx: Tx) -> int:
+        number = len(await tx.all(NAMED, like="n/%"))
+        await tx.run(ADD, name=f"n/{number}")
+        return number
+
+    lanes = [database.write(asking_run(ADD, name=f"o/{n}"), lane=f"{n}") for n in range(5)]
+    counted = [database.write(add_next, lane="one") for _ in range(20)]
+    assert await asyncio.gather(*counted) == list(range(20))
+    assert await asyncio.gather(*lanes) == [1] * 5
+
+
+async def test_thirty_units_that_ask_alike_make_as_many_journeys_as_one(
+    database: PostgresDatabase, journeys: Counter[str]
+) -> None:
+    async def unit(tx: Tx, name: str) -> None:
+        await tx.one(NAMED, like=name)
+        await tx.run(ADD, name=name)
+        await tx.many(TOUCH, [{"like": name}])
+
+    await together(database, lambda tx: unit(tx, "first"))
+    alone = journeys.total()
+    journeys.clear()
+    await together(database, *(lambda tx, n=n: unit(tx, f"n/{n}") for n in range(30)))
+    assert (
+        journeys.total() <= 2 * alone + 2
+    )  # two transactions may share them, each with one look for free lanes
+    assert len(await names(database)) == 31
+
+
+async def test_of_units_in_step_only_the_one_that_failed_is_undone(database: PostgresDatabase) -> None:
+    async def unit(tx: Tx, name: str, by: int) -> str:
+        await tx.run(ADD, name=name)
+        await tx.one(BROKEN, by=by)
+        if name == "c":
+            raise NotFound("no")
+        return name
+
+    units = [
+        lambda tx, name=name, by=by: unit(tx, name, by) for name, by in zip("abcd", (1, 0, 1, 1), strict=True)
+    ]
+    found = await together(database, *units)
+    assert [found[0], found[3]] == ["a", "d"]
+    assert "division by zero" in str(found[1])
+    assert isinstance(found[2], NotFound)
+    assert await names(database) == ["a", "d"]
+
+
+async def test_glances_at_the_same_moment_share_their_journeys_and_fail_alone(
+    database: PostgresDatabase, journeys: Counter[str]
+) -> None:
+    await database.write(asking_run(ADD, name="a"))
+    journeys.clear()
+    asked = [database.glance(asking_one(BROKEN, by=by)) for by in (1, 1, 1, 1)]
+    assert [row and row["part"] for row in await asyncio.gather(*asked)] == [1, 1, 1, 1]
+    assert journeys.total() <= 2
+    failing = [database.glance(asking_one(BROKEN, by=by)) for by in (1, 0, 1)]
+    found = await asyncio.gather(*failing, return_exceptions=True)
+    assert [type(each).__name__ for each in found] == ["Record", "DivisionByZeroError", "Record"]
+
+
+async def test_a_unit_may_await_nothing_but_its_transaction(database: PostgresDatabase) -> None:
+    async def stray(tx: Tx) -> None:
+        await tx.run(ADD, name="stray")
+        await asyncio.sleep(1)
+
+    found = await together(database, stray, asking_run(ADD, name="a"))
+    assert isinstance(found[0], RuntimeError)
+    assert found[1] == 1
+    assert await names(database) == ["a"]

@@ -11,12 +11,12 @@ import httpx
 
 from crcr.app import Edge
 from crcr.errors import StoreUnavailable
-from crcr.front import build_app
 from crcr.record.database import Database, Unit
 from crcr.record.forwards import Forwards
 from crcr.record.publishing import Publishing
 from crcr.record.reports import Reports
 from crcr.sim.github import Job, JobSpec, Workflow, WorkflowRun
+from crcr.wiring.front import build_app
 from stage import AUDIENCE, RELAY_URL, UPSTREAM, WORKFLOW, Stage, stage
 
 T = TypeVar("T")

@@ -9,7 +9,6 @@ import httpx
 
 from clock import ManualClock
 from crcr.cli.history import fill_database
-from crcr.front import build_app
 from crcr.record.backup import copy_database
 from crcr.record.moving import move
 from crcr.record.places import PostgresPlace
@@ -18,7 +17,9 @@ from crcr.settings import Postgres, Settings
 from crcr.settings.services import ServiceUrl
 from crcr.sim.history import Plan
 from crcr.sim.history_backends import Listed
-from crcr.wiring import Seams, build
+from crcr.wiring.front import build_app
+from crcr.wiring.ground import Seams
+from crcr.wiring.services import build
 from gating import GATING, INFORMING
 from nightlies import head, night, tell
 from served import ONLY_TOLD, SECRET, with_history

@@ -22,11 +22,12 @@ from starlette.types import ASGIApp
 from clock import ManualClock
 from crcr.app import Edge
 from crcr.decide.model import RepoName
-from crcr.front import build_app
 from crcr.record.migrate import migrate
 from crcr.settings import Postgres, Settings, Sqlite, load_settings
 from crcr.sim.github import GitHub, JobSpec, Workflow
-from crcr.wiring import Seams, Services, build
+from crcr.wiring.front import build_app
+from crcr.wiring.ground import Seams
+from crcr.wiring.services import Services, build
 from services.postgres import new_database, run_on
 
 UPSTREAM = "pytorch-like/core"

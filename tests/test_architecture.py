@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "crcr"
-ROOMS = ("decide", "receive", "record", "github", "deliver", "show", "settings", "join", "sim", "cli")
+ROOMS = ("decide", "receive", "record", "github", "deliver", "show", "settings", "join", "sim", "wiring", "cli")
 EVERYWHERE = {"errors"}
 
 ALLOWED: dict[str, set[str]] = {
@@ -27,15 +27,7 @@ ALLOWED: dict[str, set[str]] = {
     "docs": {"settings", "decide", "app"},
     "app": {"decide", "errors", "receive", ""},
     "tracing": {"decide", ""},
-    "ground": {"*"},
-    "handlers": {"*"},
-    "past": {"*"},
-    "sharing": {"*"},
-    "stores": {"record", "settings", "errors"},
-    "upkeep": {"*"},
     "wiring": {"*"},
-    "company": {"deliver", "record", "wiring", "errors"},
-    "front": {"*"},
     "cli": {"*"},
     "__main__": {"cli"},
     "": set(),
@@ -90,19 +82,7 @@ def test_only_the_command_line_and_tests_know_the_simulator() -> None:
 
 def test_only_wiring_the_command_line_and_the_docs_know_the_settings() -> None:
     users = {room_of(path) for path in modules() if "settings" in rooms_imported(path)}
-    assert users <= {
-        "settings",
-        "ground",
-        "handlers",
-        "past",
-        "sharing",
-        "stores",
-        "upkeep",
-        "wiring",
-        "front",
-        "cli",
-        "docs",
-    }
+    assert users <= {"settings", "wiring", "cli", "docs"}
 
 
 @pytest.mark.parametrize("path", [p for p in modules() if room_of(p) == "decide"], ids=lambda path: path.stem)

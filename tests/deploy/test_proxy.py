@@ -20,7 +20,7 @@ from crcr.settings import Settings, rows
 from crcr.show.events import HEARTBEAT_S
 from crcr.sim.github import GitHub, JobSpec, Workflow
 from crcr.sim.server import serve
-from crcr.wiring import _FAILED_PER_MINUTE
+from crcr.wiring.services import _FAILED_PER_MINUTE
 from proxying import FOLDER, PROXIES, Proxy, nginx, program, proxied
 from running import Running, crcr, free_port
 from stage import UPSTREAM, environment

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from crcr.cli.serving import GRACE_S
-from crcr.company import GRACE_S as COMPANY_GRACE_S
 from crcr.settings import Settings, load_settings
 from crcr.sim.keys import private_pem
+from crcr.wiring.company import GRACE_S as COMPANY_GRACE_S
 from deploying import DEPLOY, DRAIN_ROOM_S, ROOT, STOP_S
 
 FOLDER = DEPLOY / "systemd"

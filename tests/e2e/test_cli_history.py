@@ -10,11 +10,11 @@ from crcr.cli.doctor_history import history_findings
 from crcr.cli.history import fill_database
 from crcr.errors import BadSettings
 from crcr.join.finding import Finding, State
-from crcr.past import link_of
 from crcr.record.times import to_us
 from crcr.settings import load_settings
 from crcr.sim.history import Plan
 from crcr.sim.history_backends import Listed
+from crcr.wiring.past import link_of
 from desk_world import World, environ_for
 from services.clickhouse import new_database
 from stage import UPSTREAM

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from crcr.company import Company
 from crcr.deliver.sweeper import REFRESH_EVERY_S
 from crcr.sim.github import GitHub, Match
+from crcr.wiring.company import Company
 from stage import UPSTREAM, Stage, repo, stage
 from told import BOTH, TWO, actions, eventually
 

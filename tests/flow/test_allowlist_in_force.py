@@ -10,7 +10,7 @@ from crcr.record.allowlists import Allowlists
 from crcr.record.publishing import Publishing
 from crcr.record.signals import Signals
 from crcr.record.targets import Targets
-from crcr.stores import open_database
+from crcr.wiring.stores import open_database
 from stage import UPSTREAM, Stage, repo, stage
 from told import BOTH, TWO, actions
 

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any, cast
 
 from clock import settle
-from crcr.company import Company
 from crcr.deliver.duties import UPKEEP
 from crcr.deliver.worker import Worker
 from crcr.record.leaders import Leaders
 from crcr.sim.faults import Match
-from crcr.wiring import Seams, Services, build
+from crcr.wiring.company import Company
+from crcr.wiring.ground import Seams
+from crcr.wiring.services import Services, build
 from stage import UPSTREAM, Stage, stage
 
 LISTED = "L2: [org/one]"

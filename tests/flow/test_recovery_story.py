@@ -12,7 +12,8 @@ import pytest
 from crcr.decide.recovery import RecoveryReport
 from crcr.settings import Postgres, Sqlite
 from crcr.sim.github import Match, PullRequest
-from crcr.wiring import Seams, build
+from crcr.wiring.ground import Seams
+from crcr.wiring.services import build
 from services.postgres import dump, restore_dump
 from stage import UPSTREAM, Stage, stage
 from told import BOTH, TWO, actions, told

@@ -10,12 +10,13 @@ import httpx
 import pytest
 
 from callbacks import BACKEND, LISTED, client_of, dispatched, outcome, post, refused
-from crcr.company import Company
-from crcr.front import build_app
 from crcr.record.redis_link import CALL_S, RedisLink, redis_place
 from crcr.record.signals import ALLOWLIST
 from crcr.settings import load_settings
-from crcr.wiring import Seams, Services, build
+from crcr.wiring.company import Company
+from crcr.wiring.front import build_app
+from crcr.wiring.ground import Seams
+from crcr.wiring.services import Services, build
 from services.redis import RedisServer
 from signing_in import ADMIN, TOKENS, visitor
 from stage import UPSTREAM, Stage, environment, stage

@@ -29,7 +29,6 @@ from crcr.cli.printing import console, say
 from crcr.cli.serving import address_of, answering, stop_signal
 from crcr.decide.model import RepoName
 from crcr.errors import NotPossible
-from crcr.front import build_app
 from crcr.github.lanes import Lanes
 from crcr.settings import Settings, load_settings
 from crcr.show.sandbox_try import trial
@@ -38,7 +37,9 @@ from crcr.sim.joining import Joining
 from crcr.sim.runner.runner import Runner
 from crcr.sim.server import serve as serve_github
 from crcr.sim.traffic import BLOCKED, LABELLED, UPSTREAM, demo_world, run_traffic
-from crcr.wiring import Seams, Services, build
+from crcr.wiring.front import build_app
+from crcr.wiring.ground import Seams
+from crcr.wiring.services import Services, build
 
 log = structlog.get_logger(__name__)
 

@@ -8,7 +8,6 @@ from datetime import datetime
 
 from crcr.errors import OutsideFault, StoreUnavailable
 from crcr.join.finding import Finding, ok, problem, warning
-from crcr.past import link_of
 from crcr.record.clickhouse_link import ClickHouseLink
 from crcr.record.clickhouse_rows import JOBS
 from crcr.record.clickhouse_schema import VERSION, kept_days, schema_version
@@ -19,7 +18,8 @@ from crcr.record.signals import Signals
 from crcr.record.views_history import history_lag
 from crcr.settings import Settings
 from crcr.settings.readers import LOOPBACK
-from crcr.stores import open_database
+from crcr.wiring.past import link_of
+from crcr.wiring.stores import open_database
 
 _LATE_S = 60.0
 _BACKFILL = "`crcr history backfill` fills it; until then pages read the main store"

@@ -11,7 +11,7 @@ from crcr.join.finding import Finding, ok, problem, warning
 from crcr.receive.issuers import Issuer
 from crcr.receive.jwks import Fetch, read_keys
 from crcr.settings import Settings
-from crcr.wiring import issuers_of
+from crcr.wiring.doors import issuers_of
 
 
 async def issuer_findings(settings: Settings, fetch: Fetch) -> tuple[Finding, ...]:

@@ -16,7 +16,7 @@ from crcr.github.client import GitHubClient
 from crcr.join.finding import Finding, State, ago, listed, ok, problem, unknown, warning
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.settings import UpstreamSetting
-from crcr.wiring import source_of
+from crcr.wiring.services import source_of
 
 _AT_ONCE = 8
 _MOST_TOLD = 50

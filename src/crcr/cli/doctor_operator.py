@@ -27,7 +27,6 @@ from crcr.decide.views import AllowlistState
 from crcr.errors import BadSettings, StoreUnavailable
 from crcr.github.client import GitHubClient
 from crcr.github.lanes import open_http
-from crcr.ground import github_client
 from crcr.join.finding import Finding, State, ok, problem, warning
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.receive.issuers import GITHUB_ACTIONS
@@ -37,7 +36,8 @@ from crcr.record.database import Tx
 from crcr.record.signals import Signals
 from crcr.record.views_listed import allowlist_state
 from crcr.settings import Settings, UpstreamSetting, load_settings
-from crcr.stores import open_database
+from crcr.wiring.ground import github_client
+from crcr.wiring.stores import open_database
 
 
 def examine_relay(

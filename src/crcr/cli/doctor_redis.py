@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from crcr.join.finding import Finding, ok, problem, unknown, warning
 from crcr.settings import Settings, Sqlite
 from crcr.settings.readers import LOOPBACK
-from crcr.sharing import link_of
+from crcr.wiring.sharing import link_of
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis

@@ -12,7 +12,7 @@ from crcr.record.places import PostgresPlace
 from crcr.record.signals import Signals
 from crcr.record.views_relay import vitals_of
 from crcr.settings import Settings
-from crcr.stores import open_database, place_of
+from crcr.wiring.stores import open_database, place_of
 
 _LAG = timedelta(minutes=2)
 _LONG_LAG = timedelta(minutes=15)

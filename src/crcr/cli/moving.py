@@ -22,7 +22,7 @@ from crcr.settings import Postgres, readers
 from crcr.settings.services import ca_file, postgres_url
 from crcr.settings.sources import sqlite_file
 from crcr.settings.table import Given, Wrong
-from crcr.stores import place_of
+from crcr.wiring.stores import place_of
 
 T = TypeVar("T")
 

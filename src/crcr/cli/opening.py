@@ -17,7 +17,6 @@ import typer
 
 from crcr.clock import SystemClock
 from crcr.decide.model import RepoName
-from crcr.ground import publishing_of
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.record.acts import Acts
 from crcr.record.allowlists import Allowlists
@@ -25,7 +24,8 @@ from crcr.record.operator_views import OperatorViews
 from crcr.record.signals import Signals
 from crcr.record.targets import Targets
 from crcr.settings import Settings, load_settings
-from crcr.stores import open_database, require_database
+from crcr.wiring.ground import publishing_of
+from crcr.wiring.stores import open_database, require_database
 
 T = TypeVar("T")
 

@@ -9,8 +9,8 @@ from crcr.cli.opening import read_settings
 from crcr.deliver.reconcile import Reconciled
 from crcr.deliver.recover import Tell
 from crcr.settings import Settings
-from crcr.stores import require_database
-from crcr.wiring import build
+from crcr.wiring.services import build
+from crcr.wiring.stores import require_database
 
 
 def reconcile_now(config: Path | None, tell: Tell) -> Reconciled:

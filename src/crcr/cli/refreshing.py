@@ -12,7 +12,7 @@ from crcr.decide.model import RepoName
 from crcr.decide.views import AllowlistState
 from crcr.record.operator_views import OperatorViews
 from crcr.settings import Settings
-from crcr.wiring import build
+from crcr.wiring.services import build
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

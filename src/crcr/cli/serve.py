@@ -108,7 +108,7 @@ def migrate(
         return
     from crcr.cli.opening import read_settings
     from crcr.record.migrate import migrate as bring_up_to_date
-    from crcr.stores import place_of
+    from crcr.wiring.stores import place_of
 
     settings = read_settings(config)
     before, after = bring_up_to_date(place_of(settings))

@@ -20,11 +20,11 @@ import uvloop
 from crcr import log as logs
 from crcr.app import Edge
 from crcr.cli.printing import console, say
-from crcr.company import Company
 from crcr.errors import NotPossible
-from crcr.front import build_app, build_probes
 from crcr.settings import Settings
-from crcr.wiring import Services, build
+from crcr.wiring.company import Company
+from crcr.wiring.front import build_app, build_probes
+from crcr.wiring.services import Services, build
 
 log = structlog.get_logger(__name__)
 

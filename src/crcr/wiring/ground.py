@@ -15,7 +15,6 @@ from crcr.github.client import GitHubClient
 from crcr.github.governor import Governor
 from crcr.github.lanes import open_http
 from crcr.github.tokens import TokenCache
-from crcr.past import Past, past_of
 from crcr.ports import Clock, Trace, Untraced
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.receive.issuers import GITHUB_ACTIONS
@@ -29,7 +28,8 @@ from crcr.record.signals import Signals
 from crcr.record.targets import Targets
 from crcr.settings import Settings, Sqlite, UpstreamSetting
 from crcr.show.metrics import Metrics
-from crcr.stores import open_database, place_of
+from crcr.wiring.past import Past, past_of
+from crcr.wiring.stores import open_database, place_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from crcr.clock import SystemClock
 from crcr.errors import NoAllowlist, StoreUnavailable
-from crcr.ground import Ground
 from crcr.receive.key_sets import KeySets, Unshared
 from crcr.record.memory_limits import MemoryLimits, Rule
 from crcr.record.signals import ALLOWLIST
 from crcr.record.watched_limits import WatchedLimits
 from crcr.settings import Settings
+from crcr.wiring.ground import Ground
 
 if TYPE_CHECKING:
     from crcr.record.redis_link import RedisLink

@@ -1,19 +1,13 @@
-"""The composition root: settings in, a working relay out. With `ground` and `handlers` the only place that names
-concrete classes.
-
-Tests and the demo override seams (`Seams`), never inside a module.
-"""
+"""Settings in, wired services out. Tests and the demo override seams (`ground.Seams`), never inside a module."""
 
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from urllib.parse import urlsplit
 
 import httpx
 import structlog
 
-from crcr.decide.identity import IssuerKind
 from crcr.decide.model import RepoName
 from crcr.deliver.allowlist_source import AllowlistRefresher, Source
 from crcr.deliver.allowlist_source import FileSource as FileReader
@@ -23,54 +17,42 @@ from crcr.deliver.sweeper import Sweeper
 from crcr.deliver.worker import Worker
 from crcr.github.client import GitHubClient
 from crcr.github.governor import Governor
-from crcr.ground import Ground, Seams, open_ground
-from crcr.handlers import effect_handlers
-from crcr.past import Past
 from crcr.ports import Clock, Limits, Trace
-from crcr.receive.body import Bodies
 from crcr.receive.callback import (
     CALLBACK,
     FAILED_AUTHENTICATION,
     NOTED_REFUSAL,
     CallbackIntake,
 )
-from crcr.receive.identity import OidcVerifier
 from crcr.receive.ingest import IngestIntake
-from crcr.receive.issuers import GITHUB_ACTIONS, Issuer, issuer_of, issuer_table, known_issuers
 from crcr.receive.jwks import KeyCache, http_fetcher
-from crcr.receive.sandbox import SANDBOX, SandboxDoor
+from crcr.receive.sandbox import SANDBOX
 from crcr.receive.webhook import WebhookIntake
-from crcr.record.actions_news import ActionsNews
 from crcr.record.acts import Acts
 from crcr.record.allowlists import Allowlists
 from crcr.record.database import Database
-from crcr.record.forwards import Forwards
 from crcr.record.inbox import Inbox
-from crcr.record.ingested import IngestedResults
-from crcr.record.installations import Installations
 from crcr.record.leaders import Leaders
 from crcr.record.leases import new_owner
 from crcr.record.memory_limits import Rule
 from crcr.record.outbox import Outbox
-from crcr.record.refusals import Refusals
 from crcr.record.reports import Reports
-from crcr.record.sandbox import SandboxJobs
-from crcr.record.self_reports import SelfReports
 from crcr.record.signals import Signals
 from crcr.record.targets import Targets
 from crcr.settings import FileSource, Settings, UpstreamSetting
-from crcr.sharing import Shared, share
 from crcr.show.access import FAILED_SIGN_IN
 from crcr.show.api_setup import INSPECTION, TEST_DISPATCH
 from crcr.show.login import AUDITED_FAILURE
 from crcr.show.metrics import Metrics
-from crcr.upkeep import leaders_of, reconciler_of, sweeper_of
+from crcr.wiring.doors import callback_door, forwards_of, ingest_door, webhook_door
+from crcr.wiring.ground import Ground, Seams, open_ground
+from crcr.wiring.handlers import effect_handlers
+from crcr.wiring.past import Past
+from crcr.wiring.sharing import Shared, share
+from crcr.wiring.upkeep import leaders_of, reconciler_of, sweeper_of
 
 log = structlog.get_logger(__name__)
 
-_BODIES_AT_ONCE = 128 * 1024 * 1024
-"""For each intake: webhooks from strangers must not keep callbacks out, nor the other way round."""
-PUBLIC_API = "api.github.com"
 _LEASE = timedelta(seconds=120)
 _FAILED_PER_MINUTE = 30
 _FAILED_SIGN_INS = 10
@@ -146,7 +128,7 @@ def build(settings: Settings, seams: Seams | None = None) -> Services:
     keys = KeyCache(
         http_fetcher(ground.keys_http), clock, on_read=ground.metrics.keys_read, shared=shared.key_sets
     )
-    stopping, webhook, owner = asyncio.Event(), _webhook(ground, inbox), new_owner()
+    stopping, webhook, owner = asyncio.Event(), webhook_door(ground, inbox), new_owner()
     refreshers = {
         each.name.key: AllowlistRefresher(each.name, source_of(each, ground.github), ground.allowlists, clock)
         for each in settings.upstreams
@@ -177,8 +159,8 @@ def build(settings: Settings, seams: Seams | None = None) -> Services:
         metrics=ground.metrics,
         trace=ground.trace,
         webhook=webhook,
-        callback=_callback(ground, keys, shared.limits, reports),
-        ingest=_ingest(ground),
+        callback=callback_door(ground, keys, shared.limits, reports),
+        ingest=ingest_door(ground),
         http=(ground.api_http, ground.keys_http, ground.forward_http),
         stopping=stopping,
         closing=asyncio.Event(),
@@ -196,15 +178,11 @@ def _reports(ground: Ground) -> Reports:
         ground.database,
         allowlists=ground.allowlists,
         targets=ground.targets,
-        forwards=_forwards(ground),
+        forwards=forwards_of(ground),
         publishing=ground.publishing,
         upstreams=ground.upstreams,
         job_timeout=ground.job_timeout,
     )
-
-
-def _forwards(ground: Ground) -> Forwards:
-    return Forwards(enabled=ground.settings.hud_forward_url is not None)
 
 
 def _rules(settings: Settings) -> dict[str, Rule]:
@@ -234,96 +212,7 @@ def _worker(ground: Ground, refreshers: dict[str, AllowlistRefresher], owner: st
     )
 
 
-def _webhook(ground: Ground, inbox: Inbox) -> WebhookIntake:
-    on_github = {
-        each.name: each.allowlist.place
-        for each in ground.settings.upstreams
-        if not isinstance(each.allowlist, FileSource)
-    }
-    return WebhookIntake(
-        secret=ground.settings.github_webhook_secret.get_secret_value().encode(),
-        bodies=Bodies(_BODIES_AT_ONCE),
-        inbox=inbox,
-        desk=ground.desk,
-        actions_news=ActionsNews(ground.database, ground.publishing),
-        installations=Installations(ground.database),
-        upstreams=frozenset(ground.upstreams),
-        allowlist_places=on_github,
-        clock=ground.clock,
-        tally=ground.metrics,
-        trace=ground.trace,
-    )
-
-
-def _callback(ground: Ground, keys: KeyCache, limits: Limits, reports: Reports) -> CallbackIntake:
-    return CallbackIntake(
-        verifier=_verifier(ground.settings, keys, ground.clock),
-        limits=limits,
-        bodies=Bodies(_BODIES_AT_ONCE),
-        reports=reports,
-        trusted_proxies=ground.settings.trusted_proxies,
-        clock=ground.clock,
-        tally=ground.metrics,
-        trace=ground.trace,
-        self_reports=SelfReports(
-            ground.database, reports=reports, targets=ground.targets, forwards=_forwards(ground)
-        ),
-        sandbox=_sandbox(ground, limits) if ground.settings.sandbox == "on" else None,
-        refusals=Refusals(ground.database, ground.allowlists, ground.targets, ground.upstreams),
-    )
-
-
-def _sandbox(ground: Ground, limits: Limits) -> SandboxDoor:
-    tried = SandboxJobs(ground.database, ground.allowlists, ground.upstreams)
-    return SandboxDoor(tried, limits, f"{ground.settings.public_url.rstrip('/')}/crcr/sandbox")
-
-
-def _ingest(ground: Ground) -> IngestIntake:
-    token = ground.settings.hud_ingest_token
-    return IngestIntake(
-        token=token.get_secret_value().encode() if token else None,
-        bodies=Bodies(_BODIES_AT_ONCE),
-        results=IngestedResults(ground.database, ground.allowlists, ground.upstreams),
-        trusted_proxies=ground.settings.trusted_proxies,
-        clock=ground.clock,
-        tally=ground.metrics,
-    )
-
-
-def issuers_of(settings: Settings) -> dict[str, Issuer]:
-    """Whose tokens are taken here."""
-    extra = [
-        issuer_of(each.issuer, IssuerKind(each.kind), jwks_url=each.jwks_url, reads=each.reads)
-        for each in settings.oidc_issuers
-    ]
-    told = {each.issuer for each in (*known_issuers(), *extra)}
-    table = issuer_table(
-        [
-            *extra,
-            *(
-                issuer_of(each.issuer, each.kind)
-                for each in settings.oidc_registrations
-                if each.issuer not in told
-            ),
-        ]
-    )
-    if urlsplit(settings.github_api_url).hostname != PUBLIC_API and not any(
-        each.issuer == GITHUB_ACTIONS for each in extra
-    ):
-        # The same names mean other repositories on a server of its own: only its own tokens count there.
-        del table[GITHUB_ACTIONS]
-    return table
-
-
-def _verifier(settings: Settings, keys: KeyCache, clock: Clock) -> OidcVerifier:
-    table, registrations = issuers_of(settings), settings.oidc_registrations
-    return OidcVerifier(table, settings.oidc_audiences, keys, clock, registrations=registrations)
-
-
 def source_of(upstream: UpstreamSetting, github: GitHubClient) -> Source:
     if isinstance(upstream.allowlist, FileSource):
         return FileReader(upstream.allowlist.path)
     return GitHubReader(github, upstream.allowlist.place)
-
-
-__all__ = ["PUBLIC_API", "Seams", "Services", "build", "issuers_of", "source_of"]

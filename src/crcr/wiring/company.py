@@ -17,7 +17,7 @@ from crcr.deliver.sweeper import FORGET_EVERY_S, REFRESH_EVERY_S, SWEEP_EVERY_S
 from crcr.errors import StoreUnavailable
 from crcr.record.leases import free_leases, is_gone
 from crcr.record.signals import EFFECTS
-from crcr.wiring import Services
+from crcr.wiring.services import Services
 
 log = structlog.get_logger(__name__)
 

@@ -7,10 +7,9 @@ from urllib.parse import quote, urlsplit
 from fastapi import APIRouter
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 
 from crcr.app import Edge, ProblemPage, create_app, problem_response
-from crcr.company import Company
 from crcr.decide.gate import Policy
 from crcr.decide.model import RepoName
 from crcr.deliver.app_page import AppPage
@@ -32,32 +31,16 @@ from crcr.show.pages_onboarding import Welcome
 from crcr.show.problems import ProblemPages
 from crcr.show.sessions import Sessions
 from crcr.show.tokens import NamedToken, Tokens
-from crcr.wiring import Services
+from crcr.wiring.company import Company
+from crcr.wiring.services import Services
 
 
 def build_app(services: Services, *, work: bool = True) -> Edge:
     """The relay as an ASGI app; with `work` its worker and loops run beside the requests."""
     upstreams, clock = services.upstreams, services.clock
-    views = SqlViews(
-        services.database,
-        services.allowlists,
-        upstreams,
-        _patience(services.settings),
-        ingests=services.settings.hud_ingest_token is not None,
-        sandbox=services.settings.sandbox == "on",
-        history=services.past.history(),
-    )
-    subscribe = partial(services.signals.subscribe, CHANGES)
-    unsubscribe = partial(services.signals.unsubscribe, CHANGES)
+    views = _views(services)
     is_public = services.settings.hud_access == "public"
-    frame = Frame(
-        views,
-        upstreams=upstreams,
-        clock=clock,
-        github_url=_web_url(services.settings),
-        public_url=services.settings.public_url,
-        sandbox=services.settings.sandbox == "on",
-    )
+    frame = _frame(services, views)
     problem_page = ProblemPages(frame).page
     doors = _doors(services, problem_page)
     desk = AdminDesk(services.database, services.acts, services.targets, upstreams, clock)
@@ -76,26 +59,9 @@ def build_app(services: Services, *, work: bool = True) -> Edge:
             *headers.robots_route(is_public=is_public),
             _ingest_route(services.ingest),
             *pages.routes(frame, delay, _welcome(services, views, setup, app_page)),
-            *events.routes(
-                views,
-                wakeups=Wakeups(subscribe, unsubscribe),
-                upstreams=upstreams,
-                clock=clock,
-                stopping=services.closing,
-                address_of=partial(_address, services.settings),
-                delay=delay,
-                trace=services.trace,
-                on_streams=services.metrics.live_streams,
-                log_for_admins=views.for_admins(),
-            ),
+            *_live_routes(services, views, delay),
             *api.routes(views, upstreams=upstreams, clock=clock, public_url=services.settings.public_url),
-            *health.routes(
-                views,
-                metrics=services.metrics,
-                clock=clock,
-                is_public=is_public,
-                stopping=services.stopping,
-            ),
+            *_health_routes(services, views),
         ],
         routers=[
             admin.router(perform, on=on),
@@ -114,19 +80,61 @@ def build_app(services: Services, *, work: bool = True) -> Edge:
 def build_probes(services: Services) -> Edge:
     """What a worker answers on a port of its own: probes and metrics alone. All its loops run beside them."""
     views = SqlViews(services.database, services.allowlists, services.upstreams, _patience(services.settings))
-    is_public = services.settings.hud_access == "public"
     return create_app(
         hot={},
-        routes=health.routes(
-            views,
-            metrics=services.metrics,
-            clock=services.clock,
-            is_public=is_public,
-            stopping=services.stopping,
-        ),
+        routes=_health_routes(services, views),
         routers=[],
         background=Company(services, work=True),
         on_crash=services.on_crash,
+    )
+
+
+def _views(services: Services) -> SqlViews:
+    return SqlViews(
+        services.database,
+        services.allowlists,
+        services.upstreams,
+        _patience(services.settings),
+        ingests=services.settings.hud_ingest_token is not None,
+        sandbox=services.settings.sandbox == "on",
+        history=services.past.history(),
+    )
+
+
+def _frame(services: Services, views: SqlViews) -> Frame:
+    return Frame(
+        views,
+        upstreams=services.upstreams,
+        clock=services.clock,
+        github_url=_web_url(services.settings),
+        public_url=services.settings.public_url,
+        sandbox=services.settings.sandbox == "on",
+    )
+
+
+def _live_routes(services: Services, views: SqlViews, delay: LiveDelay) -> list[BaseRoute]:
+    signals = services.signals
+    return events.routes(
+        views,
+        wakeups=Wakeups(partial(signals.subscribe, CHANGES), partial(signals.unsubscribe, CHANGES)),
+        upstreams=services.upstreams,
+        clock=services.clock,
+        stopping=services.closing,
+        address_of=partial(_address, services.settings),
+        delay=delay,
+        trace=services.trace,
+        on_streams=services.metrics.live_streams,
+        log_for_admins=views.for_admins(),
+    )
+
+
+def _health_routes(services: Services, views: SqlViews) -> list[BaseRoute]:
+    return health.routes(
+        views,
+        metrics=services.metrics,
+        clock=services.clock,
+        is_public=services.settings.hud_access == "public",
+        stopping=services.stopping,
     )
 
 

@@ -8,7 +8,6 @@ from crcr.deliver.duties import LEASE
 from crcr.deliver.reconcile import Reconciler
 from crcr.deliver.recover import Intake, Recovery
 from crcr.deliver.sweeper import Sweeper
-from crcr.ground import Ground
 from crcr.record.leaders import Leaders
 from crcr.record.recovery import RecoveryStore
 from crcr.record.repairs import Repairs
@@ -16,6 +15,7 @@ from crcr.record.retention import Keeps, Retention
 from crcr.record.silences import Silences
 from crcr.record.sweeps import Sweeps
 from crcr.settings import Settings
+from crcr.wiring.ground import Ground
 
 _BREATH_S = 0.02
 """Between two steps of forgetting: whoever waits to write gets most of the time."""

@@ -16,7 +16,6 @@ from crcr.deliver.rerun import Rerun
 from crcr.deliver.upstream_target import Upstreams
 from crcr.deliver.verify_commit import VerifyCommit
 from crcr.deliver.worker import Handler
-from crcr.ground import Ground
 from crcr.record.commands import Commands
 from crcr.record.commits import Commits
 from crcr.record.dispatch_loads import DispatchLoads
@@ -27,6 +26,7 @@ from crcr.record.merge_groups import MergeGroups
 from crcr.record.path_questions import PathQuestions
 from crcr.record.reruns import Reruns
 from crcr.settings import Settings
+from crcr.wiring.ground import Ground
 
 
 def effect_handlers(ground: Ground, refreshers: dict[str, AllowlistRefresher]) -> dict[EffectKind, Handler]:

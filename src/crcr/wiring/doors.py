@@ -1,0 +1,121 @@
+"""The doors of a relay, wired: webhooks, callbacks with who is believed there, results of other relays."""
+
+from urllib.parse import urlsplit
+
+from crcr.decide.identity import IssuerKind
+from crcr.ports import Clock, Limits
+from crcr.receive.body import Bodies
+from crcr.receive.callback import (
+    CallbackIntake,
+)
+from crcr.receive.identity import OidcVerifier
+from crcr.receive.ingest import IngestIntake
+from crcr.receive.issuers import GITHUB_ACTIONS, Issuer, issuer_of, issuer_table, known_issuers
+from crcr.receive.jwks import KeyCache
+from crcr.receive.sandbox import SandboxDoor
+from crcr.receive.webhook import WebhookIntake
+from crcr.record.actions_news import ActionsNews
+from crcr.record.forwards import Forwards
+from crcr.record.inbox import Inbox
+from crcr.record.ingested import IngestedResults
+from crcr.record.installations import Installations
+from crcr.record.refusals import Refusals
+from crcr.record.reports import Reports
+from crcr.record.sandbox import SandboxJobs
+from crcr.record.self_reports import SelfReports
+from crcr.settings import FileSource, Settings
+from crcr.wiring.ground import Ground
+
+_BODIES_AT_ONCE = 128 * 1024 * 1024
+"""For each intake: webhooks from strangers must not keep callbacks out, nor the other way round."""
+PUBLIC_API = "api.github.com"
+
+
+def webhook_door(ground: Ground, inbox: Inbox) -> WebhookIntake:
+    on_github = {
+        each.name: each.allowlist.place
+        for each in ground.settings.upstreams
+        if not isinstance(each.allowlist, FileSource)
+    }
+    return WebhookIntake(
+        secret=ground.settings.github_webhook_secret.get_secret_value().encode(),
+        bodies=Bodies(_BODIES_AT_ONCE),
+        inbox=inbox,
+        desk=ground.desk,
+        actions_news=ActionsNews(ground.database, ground.publishing),
+        installations=Installations(ground.database),
+        upstreams=frozenset(ground.upstreams),
+        allowlist_places=on_github,
+        clock=ground.clock,
+        tally=ground.metrics,
+        trace=ground.trace,
+    )
+
+
+def callback_door(ground: Ground, keys: KeyCache, limits: Limits, reports: Reports) -> CallbackIntake:
+    return CallbackIntake(
+        verifier=_verifier(ground.settings, keys, ground.clock),
+        limits=limits,
+        bodies=Bodies(_BODIES_AT_ONCE),
+        reports=reports,
+        trusted_proxies=ground.settings.trusted_proxies,
+        clock=ground.clock,
+        tally=ground.metrics,
+        trace=ground.trace,
+        self_reports=SelfReports(
+            ground.database, reports=reports, targets=ground.targets, forwards=forwards_of(ground)
+        ),
+        sandbox=_sandbox(ground, limits) if ground.settings.sandbox == "on" else None,
+        refusals=Refusals(ground.database, ground.allowlists, ground.targets, ground.upstreams),
+    )
+
+
+def _sandbox(ground: Ground, limits: Limits) -> SandboxDoor:
+    tried = SandboxJobs(ground.database, ground.allowlists, ground.upstreams)
+    return SandboxDoor(tried, limits, f"{ground.settings.public_url.rstrip('/')}/crcr/sandbox")
+
+
+def ingest_door(ground: Ground) -> IngestIntake:
+    token = ground.settings.hud_ingest_token
+    return IngestIntake(
+        token=token.get_secret_value().encode() if token else None,
+        bodies=Bodies(_BODIES_AT_ONCE),
+        results=IngestedResults(ground.database, ground.allowlists, ground.upstreams),
+        trusted_proxies=ground.settings.trusted_proxies,
+        clock=ground.clock,
+        tally=ground.metrics,
+    )
+
+
+def issuers_of(settings: Settings) -> dict[str, Issuer]:
+    """Whose tokens are taken here."""
+    extra = [
+        issuer_of(each.issuer, IssuerKind(each.kind), jwks_url=each.jwks_url, reads=each.reads)
+        for each in settings.oidc_issuers
+    ]
+    told = {each.issuer for each in (*known_issuers(), *extra)}
+    table = issuer_table(
+        [
+            *extra,
+            *(
+                issuer_of(each.issuer, each.kind)
+                for each in settings.oidc_registrations
+                if each.issuer not in told
+            ),
+        ]
+    )
+    if urlsplit(settings.github_api_url).hostname != PUBLIC_API and not any(
+        each.issuer == GITHUB_ACTIONS for each in extra
+    ):
+        # The same names mean other repositories on a server of its own: only its own tokens count there.
+        del table[GITHUB_ACTIONS]
+    return table
+
+
+def _verifier(settings: Settings, keys: KeyCache, clock: Clock) -> OidcVerifier:
+    table, registrations = issuers_of(settings), settings.oidc_registrations
+    return OidcVerifier(table, settings.oidc_audiences, keys, clock, registrations=registrations)
+
+
+def forwards_of(ground: Ground) -> Forwards:
+    return Forwards(enabled=ground.settings.hud_forward_url is not None)

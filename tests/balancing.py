@@ -24,6 +24,19 @@ class Balancer:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self._turn = count()
+        self._answering: set[asyncio.Task[None]] = set()
+
+    def take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._answer(reader, writer))
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
+
+    async def end(self) -> None:
+        """Break off what is still passed on, such as a page's live stream."""
+        under_way = list(self._answering)
+        for task in under_way:
+            task.cancel()
+        await asyncio.gather(*under_way, return_exceptions=True)
 
     async def check(self) -> None:
         """Ask everybody, again and again, whether it is ready."""
@@ -44,7 +57,7 @@ class Balancer:
             while not self.ready >= set(ports):
                 await asyncio.sleep(0.02)
 
-    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             request = await _request(reader)
             await self._pass_on(request, writer)
@@ -59,12 +72,12 @@ class Balancer:
             connection = await self._connect()
             if connection is not None:
                 theirs, ours = connection
-                ours.write(request)
-                while part := await theirs.read(65536):
-                    answered = True
-                    writer.write(part)
-                    await writer.drain()
-                ours.close()
+                with contextlib.closing(ours):
+                    ours.write(request)
+                    while part := await theirs.read(65536):
+                        answered = True
+                        writer.write(part)
+                        await writer.drain()
         if not answered:
             writer.write(b"HTTP/1.1 502 Bad Gateway\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
         await writer.drain()
@@ -91,7 +104,7 @@ async def _request(reader: asyncio.StreamReader) -> bytes:
 @asynccontextmanager
 async def balancing(*ports: int) -> AsyncIterator[Balancer]:
     balancer = Balancer(*ports)
-    server = await asyncio.start_server(balancer.answer, sock=balancer._listener)
+    server = await asyncio.start_server(balancer.take, sock=balancer._listener)
     checking = asyncio.create_task(balancer.check())
     try:
         yield balancer
@@ -99,3 +112,4 @@ async def balancing(*ports: int) -> AsyncIterator[Balancer]:
         checking.cancel()
         server.close()
         await asyncio.gather(checking, return_exceptions=True)
+        await balancer.end()

@@ -7,7 +7,19 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "crcr"
-ROOMS = ("decide", "receive", "record", "github", "deliver", "show", "settings", "join", "sim", "wiring", "cli")
+ROOMS = (
+    "decide",
+    "receive",
+    "record",
+    "github",
+    "deliver",
+    "show",
+    "settings",
+    "join",
+    "sim",
+    "wiring",
+    "cli",
+)
 EVERYWHERE = {"errors"}
 
 ALLOWED: dict[str, set[str]] = {

@@ -10,11 +10,11 @@ from sqlalchemy import text
 
 from contract.databases import CORE, Stores
 from crcr.errors import StoreUnavailable
-from crcr.record import postgres, postgres_link
+from crcr.record import postgres
 from crcr.record.database import Tx
 from crcr.record.log_rows import note_change
 from crcr.record.migrate import head, migrate
-from crcr.record.places import PostgresPlace
+from crcr.record.places import Limits, PostgresPlace
 from crcr.record.postgres import PostgresDatabase
 from crcr.record.postgres_link import FAULTS, PostgresLink, connect
 from crcr.record.signals import CHANGES, Signals
@@ -24,6 +24,10 @@ from services.postgres import Cluster, new_database, run_on
 
 SOON_S = 15.0
 _SLOW = Statement(text("SELECT pg_sleep(60)"))
+
+
+def opened(place: PostgresPlace) -> PostgresDatabase:
+    return PostgresDatabase(PostgresLink(place), Signals())
 
 
 async def note(tx: Tx) -> None:
@@ -41,9 +45,9 @@ def own_cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 async def database(own_cluster: Cluster) -> AsyncIterator[PostgresDatabase]:
-    opened = PostgresDatabase(PostgresLink(PostgresPlace(own_cluster.url("crcr"))), Signals())
-    yield opened
-    await asyncio.wait_for(opened.close(), SOON_S)
+    database = opened(PostgresPlace(own_cluster.url("crcr")))
+    yield database
+    await asyncio.wait_for(database.close(), SOON_S)
 
 
 @pytest.mark.parametrize("how", ["immediate", "fast"])
@@ -82,7 +86,7 @@ async def test_after_a_restart_the_listener_hears_again(
 ) -> None:
     woken = database.signals.subscribe(CHANGES)
     listening = asyncio.create_task(database.watch_other_processes())
-    other = PostgresDatabase(PostgresLink(PostgresPlace(own_cluster.url("crcr"))), Signals())
+    other = opened(PostgresPlace(own_cluster.url("crcr")))
     await asyncio.wait_for(woken.wait(), SOON_S)
     woken.clear()
     own_cluster.stop("immediate")
@@ -98,20 +102,17 @@ async def test_after_a_restart_the_listener_hears_again(
 
 
 async def test_a_server_that_is_not_there_is_said_to_be_away() -> None:
-    nowhere = PostgresDatabase(PostgresLink(PostgresPlace("postgresql://crcr@127.0.0.1:1/none")), Signals())
+    nowhere = opened(PostgresPlace("postgresql://crcr@127.0.0.1:1/none"))
     for asked in (nowhere.write(nothing), nowhere.read(nothing), nowhere.glance(nothing)):
         with pytest.raises(StoreUnavailable):
             await asyncio.wait_for(asked, SOON_S)
     await nowhere.close()
 
 
-async def test_a_lock_that_is_held_for_long_is_an_outage_and_not_a_hang(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_lock_that_is_held_for_long_is_an_outage_and_not_a_hang() -> None:
     url = new_database()
-    holding, waiting = (PostgresDatabase(PostgresLink(PostgresPlace(url)), Signals()) for _ in range(2))
+    holding, waiting = opened(PostgresPlace(url)), opened(PostgresPlace(url, limits=Limits(lock_ms=300)))
     held = await halfway(holding, note)
-    monkeypatch.setitem(postgres_link._SERVER, "lock_timeout", "300ms")
     with pytest.raises(StoreUnavailable, match="lock timeout"):
         await asyncio.wait_for(waiting.write(note, lane="x"), SOON_S)
     await held.end()
@@ -119,22 +120,17 @@ async def test_a_lock_that_is_held_for_long_is_an_outage_and_not_a_hang(
     await asyncio.gather(holding.close(), waiting.close())
 
 
-async def test_a_statement_that_takes_for_ever_is_broken_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(postgres_link._SERVER, "statement_timeout", "300ms")
-    database = PostgresDatabase(PostgresLink(PostgresPlace(new_database())), Signals())
+async def test_a_statement_that_takes_for_ever_is_broken_off() -> None:
+    database = opened(PostgresPlace(new_database(), limits=Limits(statement_ms=300)))
     with pytest.raises(StoreUnavailable, match="statement timeout"):
         await asyncio.wait_for(database.read(lambda tx: tx.one(_SLOW)), SOON_S)
     await database.write(nothing)
     await database.close()
 
 
-async def test_a_process_that_froze_in_a_write_is_thrown_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(postgres_link._SERVER, "idle_in_transaction_session_timeout", "300ms")
-    url = new_database()
-    frozen, database = (
-        await connect(PostgresPlace(url)),
-        PostgresDatabase(PostgresLink(PostgresPlace(url)), Signals()),
-    )
+async def test_a_process_that_froze_in_a_write_is_thrown_out() -> None:
+    place = PostgresPlace(new_database(), limits=Limits(idle_in_transaction_ms=300))
+    frozen, database = await connect(place), opened(place)
     await frozen.execute(f"BEGIN; SELECT pg_advisory_xact_lock({postgres._LOCKS}, 0)")
     await frozen.execute("INSERT INTO changes (upstream, kind, at) VALUES ('a/b', 'job', 0)")
     await asyncio.wait_for(database.write(note), SOON_S)  # waits until the frozen one is gone
@@ -147,7 +143,8 @@ async def test_a_process_that_froze_in_a_write_is_thrown_out(monkeypatch: pytest
 
 async def test_limits_are_in_force_on_every_connection_of_ours() -> None:
     connection = await connect(PostgresPlace(new_database()))
-    found = {name: await connection.fetchval(f"SHOW {name}") for name in postgres_link._SERVER}
+    limits = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout", "jit")
+    found = {name: await connection.fetchval(f"SHOW {name}") for name in limits}
     await connection.close()
     assert (found["statement_timeout"], found["lock_timeout"]) == ("15s", "8s")
     assert (found["idle_in_transaction_session_timeout"], found["jit"]) == ("10s", "off")
@@ -157,7 +154,7 @@ async def test_a_full_server_is_an_outage(own_cluster: Cluster) -> None:
     await asyncio.to_thread(run_on, own_cluster.admin_url, "ALTER DATABASE crcr CONNECTION LIMIT 0")
     await asyncio.to_thread(run_on, own_cluster.admin_url, "CREATE ROLE plain LOGIN")
     url = own_cluster.url("crcr").replace("crcr@", "plain@")
-    database = PostgresDatabase(PostgresLink(PostgresPlace(url)), Signals())
+    database = opened(PostgresPlace(url))
     with pytest.raises(StoreUnavailable, match="too many connections"):
         await database.read(nothing)
     await database.close()
@@ -174,7 +171,7 @@ def test_of_processes_that_migrate_an_empty_database_at_once_one_does_and_all_fi
 
 async def test_pools_open_no_more_connections_than_the_setting_says() -> None:
     url = new_database()
-    database = PostgresDatabase(PostgresLink(PostgresPlace(url, connections=6)), Signals())
+    database = opened(PostgresPlace(url, connections=6))
     writes = [database.write(note, lane=f"lane {n}") for n in range(40)]
     reads = [database.read(nothing) for _ in range(40)]
     await asyncio.gather(*writes, *reads)

@@ -145,7 +145,6 @@ async def fleet(folder: Path, github: GitHub, url: str) -> AsyncIterator[Fleet]:
 
 
 # The balancer's connections are cut with the relays that they led to, and not all of them get to be closed.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("place", PLACES)
 async def test_a_rolling_restart_under_load_loses_and_doubles_nothing(tmp_path: Path, place: str) -> None:
     url = PLACES[place](tmp_path)

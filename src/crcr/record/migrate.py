@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,7 +18,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 
 from crcr.errors import StoreUnavailable
-from crcr.record.places import Place, PostgresPlace
+from crcr.record.places import FOR_EVER, Place, PostgresPlace
 from crcr.record.tables import metadata
 
 T = TypeVar("T")
@@ -115,10 +116,10 @@ async def _act_on_postgres(place: PostgresPlace, act: Callable[[Connection], T])
 
     from crcr.record.postgres_link import connect  # noqa: PLC0415
 
-    patient = {"statement_timeout": "0", "lock_timeout": "0", "idle_in_transaction_session_timeout": "0"}
+    patient = replace(place, limits=FOR_EVER)
     engine = create_async_engine(
         "postgresql+asyncpg://",
-        async_creator=lambda: connect(place, command_s=None, **patient),
+        async_creator=lambda: connect(patient, command_s=None),
         poolclass=NullPool,
     )
     try:

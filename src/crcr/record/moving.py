@@ -7,7 +7,7 @@ whatever, leaves an empty target. Why: docs/adr/0025-moving.md.
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,13 @@ from crcr.errors import CrcrError, NotPossible, StoreUnavailable
 from crcr.record.migrate import migrate
 from crcr.record.moving_rows import Carrying, Tally
 from crcr.record.moving_source import Source, locked
-from crcr.record.places import PostgresPlace
+from crcr.record.places import Limits, PostgresPlace
 from crcr.record.postgres_link import FAULTS, Connection, as_unavailable, connect
 from crcr.record.tables import metadata
 
 _MOVING = 0x63726372_6D6F7665
 """The advisory lock that of several moves to one database one holds."""
-_PATIENT = {"statement_timeout": "0", "lock_timeout": "5s", "idle_in_transaction_session_timeout": "0"}
+_PATIENT = Limits(statement_ms=0, lock_ms=5_000, idle_in_transaction_ms=0)
 _WHOLE_MOVE_S = 7 * 86400.0
 """Longer than any move: our driver has no way to say "without end" for one call."""
 _CLOSE_S = 5.0
@@ -74,7 +74,7 @@ async def move(source: Path, target: PostgresPlace, tell: Tell = lambda _: None)
     """Copy all rows and compare them, or raise and leave the target as empty as it was."""
     with locked(source) as held:
         try:
-            connection = await connect(target, command_s=None, **_PATIENT)
+            connection = await connect(replace(target, limits=_PATIENT), command_s=None)
             try:
                 await _require_fit(connection)
                 migrate(target)

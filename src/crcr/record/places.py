@@ -5,12 +5,27 @@ from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
+class Limits:
+    """How long PostgreSQL lets one of our connections do something, in milliseconds; 0 is without end."""
+
+    statement_ms: int = 15_000
+    lock_ms: int = 8_000
+    idle_in_transaction_ms: int = 10_000
+    """A process that froze in a transaction holds its locks no longer than this."""
+
+
+FOR_EVER = Limits(0, 0, 0)
+"""For a migration, which takes as long as it takes."""
+
+
+@dataclass(frozen=True, slots=True)
 class PostgresPlace:
     """Where the server is, and how many connections one process may have."""
 
     url: str
     connections: int = 10
     ca: Path | None = None
+    limits: Limits = Limits()
 
     def __repr__(self) -> str:
         return "PostgresPlace(…)"  # the address may hold a password

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, cast
 import asyncpg
 
 from crcr.errors import SchemaMismatch, StoreUnavailable
-from crcr.record.places import PostgresPlace
+from crcr.record.places import Limits, PostgresPlace
 from crcr.record.store_tally import StoreTally, Uncounted
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
@@ -30,10 +30,6 @@ _STATEMENTS = 1024
 _SERVER = {
     "application_name": "crcr",
     "timezone": "UTC",
-    "statement_timeout": "15s",
-    "lock_timeout": "8s",
-    # A process that froze in a transaction holds its locks no longer than this.
-    "idle_in_transaction_session_timeout": "10s",
     "jit": "off",  # our statements are short; planning them for a compiler takes longer than they do
 }
 _LOST_RACES = frozenset({"40001", "40P01", "25P02"})
@@ -118,12 +114,10 @@ class PostgresLink:
         )
 
 
-async def connect(place: PostgresPlace, *, command_s: float | None = _COMMAND_S, **server: str) -> Connection:
+async def connect(place: PostgresPlace, *, command_s: float | None = _COMMAND_S) -> Connection:
     """A connection of one's own; `command_s` is how long it may wait for an answer, None for ever."""
-    arguments = {**_arguments(place), "command_timeout": command_s}
-    arguments["server_settings"] = {**_SERVER, **server}
     try:
-        return await asyncpg.connect(**arguments)
+        return await asyncpg.connect(**{**_arguments(place), "command_timeout": command_s})
     except FAULTS as fault:
         away = as_unavailable(fault)
         if away is None:
@@ -140,8 +134,16 @@ def _arguments(place: PostgresPlace) -> dict[str, Any]:
         "command_timeout": _COMMAND_S,
         "statement_cache_size": _STATEMENTS,
         "max_cached_statement_lifetime": 0,
-        "server_settings": _SERVER,
+        "server_settings": {**_SERVER, **_limits(place.limits)},
         **trusted,
+    }
+
+
+def _limits(limits: Limits) -> dict[str, str]:
+    return {
+        "statement_timeout": str(limits.statement_ms),
+        "lock_timeout": str(limits.lock_ms),
+        "idle_in_transaction_session_timeout": str(limits.idle_in_transaction_ms),
     }
 
 

@@ -8,6 +8,7 @@ import asyncio
 import os
 import signal
 import time
+from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 from random import Random, SystemRandom
@@ -21,6 +22,13 @@ from chaos.world import Installation, installation
 
 SECONDS = float(os.environ.get("CRCR_CHAOS_SECONDS", "40"))
 SETTLES_WITHIN_S = 150.0
+HIT_AT_LEAST = {
+    "relay killed": 1,
+    "worker killed": 1,
+    "Redis away": 1,
+    "PostgreSQL crashed": 1,
+    "PostgreSQL restarted": 1,
+}
 
 
 @pytest.mark.slow
@@ -47,6 +55,7 @@ async def test_nothing_is_lost_or_doubled_while_everything_breaks(tmp_path: Path
         assert {name: found[:5] for name, found in wrong.items() if found} == {}
         assert load.ledger
         assert judge.acknowledged
+        assert storm.counts >= Counter(HIT_AT_LEAST)  # else nothing was put to the test
 
 
 async def weather(storm: Storm, load: Load) -> None:

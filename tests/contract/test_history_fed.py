@@ -277,7 +277,8 @@ async def test_history_is_whole_at_once_for_who_begins_and_only_after_a_backfill
     await feeding.turn_on([], walk.now)
     assert await feeding.mark(Mark.WHOLE) is not None
     await pushed(walk)
-    await feeding.turn_off()
+    assert await feeding.turn_off()  # something was fed until then, and somebody should be told
+    assert not await feeding.turn_off()
     assert await walk.rows("SELECT * FROM unfed") == []
     await feeding.turn_on([CORE.key], walk.now)
     assert await feeding.mark(Mark.WHOLE) is None

@@ -9,14 +9,15 @@ import asyncpg
 import pytest
 from sqlalchemy import text
 
-from crcr.errors import NotFound
+from crcr.errors import NotFound, StoreUnavailable
 from crcr.record.database import Tx, Unit
 from crcr.record.places import PostgresPlace
 from crcr.record.postgres import PostgresDatabase
 from crcr.record.postgres_link import Connection, PostgresLink
 from crcr.record.signals import Signals
 from crcr.record.statement import Statement
-from services.postgres import new_database
+from racing import halfway, nothing
+from services.postgres import new_database, run_on
 
 ADD = Statement(text("INSERT INTO upstreams (upstream, name, created_at) VALUES (:name, :name, 0)"))
 ADD_ONCE = Statement(
@@ -31,6 +32,11 @@ HELD = Statement(text("SELECT upstream FROM upstreams WHERE upstream = :name FOR
 FOUND = Statement(
     text("WITH found AS (SELECT upstream FROM upstreams WHERE upstream = :name) SELECT upstream FROM found")
 )
+SLOW = Statement(text("SELECT pg_sleep(60) AS slept"))
+_CANCEL_SLOW = """
+SELECT bool_or(pg_cancel_backend(pid)) FROM pg_stat_activity
+WHERE query LIKE '%pg_sleep(60)%' AND state = 'active' AND pid <> pg_backend_pid() AND datname = current_database()
+"""
 BROKEN = Statement(text("SELECT 1 / CAST(:by AS integer) AS part"))
 
 
@@ -187,12 +193,94 @@ async def test_glances_at_the_same_moment_share_their_journeys_and_fail_alone(
     assert [type(each).__name__ for each in found] == ["Record", "DivisionByZeroError", "Record"]
 
 
-async def test_a_unit_may_await_nothing_but_its_transaction(database: PostgresDatabase) -> None:
+@pytest.mark.parametrize("seconds", [0, 1])
+async def test_a_unit_may_await_nothing_but_its_transaction(
+    database: PostgresDatabase, seconds: float
+) -> None:
     async def stray(tx: Tx) -> None:
-        await tx.run(ADD, name="stray")
-        await asyncio.sleep(1)
+        await tx.run(ADD, name="half")
+        await asyncio.sleep(seconds)
+        await tx.run(ADD, name="other half")
 
     found = await together(database, stray, asking_run(ADD, name="a"))
+    behind = database.write(asking_run(ADD, name="b"), lane="lane 0")
     assert isinstance(found[0], RuntimeError)
-    assert found[1] == 1
+    assert (found[1], await behind) == (1, 1)
+    assert await names(database) == ["a", "b"]
+
+
+async def test_a_glance_that_takes_too_long_costs_nobody_else_an_answer(
+    database: PostgresDatabase,
+) -> None:
+    slow = asyncio.create_task(database.glance(asking_one(SLOW)))
+    quick = [asyncio.create_task(database.glance(twice)) for _ in range(3)]
+    admin = await database._link.connect()
+    while not await admin.fetchval(_CANCEL_SLOW):
+        pass
+    await admin.close()
+    assert await asyncio.wait_for(asyncio.gather(*quick), 20) == [1, 1, 1]
+    with pytest.raises(StoreUnavailable, match="cancel"):
+        await slow
+
+
+async def twice(tx: Tx) -> int:
+    await tx.one(BROKEN, by=1)
+    row = await tx.one(BROKEN, by=1)
+    return row["part"] if row else 0
+
+
+async def test_an_error_of_ours_in_a_glance_is_told_to_its_asker_alone(
+    database: PostgresDatabase, journeys: Counter[str]
+) -> None:
+    async def fails(tx: Tx) -> None:
+        await tx.one(BROKEN, by=1)
+        raise NotFound("no")
+
+    await twice_at_once(database)
+    journeys.clear()
+    found = await asyncio.gather(
+        database.glance(fails), *(database.glance(twice) for _ in range(3)), return_exceptions=True
+    )
+    assert isinstance(found[0], NotFound)
+    assert found[1:] == [1, 1, 1]
+    assert journeys.total() <= 8  # four may look at once, twice each
+
+
+async def twice_at_once(database: PostgresDatabase) -> None:
+    await asyncio.gather(*(database.glance(twice) for _ in range(4)))
+
+
+# Nobody waits for ever
+
+
+async def test_when_the_server_refuses_every_line_is_told(database: PostgresDatabase) -> None:
+    """A role that may not do what every write begins with: no outage, and nothing that others could heal."""
+    url = database._link.place.url
+    run_on(url, "CREATE ROLE stranger LOGIN")
+    try:
+        stranger = PostgresDatabase(PostgresLink(PostgresPlace(url.replace("crcr@", "stranger@"))), Signals())
+        writes = [stranger.write(asking_run(ADD, name=f"{n}"), lane=f"{n}") for n in range(5)]
+        found = await asyncio.wait_for(asyncio.gather(*writes, return_exceptions=True), 20)
+        assert {type(each) for each in found} == {asyncpg.InsufficientPrivilegeError}
+        await asyncio.wait_for(stranger.close(), 20)
+    finally:
+        run_on(url, "DROP ROLE stranger")
+
+
+async def test_who_waits_behind_a_write_that_is_broken_off_is_told(database: PostgresDatabase) -> None:
+    held = await halfway(database, nothing, lane="x")
+    behind = asyncio.create_task(database.write(asking_run(ADD, name="behind"), lane="x"))
+    await asyncio.sleep(0)
+    for task in database._committers._tasks:
+        task.cancel()
+    found = await asyncio.wait_for(asyncio.gather(held.writing, behind, return_exceptions=True), 20)
+    assert {type(each) for each in found} == {StoreUnavailable}
+    await held.holder.close()
+
+
+async def test_whoever_gives_up_waiting_for_the_end_breaks_off_nobody(database: PostgresDatabase) -> None:
+    held = await halfway(database, asking_run(ADD, name="a"), lane="x")
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(database._committers.done(), 0.05)
+    await held.end()
     assert await names(database) == ["a"]

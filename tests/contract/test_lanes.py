@@ -1,7 +1,7 @@
 """What writes that run side by side on PostgreSQL must not take from each other: news, effects, commits."""
 
 import asyncio
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import asyncpg
@@ -12,12 +12,13 @@ from contract.databases import CORE
 from crcr.decide.effects import ClaimedEffect
 from crcr.decide.model import EffectKind
 from crcr.errors import StoreUnavailable
-from crcr.record.database import Tx
+from crcr.record.database import Tx, Unit
 from crcr.record.effect_rows import add_once, effect_row
 from crcr.record.log_rows import note_change
 from crcr.record.outbox import Outbox
 from crcr.record.signals import CHANGES
 from crcr.record.statement import Statement
+from crcr.record.times import to_us
 from crcr.record.views_relay import newest_change
 from racing import NOW, Process, halfway, nothing, processes
 
@@ -109,6 +110,30 @@ async def test_a_moment_is_not_worth_waiting_for_those_who_rely_on_the_same_effe
         await asyncio.wait_for(other.database.write(lambda tx: add_once(tx, earlier), lane="org/second"), 5)
         await holding.end()
         assert len(await one.stores.rows("SELECT 1 AS one FROM effects")) == 1
+
+
+async def test_two_who_hasten_what_both_rely_on_do_not_wait_for_each_other() -> None:
+    far = NOW + timedelta(minutes=15)
+    async with processes(3, LISTED) as (one, other, third):
+        for head in ("h1", "h2", "b1", "b2"):
+            await one.database.write(wanting(head, far))
+        between = await third.database._link.connect()
+        await between.execute("BEGIN; SELECT 1 FROM effects WHERE lane IN ('b1', 'b2') FOR UPDATE")
+
+        writes = [
+            process.database.write(wanting(head, NOW + timedelta(milliseconds=turn)), lane=f"{who} {head}")
+            for who, process, heads in ((1, one, ("h1", "b1", "h2")), (2, other, ("h2", "b2", "h1")))
+            for turn, head in enumerate(heads)
+        ]
+        await asyncio.wait_for(asyncio.gather(*writes), 5)  # nor for whoever holds some of them
+        await between.close()
+        found = await one.stores.rows("SELECT lane, due_at FROM effects")
+        assert {row["lane"] for row in found if row["due_at"] < to_us(far)} == {"h1", "h2", "b1", "b2"}
+
+
+def wanting(head: str, at: datetime) -> Unit[None]:
+    wanted = effect_row(CORE, EffectKind.PUBLISH_CHECKS, target="checks/gate", lane=head, now=at)
+    return lambda tx: add_once(tx, wanted)
 
 
 async def test_what_waits_for_long_is_hastened_and_not_added_to() -> None:

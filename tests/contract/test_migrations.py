@@ -11,18 +11,19 @@ import pytest
 from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import create_engine, text
+from sqlalchemy import Connection, create_engine, text
 
 from crcr.decide.gate import GateState, Policy, judge_gate
 from crcr.decide.model import RepoName
 from crcr.errors import StoreUnavailable
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.record.commit_facts import load_commit
-from crcr.record.migrate import _config, head, migrate
-from crcr.record.signals import Signals
-from crcr.record.sqlite import SqliteDatabase
+from crcr.record.migrate import _config, _on_postgres, head, migrate
+from crcr.record.places import Place, PostgresPlace
 from crcr.record.tables import metadata
 from crcr.record.times import from_us
+from outright import opened, outright
+from services.postgres import new_database
 
 
 @pytest.mark.filterwarnings("ignore:.*expression-based index")
@@ -140,32 +141,40 @@ LEFT: list[tuple[str, dict[str, Any]]] = [
 LISTED = "L4:\n  - Org/Gating: {oncalls: [bob], jobs: [build, test]}\n"
 
 
-def leave_rows_of_the_first_schema(path: Path) -> None:
-    engine = create_engine(f"sqlite:///{path}")
-    with engine.begin() as connection:
-        command.upgrade(_config(connection), "0001")
-        for table, row in LEFT:
-            columns, marks = ", ".join(row), ", ".join(f":{name}" for name in row)
-            connection.execute(text(f"INSERT INTO {table} ({columns}) VALUES ({marks})"), row)  # noqa: S608
-    engine.dispose()
+@pytest.fixture(params=["sqlite", "postgresql"])
+def grown(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """A database of the first schema, with rows."""
+    if request.param == "sqlite":
+        place: Place = tmp_path / "crcr.db"
+        engine = create_engine(f"sqlite:///{place}")
+        with engine.begin() as connection:
+            leave_rows_of_the_first_schema(connection)
+        engine.dispose()
+    else:
+        place = PostgresPlace(new_database(empty=True))
+        _on_postgres(place, leave_rows_of_the_first_schema)
+    return place
 
 
-def test_every_row_of_the_first_schema_is_still_there_after_the_second(tmp_path: Path) -> None:
-    path = tmp_path / "crcr.db"
-    leave_rows_of_the_first_schema(path)
-    assert migrate(path) == ("0001", head())
-    with closing(sqlite3.connect(path)) as connection:
+def leave_rows_of_the_first_schema(connection: Connection) -> None:
+    command.upgrade(_config(connection), "0001")
+    for table, row in LEFT:
+        columns, marks = ", ".join(row), ", ".join(f":{name}" for name in row)
+        connection.execute(text(f"INSERT INTO {table} ({columns}) VALUES ({marks})"), row)  # noqa: S608
+
+
+def test_every_row_of_the_first_schema_is_still_there_after_the_last(grown: Place) -> None:
+    assert migrate(grown) == ("0001", head())
+    with outright(grown).begin() as hand:
         for table, row in LEFT:
             where = " AND ".join(f"{name} = :{name}" for name in row)
-            found = connection.execute(f"SELECT count(*) FROM {table} WHERE {where}", row)  # noqa: S608
-            assert found.fetchone() == (1,), table
+            found = hand.execute(text(f"SELECT count(*) FROM {table} WHERE {where}"), row)  # noqa: S608
+            assert found.scalar() == 1, table
 
 
-async def test_what_the_first_schema_left_is_judged_like_anything_else(tmp_path: Path) -> None:
-    path = tmp_path / "crcr.db"
-    leave_rows_of_the_first_schema(path)
-    migrate(path)
-    database, allowlist = SqliteDatabase(path, Signals()), read_allowlist(LISTED).allowlist
+async def test_what_the_first_schema_left_is_judged_like_anything_else(grown: Place) -> None:
+    migrate(grown)
+    database, allowlist = opened(grown), read_allowlist(LISTED).allowlist
     assert allowlist is not None
     now = from_us(AT) + timedelta(hours=1)
     commit = await database.read(lambda tx: load_commit(tx, RepoName(UP), HEAD, allowlist, now))

@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
@@ -50,19 +51,47 @@ async def until_not_ready(client: httpx.AsyncClient, port: int) -> None:
     assert answer.json()["error"]["code"] == "stopping"
 
 
-async def test_live_streams_end_cleanly_and_can_be_taken_up_again(tmp_path: Path) -> None:
-    port = free_port()
+@pytest.mark.parametrize("place", PLACES)
+async def test_a_live_stream_ends_cleanly_and_goes_on_at_another_process_where_it_was(
+    tmp_path: Path, place: str
+) -> None:
+    here, there = free_port(), free_port()
     async with github_with_backends() as github, http() as client:
-        env = environ(tmp_path, github, PLACES["sqlite"](tmp_path), CRCR_PORT=str(port))
-        async with crcr("serve", folder=tmp_path, environ=env) as relay:
+        env = environ(tmp_path, github, PLACES[place](tmp_path))
+        github.webhook_url = f"http://127.0.0.1:{there}/github/webhook"
+        async with (
+            crcr("serve", folder=tmp_path, environ={**env, "CRCR_PORT": str(here)}) as relay,
+            crcr("serve", folder=tmp_path, environ={**env, "CRCR_PORT": str(there)}) as other,
+        ):
             await relay.says("crcr listens on")
-            async with client.stream("GET", f"http://127.0.0.1:{port}/api/v1/events") as stream:
+            await other.says("crcr listens on")
+            async with client.stream("GET", f"http://127.0.0.1:{here}/api/v1/events") as stream:
                 lines = stream.aiter_lines()
                 assert await anext(lines) == "retry: 2000"
+                await github.open_pr(UPSTREAM)
+                seen = await _number_after(lines, 0)
                 relay.process.send_signal(signal.SIGTERM)
                 rest = [line async for line in lines]  # to its end, which is no broken connection
-            assert all(line.startswith(("id:", "event:", "data:")) or not line for line in rest)
+            assert all(line.startswith(("id:", "event:", "data:", ":")) or not line for line in rest)
             assert await relay.ended() == 0
+            seen = max([seen, *(int(line[3:]) for line in rest if line.startswith("id:"))])
+
+            await github.open_pr(UPSTREAM)  # while the page listens to nobody
+            again = {"Last-Event-ID": str(seen)}
+            async with client.stream(
+                "GET", f"http://127.0.0.1:{there}/api/v1/events", headers=again
+            ) as stream:
+                assert await _number_after(stream.aiter_lines(), seen) > seen
+            assert await other.stopped() == 0
+
+
+async def _number_after(lines: AsyncIterator[str], seen: int) -> int:
+    """The first number above the one that was seen."""
+    async with asyncio.timeout(20):
+        async for line in lines:
+            if line.startswith("id:") and int(line[3:]) > seen:
+                return int(line[3:])
+    raise AssertionError("the stream ended")
 
 
 @pytest.mark.parametrize("place", PLACES)

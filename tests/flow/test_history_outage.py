@@ -1,5 +1,6 @@
 """A relay with ClickHouse, from the callback to the page: fed by its worker, and none the worse without it."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -53,7 +54,12 @@ async def test_results_go_to_clickhouse_and_wait_for_it_while_it_is_away(tmp_pat
 
             it.clock.advance(100)
             metrics = await page(it, "/metrics")
-            assert "crcr_history_lag_seconds" in metrics
+            lag = re.search(
+                rf'^crcr_history_lag_seconds{{upstream="{UPSTREAM}"}} (\S+)$', metrics, re.MULTILINE
+            )
+            assert lag is not None
+            assert 100 <= float(lag[1]) < 110
+            assert f'\ncrcr_history_unfed{{upstream="{UPSTREAM}"}} 1.0\n' in metrics
             assert "has not been told the newest results" in await page(it)
 
             server.start()

@@ -34,6 +34,7 @@ async def test_a_dispatch_and_its_callbacks_are_counted_by_door_layer_and_call(t
     assert told["crcr_refusals_total", "webhook", "signature"] == 1
     assert told["crcr_key_reads_total", "read"] == 1
     assert told["crcr_limiter_up",] == 1
+    assert told["crcr_doors_open",] == 1
     assert told["crcr_last_delivery_age_seconds", UPSTREAM] == 0
     assert 0 < told["crcr_github_least_remaining_ratio",] <= 1
 

@@ -76,16 +76,17 @@ def test_a_queue_is_told_for_every_kind_and_a_kind_of_a_later_release_makes_no_s
 def test_what_is_worth_an_alarm_is_told_and_what_is_not_known_is_not() -> None:
     metrics = Metrics()
     watched = Watched(paused=True, allowlist_bad=True, last_delivery_s=30.0, gate_overdue_s=9.0)
-    metrics.observe([vitals(watched=watched, history_lag_s=12.0)])
+    metrics.observe([vitals(watched=watched, history_unfed=7, history_lag_s=12.0)])
     told = read(metrics)
     assert told["crcr_upstream_paused", "Torch/torch"] == 1
     assert told["crcr_allowlist_bad", "Torch/torch"] == 1
     assert told["crcr_last_delivery_age_seconds", "Torch/torch"] == 30
     assert told["crcr_gate_overdue_seconds", "Torch/torch"] == 9
     assert told["crcr_history_lag_seconds", "Torch/torch"] == 12
+    assert told["crcr_history_unfed", "Torch/torch"] == 7
     metrics.observe([vitals()])
     left = {labels[0] for labels in read(metrics)}
-    assert not left & {"crcr_last_delivery_age_seconds", "crcr_history_lag_seconds"}
+    assert not left & {"crcr_last_delivery_age_seconds", "crcr_history_lag_seconds", "crcr_history_unfed"}
 
 
 def test_the_smallest_budget_is_told_and_how_many_stand_how() -> None:

@@ -20,7 +20,8 @@ class Crew:
             task.add_done_callback(self._tasks.discard)
 
     async def done(self) -> None:
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._tasks:
+            await asyncio.wait(self._tasks)  # which breaks nobody off when whoever waits here is broken off
 
     async def _do(self) -> None:
         try:

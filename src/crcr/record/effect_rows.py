@@ -26,7 +26,15 @@ _QUEUE_OF = (
     "upstream = :upstream AND target = :target AND lane = :lane AND kind = :kind"
     " AND state IN ('waiting', 'claimed') AND state = 'waiting'"
 )
-_HASTEN = Statement(text(f"UPDATE effects SET due_at = :due_at WHERE {_QUEUE_OF} AND due_at > :soon"))  # noqa: S608
+_LATER = f"{_QUEUE_OF} AND due_at > :soon"
+# Whoever holds one wants it done as we do, or does it now: we wait for nobody, and add one of our own beside it.
+_HASTEN = Statement(
+    text(f"UPDATE effects SET due_at = :due_at WHERE {_LATER}"),  # noqa: S608
+    on_postgresql=text(
+        "UPDATE effects SET due_at = :due_at WHERE effect_id IN"  # noqa: S608
+        f" (SELECT effect_id FROM effects WHERE {_LATER} FOR UPDATE SKIP LOCKED)"
+    ),
+)
 _ADD_ONCE = (
     "INSERT INTO effects (upstream, kind, target, lane, delivery, payload, state, due_at, created_at)"  # noqa: S608
     " SELECT :upstream, :kind, :target, :lane, :delivery, {payload}, 'waiting', CAST(:due_at AS bigint),"
@@ -69,8 +77,7 @@ def effect_row(
 async def add_once(tx: Tx, *rows: dict[str, Any]) -> None:
     """Add effects that look at the present when they are done: one that waits already is enough, and is hastened.
 
-    Whatever a waiting one of the same lane was to do, it will do with the newest facts. Hastened first, while we hold
-    nothing: two who both held it and both wanted to change it would wait for each other.
+    Whatever a waiting one of the same lane was to do, it will do with the newest facts.
     """
     if not rows:
         return

@@ -109,15 +109,20 @@ class Feeding:
 
         await self._database.write(unit)
 
-    async def turn_off(self) -> None:
-        """Nothing is fed any more, so nothing need be noted, and what ClickHouse has is no longer all."""
+    async def turn_off(self) -> bool:
+        """Nothing is fed any more, so nothing need be noted, and what ClickHouse has is no longer all.
 
-        async def unit(tx: Tx) -> None:
-            if await tx.run(_FORGET, name=Mark.SINCE):
+        Return whether something was fed until now.
+        """
+
+        async def unit(tx: Tx) -> bool:
+            was_fed = bool(await tx.run(_FORGET, name=Mark.SINCE))
+            if was_fed:
                 await tx.run(_FORGET, name=Mark.WHOLE)
                 await tx.run(_NOTHING_UNFED)
+            return was_fed
 
-        await self._database.write(unit)
+        return await self._database.write(unit)
 
     async def batch(self, upstream: str, most: int) -> Batch:
         """What is unfed the longest, with the facts as they are now."""

@@ -4,17 +4,22 @@ import asyncio
 from collections import deque
 from typing import Any, TypeVar
 
+import asyncpg
+
+from crcr.errors import StoreUnavailable
 from crcr.record.crew import Crew
 from crcr.record.database import Unit
 from crcr.record.groups import Waiting, answer, fail
 from crcr.record.in_step import Walk, walk_in_step
-from crcr.record.postgres_link import Connection, PostgresLink, as_unavailable
+from crcr.record.postgres_link import FAULTS, Connection, PostgresLink, as_unavailable
 from crcr.record.postgres_tx import PostgresTx
 
 T = TypeVar("T")
 
 _TOGETHER = 64
-_SIDE_BY_SIDE = 2
+_SIDE_BY_SIDE = 4
+"""So that a slow one does not hold up all."""
+_TOO_LONG = "57014"
 
 
 class Glances:
@@ -34,14 +39,19 @@ class Glances:
 
     async def _look(self) -> None:
         while self._waiting:
-            await asyncio.sleep(0)  # let those who are ready now come along
             group: list[Waiting[Any]] = []
             try:
+                await asyncio.sleep(0)  # let those who are ready now come along
                 async with self._link.reading() as connection:
                     group += (self._waiting.popleft() for _ in range(min(_TOGETHER, len(self._waiting))))
                     await _look_at_all(connection, group)
-            except Exception as fault:  # noqa: BLE001  it is told to those who wait
+            except FAULTS as fault:
                 fail(group or self._all(), as_unavailable(fault) or fault)
+            except StoreUnavailable as fault:
+                fail(group or self._all(), fault)
+            except BaseException:
+                fail([*group, *self._all()], StoreUnavailable("the look was broken off"))
+                raise
 
     def _all(self) -> list[Waiting[Any]]:
         group = list(self._waiting)
@@ -52,8 +62,8 @@ class Glances:
 async def _look_at_all(connection: Connection, group: list[Waiting[Any]]) -> None:
     try:
         await walk_in_step(connection, [_walk(waiting) for waiting in group])
-    except Exception as fault:
-        if as_unavailable(fault) is not None:
+    except asyncpg.PostgresError as fault:
+        if not _is_somebodys(fault):
             raise
         for waiting in group:  # whose failure it is, each finds out alone
             if not waiting.answer.done():
@@ -63,12 +73,23 @@ async def _look_at_all(connection: Connection, group: list[Waiting[Any]]) -> Non
 async def _look_alone(connection: Connection, waiting: Waiting[Any]) -> None:
     try:
         await walk_in_step(connection, [_walk(waiting)])
-    except Exception as fault:
-        if as_unavailable(fault) is not None:
+    except asyncpg.PostgresError as fault:
+        if not _is_somebodys(fault):
             raise
-        fail([waiting], fault)
+        fail([waiting], as_unavailable(fault) or fault)
 
 
 def _walk(waiting: Waiting[Any]) -> Walk:
-    yield from PostgresTx().walk([waiting])
-    answer([waiting])
+    try:
+        yield from PostgresTx().walk([waiting])
+    except FAULTS:
+        raise
+    except Exception as failure:  # noqa: BLE001  nothing was written: it is this one's, and the others look on
+        fail([waiting], failure)
+    else:
+        answer([waiting])
+
+
+def _is_somebodys(fault: asyncpg.PostgresError) -> bool:
+    """Whether it is about one question, as a wrong one or one that took too long, and not about the server."""
+    return as_unavailable(fault) is None or fault.sqlstate == _TOO_LONG

@@ -45,30 +45,29 @@ async def walk_in_step(connection: Connection, walks: Iterable[Walk]) -> None:
     """Walk them all to their ends. If one fails all have: what they did is to be undone together."""
     walking = list(walks)
     try:
-        asking = [(walk, asked) for walk in walking if (asked := next(walk, None)) is not None]
+        asking = [pair for walk in walking for pair in _step(walk, walk.send, None)]
         while asking:
-            questions = [asked for _, asked in asking]
-            ways: list[tuple[Callable[[Any], Question], Any]]
             try:
-                answers = await _answers(connection, questions)
+                answers = await _answers(connection, [asked for _, asked in asking])
             except FAULTS as fault:
                 if len(asking) > 1:
                     raise
-                ways = [(asking[0][0].throw, fault)]  # whoever is alone hears of it where it asked
+                [(walk, _)] = asking
+                asking = _step(walk, walk.throw, fault)  # whoever is alone hears of it where it asked
             else:
-                ways = [(walk.send, answer) for (walk, _), answer in zip(asking, answers, strict=True)]
-            went = [(walk, _go_on(*way)) for (walk, _), way in zip(asking, ways, strict=True)]
-            asking = [(walk, asked) for walk, asked in went if asked is not None]
+                told = zip(asking, answers, strict=True)
+                asking = [pair for (walk, _), answer in told for pair in _step(walk, walk.send, answer)]
     finally:
         for walk in walking:
             walk.close()
 
 
-def _go_on(way: Callable[[Any], Question], told: Any) -> Question | None:
+def _step(walk: Walk, way: Callable[[Any], Question], told: Any) -> list[tuple[Walk, Question]]:
+    """Go on to the next question; none is left at the end of the way."""
     try:
-        return way(told)
+        return [(walk, way(told))]
     except StopIteration:
-        return None
+        return []
 
 
 async def _answers(connection: Connection, questions: list[Question]) -> list[Any]:

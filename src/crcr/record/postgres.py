@@ -110,22 +110,23 @@ class PostgresDatabase:
 
     async def _commit_groups(self) -> None:
         while self._lines.waits:
-            await asyncio.sleep(0)  # let requests that are ready now join this group
             group = _Group(self._lines)
             try:
+                await asyncio.sleep(0)  # let requests that are ready now join this group
                 async with self._link.writing() as connection:
                     if not group.choose():
                         continue
                     began = time.perf_counter()
                     signals = await self._commit(connection, group)
-            except StoreUnavailable as fault:
+            except Exception as fault:  # noqa: BLE001  it is told to those who wait
                 self._tally.failed()
-                fail(group.stranded() or self._lines.disperse(), fault)
+                fail(group.stranded() or self._lines.disperse(), as_unavailable(fault) or fault)
                 continue
             except BaseException:
                 # Nobody else would come for those who still wait in line.
-                left = [*group.stranded(), *self._lines.disperse()]
-                fail(left, StoreUnavailable("the write was broken off"))
+                stranded = group.stranded()
+                group.part()
+                fail([*stranded, *self._lines.disperse()], StoreUnavailable("the write was broken off"))
                 raise
             finally:
                 group.part()

@@ -53,6 +53,7 @@ class Metrics:
         self._limiter_faults = self._counter(
             "limiter_unavailable", "Questions that the limiter did not answer"
         )
+        self._doors = self._gauge("doors_open", "Whether this process takes webhooks and callbacks")
         self._leader = self._gauge("leader", "Whether this process does what only one may do")
         self._worker = Gauge(
             "crcr_worker_seen_timestamp_seconds",
@@ -107,6 +108,10 @@ class Metrics:
         self._limiter_up.set(int(answered))
         if not answered:
             self._limiter_faults.inc()
+
+    def opens_doors(self) -> None:
+        """Told by a process that takes requests; one that only works never says so."""
+        self._doors.set(1)
 
     def leads(self, leading: bool) -> None:  # noqa: FBT001  a state that is told as it changes
         self._leader.set(int(leading))

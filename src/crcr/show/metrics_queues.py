@@ -27,6 +27,7 @@ class QueueNumbers:
         self._bad = self._gauge("allowlist_bad", "Whether the newest allowlist has errors")
         self._paused = self._gauge("upstream_paused", "Whether dispatching is paused")
         self._silence = self._gauge("last_delivery_age_seconds", "Age of the newest recorded webhook")
+        self._unfed = self._gauge("history_unfed", "Results that ClickHouse has not been told yet")
         self._history = self._gauge("history_lag_seconds", "Age of the oldest result due in ClickHouse")
         self._gates = self._gauge("open_gates", "Heads of open pull requests by their gate", "state")
         self._overdue = self._gauge("gate_overdue_seconds", "How long a gate has waited to be judged anew")
@@ -50,6 +51,7 @@ class QueueNumbers:
         if vitals.watched.last_delivery_s is not None:
             self._silence.labels(name).set(vitals.watched.last_delivery_s)
         if vitals.history_lag_s is not None:
+            self._unfed.labels(name).set(vitals.history_unfed)
             self._history.labels(name).set(vitals.history_lag_s)
         standing = dict(vitals.open_gates)
         for state in GateState:

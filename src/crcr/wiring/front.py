@@ -39,6 +39,7 @@ def build_app(services: Services, *, work: bool = True) -> Edge:
     """The relay as an ASGI app; with `work` its worker and loops run beside the requests."""
     upstreams, clock = services.upstreams, services.clock
     views = _views(services)
+    services.metrics.opens_doors()
     is_public = services.settings.hud_access == "public"
     frame = _frame(services, views)
     problem_page = ProblemPages(frame).page

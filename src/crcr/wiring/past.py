@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from importlib.util import find_spec
 
+import structlog
+
 from crcr.decide.effects import ClaimedEffect
 from crcr.decide.model import RepoName
 from crcr.deliver.feed_history import FeedHistory
@@ -21,6 +23,8 @@ from crcr.record.database import Database
 from crcr.record.feeding import Feeding
 from crcr.record.history import History
 from crcr.settings import Settings
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +44,8 @@ class Past:
     async def begin(self, upstreams: Sequence[RepoName], now: datetime) -> None:
         """Say in the store whether history is fed, as this process was told."""
         if self.link is None:
-            await self.feeding.turn_off()
+            if await self.feeding.turn_off():
+                log.warning("history_turned_off", setting="CRCR_CLICKHOUSE_URL")
         else:
             await self.feeding.turn_on([each.key for each in upstreams], now)
 

@@ -187,6 +187,10 @@ class OutsideUnreachable(OutsideFault):
     code = "outside_unreachable"
 
 
+class OutsideHeld(OutsideUnreachable):
+    """What was to be opened is held by another process, and only one at a time can have it."""
+
+
 class OutsideLimited(OutsideFault):
     """The service asks to wait, or our own governor does; nothing was carried out."""
 

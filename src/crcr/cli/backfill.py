@@ -28,7 +28,8 @@ def backfill(
 ) -> None:
     """Tell ClickHouse all that the main store holds.
 
-    The relay may run meanwhile. A run that was broken off goes on where it stopped; one too many does no harm.
+    The relay may run meanwhile, but not on chdb:///, which one process owns. A run that was broken off goes on where it
+    stopped; one too many does no harm.
     """
     from crcr.cli.backfilling import backfill_now
 

@@ -14,7 +14,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from crcr.errors import OutsideRefused, OutsideUnreachable
+from crcr.errors import OutsideHeld, OutsideRefused, OutsideUnreachable
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
@@ -32,6 +32,8 @@ _MOST_WORDS = 200
 _PORTS = {"clickhouse": 8123, "clickhouses": 8443}
 _THREADS = {ANSWER_WITHIN_S: 6, TAKEN_WITHIN_S: 4, WHOLE_WITHIN_S: 1}
 """Apart by how long they are kept waiting: slow inserts leave pages the threads that they need."""
+_CHDB_OPENING = Lock()
+"""One at a time in this process: who has just taken the folder does not stand in it yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +51,16 @@ class ClickHousePlace:
         parts = urlsplit(self.url)
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
+    @property
+    def folder(self) -> Path | None:
+        """Where chDB's data lies, which one process at a time can use."""
+        parts = urlsplit(self.url)
+        return Path(unquote(parts.path)) if parts.scheme == "chdb" else None
+
     def options(self, timeout_s: int) -> dict[str, Any]:
         parts = urlsplit(self.url)
-        if parts.scheme == "chdb":
-            return {"interface": "chdb", "path": unquote(parts.path)}
+        if self.folder is not None:
+            return {"interface": "chdb", "path": str(self.folder)}
         return {
             "interface": "https" if parts.scheme == "clickhouses" else "http",
             "host": parts.hostname,
@@ -129,19 +137,48 @@ class ClickHouseLink:
             raise OutsideRefused(f"ClickHouse refused: {_first_line(fault)}", status=400) from None
 
     def _client(self, timeout_s: int) -> "Client":
-        import clickhouse_connect  # noqa: PLC0415  only who uses ClickHouse loads its driver
-        from clickhouse_connect.driver.httpclient import HttpClient  # noqa: PLC0415
-
         with self._opening[timeout_s]:
             client = self._clients.get(timeout_s)
             if client is None:
-                logging.getLogger("clickhouse_connect").setLevel(logging.CRITICAL)  # we are told what it says
-                options = self._place.options(timeout_s)
-                client = clickhouse_connect.get_client(**options)
-                if isinstance(client, HttpClient):
-                    client.http_retries = 0  # to wait twice would be too long; whoever asks knows what to do
-                self._clients[timeout_s] = client
+                opened = _opened if self._place.folder is None else _opened_alone
+                client = self._clients[timeout_s] = opened(self._place, timeout_s)
             return client
+
+
+def _opened_alone(place: ClickHousePlace, timeout_s: int) -> "Client":
+    """Open chDB, or say that another process has it."""
+    from clickhouse_connect.driver.exceptions import ClickHouseError  # noqa: PLC0415
+
+    from crcr.record.chdb_owner import is_held, is_held_by_another  # noqa: PLC0415  its locks are not everywhere
+
+    folder = place.folder or Path()
+    with _CHDB_OPENING:
+        if is_held_by_another(folder):
+            raise _held(folder)
+        try:
+            return _opened(place, timeout_s)
+        except ClickHouseError:
+            if is_held(folder):  # taken just now, or by a process that has our number in another container
+                raise _held(folder) from None
+            raise
+
+
+def _held(folder: Path) -> OutsideHeld:
+    return OutsideHeld(
+        f"chDB's folder {folder} is held by another process: only one process at a time can use it",
+        hint="stop the relay first, or use a ClickHouse server",
+    )
+
+
+def _opened(place: ClickHousePlace, timeout_s: int) -> "Client":
+    import clickhouse_connect  # noqa: PLC0415  only who uses ClickHouse loads its driver
+    from clickhouse_connect.driver.httpclient import HttpClient  # noqa: PLC0415
+
+    logging.getLogger("clickhouse_connect").setLevel(logging.CRITICAL)  # we are told what it says
+    client = clickhouse_connect.get_client(**place.options(timeout_s))
+    if isinstance(client, HttpClient):
+        client.http_retries = 0  # to wait twice would be too long; whoever asks knows what to do
+    return client
 
 
 def _records(client: "Client", sql: str, params: Mapping[str, Any]) -> list[Record]:

@@ -229,6 +229,19 @@ async def twice(tx: Tx) -> int:
     return row["part"] if row else 0
 
 
+@pytest.mark.parametrize("how", ["glance", "write"])
+async def test_a_number_that_no_column_can_hold_is_its_askers_trouble_alone(
+    database: PostgresDatabase, how: str
+) -> None:
+    asked = [asking_one(BROKEN, by=by) for by in (1, 1, 10**30, 1)]
+    if how == "write":
+        found = await together(database, *asked)
+    else:
+        found = await asyncio.gather(*(database.glance(each) for each in asked), return_exceptions=True)
+    assert [type(each).__name__ for each in found] == ["Record", "Record", "DataError", "Record"]
+    assert await together(database, asking_run(ADD, name="after")) == [1]
+
+
 async def test_an_error_of_ours_in_a_glance_is_told_to_its_asker_alone(
     database: PostgresDatabase, journeys: Counter[str]
 ) -> None:

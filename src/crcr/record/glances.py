@@ -4,8 +4,6 @@ import asyncio
 from collections import deque
 from typing import Any, TypeVar
 
-import asyncpg
-
 from crcr.errors import StoreUnavailable
 from crcr.record.crew import Crew
 from crcr.record.database import Unit
@@ -62,7 +60,7 @@ class Glances:
 async def _look_at_all(connection: Connection, group: list[Waiting[Any]]) -> None:
     try:
         await walk_in_step(connection, [_walk(waiting) for waiting in group])
-    except asyncpg.PostgresError as fault:
+    except FAULTS as fault:
         if not _is_somebodys(fault):
             raise
         for waiting in group:  # whose failure it is, each finds out alone
@@ -73,7 +71,7 @@ async def _look_at_all(connection: Connection, group: list[Waiting[Any]]) -> Non
 async def _look_alone(connection: Connection, waiting: Waiting[Any]) -> None:
     try:
         await walk_in_step(connection, [_walk(waiting)])
-    except asyncpg.PostgresError as fault:
+    except FAULTS as fault:
         if not _is_somebodys(fault):
             raise
         fail([waiting], as_unavailable(fault) or fault)
@@ -90,6 +88,6 @@ def _walk(waiting: Waiting[Any]) -> Walk:
         answer([waiting])
 
 
-def _is_somebodys(fault: asyncpg.PostgresError) -> bool:
+def _is_somebodys(fault: BaseException) -> bool:
     """Whether it is about one question, as a wrong one or one that took too long, and not about the server."""
-    return as_unavailable(fault) is None or fault.sqlstate == _TOO_LONG
+    return as_unavailable(fault) is None or getattr(fault, "sqlstate", None) == _TOO_LONG

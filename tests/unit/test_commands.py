@@ -397,6 +397,9 @@ def test_no_command_is_found_in_an_html_comment(lines: list[str]) -> None:
     ],
 )
 def test_a_hostile_comment_costs_little(body: str) -> None:
-    started = time.process_time()
-    parse_commands(body)
-    assert time.process_time() - started < 0.5
+    took = []
+    for _ in range(3):  # a collection of garbage may fall into one of them
+        started = time.process_time()
+        parse_commands(body)
+        took.append(time.process_time() - started)
+    assert min(took) < 0.5

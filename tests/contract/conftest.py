@@ -10,8 +10,16 @@ __all__ = ["database", "open_database", "stores"]
 
 _HERE = Path(__file__).parent
 _OF_OTHER_STORES = (
-    *("test_change_feed", "test_history_", "test_lanes", "test_moving", "test_postgres_", "test_races"),
-    *("test_redis_", "test_same_answers"),
+    *(
+        "test_change_feed",
+        "test_history_",
+        "test_in_step",
+        "test_lanes",
+        "test_moving",
+        "test_postgres_",
+        "test_races",
+    ),
+    *("test_numbered", "test_redis_", "test_same_answers"),
 )
 _OTHER_STORES = frozenset({"memory", "postgresql", "redis", "clickhouse", "chdb"})
 _BESIDE_THE_STORE = ("test_history_", "test_retention_steps")

@@ -154,8 +154,10 @@ class BadSettings(CrcrError):
 
     code = "bad_settings"
 
-    def __init__(self, problems: list[str]) -> None:
-        super().__init__("\n".join(problems))
+    def __init__(
+        self, problems: list[str], *, hint: str = "docs/configuration.md lists all settings"
+    ) -> None:
+        super().__init__("\n".join(problems), hint=hint)
         self.problems = problems
 
 

@@ -8,13 +8,11 @@ import pytest
 
 from crcr.cli.doctor_history import history_findings
 from crcr.cli.history import fill_database
-from crcr.errors import BadSettings
 from crcr.join.finding import Finding, State
 from crcr.record.times import to_us
 from crcr.settings import load_settings
 from crcr.sim.history import Plan
 from crcr.sim.history_backends import Listed
-from crcr.wiring.past import link_of
 from desk_world import World, environ_for
 from services.clickhouse import new_database
 from stage import UPSTREAM
@@ -74,10 +72,3 @@ def test_what_cannot_be_reached_is_said_without_its_password(grown: World) -> No
 def test_how_long_it_keeps_is_compared_with_the_setting(grown: World) -> None:
     grown.ok("history", "backfill")
     assert findings(grown, CRCR_CLICKHOUSE_KEEP_DAYS="200")["clickhouse_schema"].state is State.WARNING
-
-
-def test_chdb_that_is_not_installed_is_named(grown: World) -> None:
-    environ = {**grown.environ, "CRCR_CLICKHOUSE_URL": f"chdb://{grown.folder}/history"}
-    settings = load_settings(config=None, environ=environ, cwd=grown.folder)
-    with pytest.raises(BadSettings, match="pip install chdb"):
-        link_of(settings, find=lambda _: None)

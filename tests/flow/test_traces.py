@@ -5,15 +5,12 @@ import subprocess
 import sys
 from hashlib import sha256
 from pathlib import Path
-from unittest.mock import patch
 
 import pytest
 
 from callbacks import BACKEND, LISTED, dispatched, post
 from collecting import collector, facts
 from crcr.decide.steps import Step, span_id, trace_id
-from crcr.errors import BadSettings
-from crcr.wiring.ground import trace_of
 from listening import open_page, told_of
 from running import free_port
 from stage import UPSTREAM, stage
@@ -79,16 +76,6 @@ def test_nothing_is_imported_while_nobody_wants_traces() -> None:
     told = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
     heavy = ("opentelemetry.sdk", "opentelemetry.exporter", "crcr.tracing")
     assert [name for name in told.stdout.split() if name.startswith(heavy)] == []
-
-
-async def test_without_the_extra_the_setting_is_refused_with_a_sentence(tmp_path: Path) -> None:
-    async with stage(tmp_path, LISTED) as it:
-        settings = it.services.settings.model_copy(update={"otel_endpoint": "http://127.0.0.1:4318"})
-    with (
-        patch.dict(sys.modules, {"crcr.tracing": None}),
-        pytest.raises(BadSettings, match=r"crcr\[tracing\]"),
-    ):
-        trace_of(settings)
 
 
 @pytest.mark.parametrize("guid", ["", "a", "72d3162e-cc78-11e3-81ab-4c9367dc0958"])

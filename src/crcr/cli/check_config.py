@@ -42,7 +42,7 @@ def check_config(config: ConfigOption = None, as_json: JsonOption = False) -> No
         if as_json:
             print_json({"ok": False, "problems": bad.problems})
         else:
-            complain("\n".join(bad.problems), "docs/configuration.md lists all settings")
+            complain("\n".join(bad.problems), bad.hint)
         raise typer.Exit(2) from None
     lines = [*_settings(settings, config), *_upstreams(settings)]
     if as_json:

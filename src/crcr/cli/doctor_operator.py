@@ -36,6 +36,7 @@ from crcr.record.database import Tx
 from crcr.record.signals import Signals
 from crcr.record.views_listed import allowlist_state
 from crcr.settings import Settings, UpstreamSetting, load_settings
+from crcr.wiring.drivers import require_drivers
 from crcr.wiring.ground import github_client
 from crcr.wiring.stores import open_database
 
@@ -46,9 +47,10 @@ def examine_relay(
     logs.configure("console", "error", io.StringIO())  # the command tells all of it itself
     try:
         settings = load_settings(config=config, environ=environ, cwd=Path.cwd())
+        require_drivers(settings)
     except BadSettings as bad:
-        hint = "docs/configuration.md lists all settings"
-        yield Section("Settings", tuple(problem("settings", each, hint) for each in bad.problems))
+        found = tuple(problem("settings", each, bad.hint or "") for each in bad.problems)
+        yield Section("Settings", found)
         return
     yield Section("Settings", _settings(settings))
     now = SystemClock().now()

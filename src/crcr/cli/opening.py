@@ -24,6 +24,7 @@ from crcr.record.operator_views import OperatorViews
 from crcr.record.signals import Signals
 from crcr.record.targets import Targets
 from crcr.settings import Settings, load_settings
+from crcr.wiring.drivers import require_drivers
 from crcr.wiring.ground import publishing_of
 from crcr.wiring.stores import open_database, require_database
 
@@ -31,8 +32,10 @@ T = TypeVar("T")
 
 
 def read_settings(config: Path | None) -> Settings:
-    """Read the settings of this process, or raise `BadSettings` with all that is wrong."""
-    return load_settings(config=config, environ=os.environ, cwd=Path.cwd())
+    """Read the settings of this process, or raise `BadSettings` with all that is wrong or not installed."""
+    settings = load_settings(config=config, environ=os.environ, cwd=Path.cwd())
+    require_drivers(settings)
+    return settings
 
 
 def user_name() -> str:

@@ -30,6 +30,8 @@ from crcr.cli.options import LOOK_AND_ACT
 from crcr.cli.printing import complain
 from crcr.errors import BadSettings, CrcrError
 
+_REINSTALL = "install requirements/app.txt anew, as docs/operations.md says"
+
 
 class Translated(TyperGroup):
     """Failures that we know are told in a sentence, without a traceback."""
@@ -38,10 +40,15 @@ class Translated(TyperGroup):
         try:
             return super().invoke(ctx)
         except BadSettings as bad:
-            complain("\n".join(bad.problems), "docs/configuration.md lists all settings")
+            complain("\n".join(bad.problems), bad.hint)
             raise typer.Exit(2) from None
         except CrcrError as error:
             complain(error.detail, error.hint)
+            raise typer.Exit(1) from None
+        except ImportError as fault:
+            if (fault.name or "").partition(".")[0] == "crcr":
+                raise  # our own mistake, which wants its traceback
+            complain(f"a package that crcr needs cannot be imported: {fault}", _REINSTALL)
             raise typer.Exit(1) from None
 
 

@@ -102,6 +102,9 @@ def migrate(
     nothing. Stop the relay first; the file is only read.
     """
     if source is not None or target is not None:
+        from crcr.wiring.drivers import require_postgres
+
+        require_postgres("moving to")
         from crcr.cli.moving import move_database
 
         move_database(config, source, target, as_json=as_json)

@@ -28,6 +28,7 @@ from crcr.record.signals import Signals
 from crcr.record.targets import Targets
 from crcr.settings import Settings, Sqlite, UpstreamSetting
 from crcr.show.metrics import Metrics
+from crcr.wiring.drivers import require_drivers
 from crcr.wiring.past import Past, past_of
 from crcr.wiring.stores import open_database, place_of
 
@@ -76,6 +77,7 @@ class Ground:
 
 
 def open_ground(settings: Settings, seams: Seams) -> Ground:
+    require_drivers(settings)
     migrate(place_of(settings))
     signals, metrics = Signals(), metrics_of(settings, seams.clock)
     database = open_database(settings, signals, metrics.store)
@@ -141,10 +143,8 @@ def metrics_of(settings: Settings, clock: Clock) -> Metrics:
 def trace_of(settings: Settings) -> Trace:
     if settings.otel_endpoint is None:
         return Untraced()
-    try:
-        from crcr.tracing import OtlpTrace  # noqa: PLC0415  an extra that few install, and nobody else pays for
-    except ImportError:
-        raise BadSettings(["CRCR_OTEL_ENDPOINT needs the extra package: install crcr[tracing]."]) from None
+    from crcr.tracing import OtlpTrace  # noqa: PLC0415  an extra that few install, and nobody else pays for
+
     return OtlpTrace(settings.otel_endpoint)
 
 

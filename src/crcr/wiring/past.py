@@ -3,10 +3,9 @@
 Without `CRCR_CLICKHOUSE_URL` nothing of it is there but the switch that says so in the store.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from importlib.util import find_spec
 
 import structlog
 
@@ -14,7 +13,6 @@ from crcr.decide.effects import ClaimedEffect
 from crcr.decide.model import RepoName
 from crcr.deliver.feed_history import FeedHistory
 from crcr.deliver.worker import Handler
-from crcr.errors import BadSettings
 from crcr.ports import Clock
 from crcr.record.clickhouse_feeder import ClickHouseFeeder
 from crcr.record.clickhouse_history import ClickHouseHistory
@@ -61,13 +59,10 @@ def past_of(settings: Settings, database: Database) -> Past:
     return Past(database, feeding, link, ClickHouseFeeder(feeding, link, settings.clickhouse_keep_days))
 
 
-def link_of(settings: Settings, find: Callable[[str], object] = find_spec) -> ClickHouseLink | None:
-    """`find` tells whether a package is installed."""
+def link_of(settings: Settings) -> ClickHouseLink | None:
     url = settings.clickhouse_url
     if url is None:
         return None
-    if url.get_secret_value().startswith("chdb:") and find("chdb") is None:
-        raise BadSettings(["CRCR_CLICKHOUSE_URL names chDB, which is not installed: pip install chdb."])
     return ClickHouseLink(ClickHousePlace(url.get_secret_value(), settings.clickhouse_ca))
 
 

@@ -1,0 +1,76 @@
+"""The packages that the settings call for: each store's driver, and what sends traces.
+
+All that is missing is told at once, by the package's name and with what to install, before anything is opened. No
+driver is imported here: only those that are used are loaded, by the module that uses them.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+from crcr.errors import BadSettings
+from crcr.settings import Postgres, Settings
+
+Find = Callable[[str], object]
+"""Return None for a module that is not installed."""
+
+_SHIPPED = "install requirements/app.txt"
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    package: str
+    module: str
+    remedy: str = _SHIPPED
+
+
+_POSTGRES = (Driver("asyncpg", "asyncpg"), Driver("greenlet", "greenlet"))
+_REDIS = (Driver("redis", "redis"),)
+_CLICKHOUSE = (Driver("clickhouse-connect", "clickhouse_connect"),)
+_CHDB = (*_CLICKHOUSE, Driver("chdb", "chdb", "install requirements/chdb.txt, or crcr[chdb]"))
+_TRACING = tuple(
+    Driver(package, module, "install requirements/tracing.txt, or crcr[tracing]")
+    for package, module in (
+        ("opentelemetry-sdk", "opentelemetry.sdk"),
+        ("opentelemetry-exporter-otlp-proto-http", "opentelemetry.exporter.otlp.proto.http"),
+    )
+)
+
+
+def require_drivers(settings: Settings, find: Find = find_spec) -> None:
+    """Raise `BadSettings` with a line for each package that a setting needs and that is not installed."""
+    _require(_wanted_drivers(settings), find)
+
+
+def require_postgres(named_by: str, find: Find = find_spec) -> None:
+    """Raise `BadSettings` where PostgreSQL is named outside the settings and cannot be reached from here."""
+    _require(((f"{named_by} PostgreSQL", driver) for driver in _POSTGRES), find)
+
+
+def _require(wanted: Iterator[tuple[str, Driver]], find: Find) -> None:
+    problems = [
+        f"{reason} needs the package {driver.package}, which is not installed: {driver.remedy}."
+        for reason, driver in wanted
+        if not _is_installed(driver.module, find)
+    ]
+    if problems:
+        raise BadSettings(problems, hint="docs/operations.md says how crcr is installed")
+
+
+def _wanted_drivers(settings: Settings) -> Iterator[tuple[str, Driver]]:
+    if isinstance(settings.database, Postgres):
+        yield from (("CRCR_DATABASE_URL with PostgreSQL", driver) for driver in _POSTGRES)
+    if settings.redis_url is not None:
+        yield from (("CRCR_REDIS_URL", driver) for driver in _REDIS)
+    if settings.clickhouse_url is not None:
+        alone = settings.clickhouse_url.get_secret_value().startswith("chdb:")
+        yield from (("CRCR_CLICKHOUSE_URL", driver) for driver in (_CHDB if alone else _CLICKHOUSE))
+    if settings.otel_endpoint is not None:
+        yield from (("CRCR_OTEL_ENDPOINT", driver) for driver in _TRACING)
+
+
+def _is_installed(module: str, find: Find) -> bool:
+    try:
+        return find(module) is not None
+    except ModuleNotFoundError:  # its parent is missing
+        return False

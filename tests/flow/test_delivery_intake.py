@@ -155,7 +155,8 @@ async def test_a_body_over_25_mib_is_refused_though_nothing_announced_it(tmp_pat
             yield b" " * 1024 * 1024
 
     async with stage(tmp_path, TWO) as it:
-        refused = await it.http.post(PATH, content=endless(), headers={"x-github-event": "ping"})
+        headers = it.github.webhooks.headers("ping", "guid-1", b"another body")
+        refused = await it.http.post(PATH, content=endless(), headers=headers)
 
         assert refused.status_code == 413
         assert given <= CAP_BYTES + 2 * 1024 * 1024

@@ -7,8 +7,8 @@ import pytest
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message
 
-from crcr.errors import BadRequest, TooLarge, Unavailable
-from crcr.receive.body import Bodies
+from crcr.errors import BadRequest, RateLimited, TooLarge, Unavailable
+from crcr.receive.body import LARGE_PER_ADDRESS, Bodies
 from crcr.show.forms import read_form
 
 
@@ -39,7 +39,7 @@ async def test_more_than_the_cap_is_refused_announced_or_not(asked: Request) -> 
             pass
 
 
-@pytest.mark.parametrize("length", ["-1", "x", "1e3", "\xb2"])
+@pytest.mark.parametrize("length", ["-1", "x", "1e3", "\xb2", "9" * 5000])
 async def test_a_length_that_is_no_number_is_a_bad_request(length: str) -> None:
     asked = Request(
         {"type": "http", "method": "POST", "headers": [(b"content-length", length.encode("latin-1"))]}
@@ -89,3 +89,81 @@ async def test_a_body_or_form_that_does_not_arrive_in_time_is_given_up(parts: Se
         await read_form(slow(*parts), deadline_s=0)
     async with bodies.read(request(b"12345"), 5) as body:
         assert body == b"12345"
+
+
+class Sender:
+    """Sends what the test gives it, when the test gives it."""
+
+    def __init__(self, bodies: Bodies, address: str = "192.0.2.1", length: int | None = None) -> None:
+        self._messages: asyncio.Queue[Message] = asyncio.Queue()
+        headers = [] if length is None else [(b"content-length", str(length).encode())]
+        scope = {"type": "http", "method": "POST", "headers": headers, "client": (address, 1)}
+        self._task = asyncio.create_task(self._read(bodies, Request(scope, self._messages.get)))
+
+    async def _read(self, bodies: Bodies, asked: Request) -> bytes:
+        async with bodies.read(asked, 100) as body:
+            return body
+
+    async def send(self, part: bytes, *, more: bool = True) -> None:
+        self._messages.put_nowait({"type": "http.request", "body": part, "more_body": more})
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    async def end(self) -> bytes:
+        await self.send(b"", more=False)
+        return await self._task
+
+    async def refusal(self) -> BaseException:
+        async with asyncio.timeout(5):
+            [refused] = await asyncio.gather(self._task, return_exceptions=True)
+        assert isinstance(refused, BaseException)
+        return refused
+
+
+async def test_a_full_memory_gives_up_the_body_that_has_been_arriving_for_the_longest() -> None:
+    bodies = Bodies(10)
+    senders = [Sender(bodies) for _ in range(3)]
+    for sender in senders:
+        await sender.send(b"1234")
+    assert isinstance(await senders[0].refusal(), Unavailable)
+    assert [await sender.end() for sender in senders[1:]] == [b"1234"] * 2
+    async with bodies.read(request(b"1234567890"), 10) as body:
+        assert body == b"1234567890"
+
+
+async def test_large_bodies_take_half_of_the_memory_and_give_each_other_up_first() -> None:
+    bodies = Bodies(40, large_bytes=8)
+    small = Sender(bodies)
+    await small.send(b"small")
+    large = [Sender(bodies, f"192.0.2.{number}") for number in range(3)]
+    for sender in large:
+        await sender.send(b"0123456789")
+    assert isinstance(await large[0].refusal(), Unavailable)
+    assert [await sender.end() for sender in (small, *large[1:])] == [b"small", b"0123456789", b"0123456789"]
+
+
+async def test_a_body_that_alone_is_more_than_large_ones_may_take_is_refused() -> None:
+    bodies = Bodies(40, large_bytes=8)
+    with pytest.raises(Unavailable):
+        async with bodies.read(request(b"x" * 21), 30):
+            pass
+    async with bodies.read(request(b"x" * 20), 30) as body:
+        assert len(body) == 20
+
+
+@pytest.mark.parametrize("length", [None, 9])
+async def test_of_one_address_four_large_bodies_are_read_at_once(length: int | None) -> None:
+    bodies = Bodies(1000, large_bytes=8)
+    senders = [Sender(bodies, length=length) for _ in range(LARGE_PER_ADDRESS)]
+    for sender in senders:
+        await sender.send(b"123456789" if length is None else b"1")
+    fifth, other = Sender(bodies, length=length), Sender(bodies, "192.0.2.2", length=length)
+    for sender in (fifth, other):
+        await sender.send(b"123456789", more=False)
+    assert isinstance(await fifth.refusal(), RateLimited)
+    assert await other.end() == b"123456789"
+    for sender in senders:
+        await sender.end()
+    again = Sender(bodies, length=length)
+    await again.send(b"123456789")
+    assert await again.end() == b"123456789"

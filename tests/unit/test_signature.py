@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crcr.errors import BadSignature
-from crcr.receive.signature import sign, verify_signature
+from crcr.receive.signature import require_signature, sign, verify_signature
 
 SECRET = b"It's a Secret to Everybody"
 BODY = b"Hello, World!"
@@ -60,3 +60,25 @@ def test_only_the_signature_itself_is_taken(secret: bytes, body: bytes, other: s
     verify_signature(secret, body, sign(secret, body))
     with pytest.raises(BadSignature):
         verify_signature(secret, body, other)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [],
+        [""],
+        ["sha256="],
+        [VECTOR[:-1]],
+        [VECTOR + "0"],
+        [VECTOR.upper()],
+        [f"{VECTOR}, {VECTOR}"],
+        [VECTOR, VECTOR],
+    ],
+)
+def test_a_request_needs_exactly_one_header_in_the_form_of_a_signature(headers: list[str]) -> None:
+    with pytest.raises(BadSignature):
+        require_signature(headers)
+
+
+def test_a_signature_in_the_right_form_may_still_be_wrong() -> None:
+    assert require_signature(["sha256=" + "0" * 64]) == "sha256=" + "0" * 64

@@ -19,6 +19,7 @@ import uvloop
 
 from crcr import log as logs
 from crcr.app import Edge
+from crcr.cli.http_limits import http_limits, limited_http
 from crcr.cli.printing import console, say
 from crcr.errors import NotPossible
 from crcr.settings import Settings
@@ -181,7 +182,7 @@ def _config(app: Edge, grace_s: int) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         loop="uvloop",
-        http="httptools",
+        http=limited_http(http_limits()),
         ws="none",
         lifespan="off",
         log_config=None,

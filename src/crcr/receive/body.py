@@ -1,76 +1,173 @@
-"""Reading a request's body within limits: a cap for each, and a cap for all that are being read at once."""
+"""Reading a request's body within limits: a cap for each body, a cap for all bodies together, and a time.
+
+Large bodies take at most half of the memory, and few of one address, so that small ones always find room. When the
+memory is full, the body that has been arriving for the longest is given up: slow senders lose their place to quick
+ones, and cannot keep anybody out by waiting.
+"""
 
 import asyncio
+from collections import Counter
+from ipaddress import IPv4Network, IPv6Network
 
 from starlette.requests import ClientDisconnect, Request
 
-from crcr.errors import BadRequest, TooLarge, Unavailable
+from crcr.errors import BadRequest, CrcrError, RateLimited, TooLarge, Unavailable
+from crcr.receive.address import client_address, limit_subject
 
+LARGE_BYTES = 1024 * 1024
+"""Bodies beyond this are large. Nearly all webhooks and reports have some tens of kilobytes."""
+LARGE_PER_ADDRESS = 4
 _DEADLINE_S = 20.0
+_LENGTH_DIGITS = 18
 
 
 class Bodies:
-    """The memory that unfinished bodies may take together, and the time that each may take to arrive."""
+    """The memory that bodies may take together, and the time that each may take to arrive."""
 
-    def __init__(self, most_bytes: int, deadline_s: float = _DEADLINE_S) -> None:
+    def __init__(
+        self,
+        most_bytes: int,
+        deadline_s: float = _DEADLINE_S,
+        *,
+        trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = (),
+        large_bytes: int = LARGE_BYTES,
+    ) -> None:
         self.deadline_s = deadline_s
+        self.large_bytes = large_bytes
+        self._trusted_proxies = trusted_proxies
         self._most = most_bytes
         self._held = 0
+        self._most_large = most_bytes // 2
+        self._held_large = 0
+        self._large_of: Counter[str] = Counter()
+        # Both in the order in which the first bytes came.
+        self._arriving: dict[Body, None] = {}
+        self._arriving_large: dict[Body, None] = {}
 
     def read(self, request: Request, cap: int) -> "Body":
         """The body, for `async with`: its bytes count against the common cap until the caller is done with it."""
         return Body(self, request, cap)
 
-    def take(self, size: int) -> None:
+    def take(self, body: "Body", size: int) -> None:
+        """Count bytes that have arrived; raise `Unavailable` where no room can be made for them."""
+        body.held += size
         self._held += size
-        if self._held > self._most:
-            raise Unavailable("too many large bodies are being read at once")
+        if body.address is not None:
+            self._held_large += size
+            self._make_room_among_large(body)
+        while self._held > self._most:
+            self._give_up(next(iter(self._arriving), body), body)
 
-    def give_back(self, size: int) -> None:
-        self._held -= size
+    def take_large(self, body: "Body", request: Request) -> None:
+        """From here on it counts as large; raise `RateLimited` when its address has too many of them already."""
+        peer = request.client.host if request.client else None
+        forwarded_for = request.headers.getlist("x-forwarded-for")
+        address = limit_subject(client_address(peer, forwarded_for, self._trusted_proxies))
+        if self._large_of[address] >= LARGE_PER_ADDRESS:
+            raise RateLimited(
+                f"your address is sending {LARGE_PER_ADDRESS} bodies of more than {self.large_bytes} bytes already",
+                retry_after_s=Unavailable.retry_after_s,
+                hint="send large bodies one after the other",
+            )
+        self._large_of[address] += 1
+        body.address = address
+        self._held_large += body.held
+        if body in self._arriving:
+            self._arriving_large[body] = None
+        self._make_room_among_large(body)
+
+    def wait_for_more(self, body: "Body") -> None:
+        """The body has begun to arrive and is not whole: while that lasts, it can be given up for another one."""
+        self._arriving[body] = None
+        if body.address is not None:
+            self._arriving_large[body] = None
+
+    def arrived(self, body: "Body") -> None:
+        self._arriving.pop(body, None)
+        self._arriving_large.pop(body, None)
+
+    def give_back(self, body: "Body") -> None:
+        """Forget the body and its bytes; harmless when that has happened."""
+        self.arrived(body)
+        self._held -= body.held
+        if body.address is not None:
+            self._held_large -= body.held
+            self._large_of[body.address] -= 1
+            if not self._large_of[body.address]:
+                del self._large_of[body.address]
+        body.held, body.address = 0, None
+
+    def _make_room_among_large(self, body: "Body") -> None:
+        while self._held_large > self._most_large:
+            self._give_up(next(iter(self._arriving_large), body), body)
+
+    def _give_up(self, oldest: "Body", newcomer: "Body") -> None:
+        full = Unavailable("too many bodies are being read at once")
+        if oldest is newcomer:
+            raise full
+        self.give_back(oldest)
+        oldest.break_off(full)
 
 
 class Body:
     """One body being read. A class and not a generator, because every callback pays for it."""
 
-    __slots__ = ("_bodies", "_cap", "_held", "_late", "_request")
+    __slots__ = ("_bodies", "_cap", "_reading", "_request", "_why", "address", "held")
 
     def __init__(self, bodies: Bodies, request: Request, cap: int) -> None:
         self._bodies = bodies
         self._request = request
         self._cap = cap
-        self._held = 0
-        self._late = False
+        self._reading: asyncio.Task[object] | None = None
+        self._why: CrcrError | None = None
+        self.held = 0
+        self.address: str | None = None
+        """Whose it is, once it counts as large."""
 
     async def __aenter__(self) -> bytes:
-        announced = _announced(self._request)
-        if announced is not None:
-            self._check(announced)
         # By hand what `asyncio.timeout` does, at a fifth of its price.
-        reading = asyncio.current_task()
-        timer = asyncio.get_running_loop().call_later(self._bodies.deadline_s, self._give_up, reading)
+        self._reading = asyncio.current_task()
+        timer = asyncio.get_running_loop().call_later(self._bodies.deadline_s, self._come_too_late)
         try:
-            return await self._read()
+            self._check_announced()
+            body = await self._read()
         except BaseException as fault:
-            self._bodies.give_back(self._held)
-            if isinstance(fault, asyncio.CancelledError) and self._late and reading is not None:
-                reading.uncancel()
-                why = f"the body did not arrive within {self._bodies.deadline_s:g} s"
-                raise BadRequest(why) from None
+            self._bodies.give_back(self)
+            if isinstance(fault, asyncio.CancelledError) and self._why and self._reading is not None:
+                self._reading.uncancel()
+                raise self._why from None
             raise
         finally:
             timer.cancel()
+        self._bodies.arrived(self)
+        return body
 
-    def _give_up(self, reading: "asyncio.Task[object] | None") -> None:
-        self._late = True
-        if reading is not None:
-            reading.cancel()
+    async def __aexit__(self, *_: object) -> None:
+        self._bodies.give_back(self)
+
+    def break_off(self, why: CrcrError) -> None:
+        """End the reading with this error. Only for a body that is still arriving."""
+        if self._why is None and self._reading is not None:
+            self._why = why
+            self._reading.cancel()
+
+    def _come_too_late(self) -> None:
+        self.break_off(BadRequest(f"the body did not arrive within {self._bodies.deadline_s:g} s"))
+
+    def _check_announced(self) -> None:
+        announced = _announced(self._request)
+        if announced is None:
+            return
+        self._check(announced)
+        if announced > self._bodies.large_bytes:
+            self._bodies.take_large(self, self._request)
 
     async def _read(self) -> bytes:
         """Read it all; nearly everything comes in one piece."""
         first, more = await self._part()
         if not more:
             return first
+        self._bodies.wait_for_more(self)
         parts = [first]
         while more:
             part, more = await self._part()
@@ -82,23 +179,21 @@ class Body:
         if message["type"] == "http.disconnect":
             raise ClientDisconnect
         part: bytes = message.get("body", b"")
-        self._held += len(part)
-        self._bodies.take(len(part))
-        self._check(self._held)
+        self._bodies.take(self, len(part))
+        self._check(self.held)
+        if self.address is None and self.held > self._bodies.large_bytes:
+            self._bodies.take_large(self, self._request)
         return part, message.get("more_body", False)
 
     def _check(self, size: int) -> None:
         if size > self._cap:
             raise TooLarge(f"the body has {size} bytes or more, at most {self._cap} are taken")
 
-    async def __aexit__(self, *_: object) -> None:
-        self._bodies.give_back(self._held)
-
 
 def _announced(request: Request) -> int | None:
     text = request.headers.get("content-length")
     if text is None:
         return None
-    if not (text.isascii() and text.isdigit()):
+    if not (text.isascii() and text.isdigit() and len(text) <= _LENGTH_DIGITS):
         raise BadRequest("Content-Length is not a number")
     return int(text)

@@ -6,10 +6,13 @@ that neither the answer nor its time tells which part was wrong.
 
 import hashlib
 import hmac
+import re
+from collections.abc import Sequence
 
 from crcr.errors import BadSignature
 
 _PREFIX = "sha256="
+_FORM = re.compile(r"sha256=[0-9a-f]{64}")
 
 
 def sign(secret: bytes, body: bytes) -> str:
@@ -18,6 +21,16 @@ def sign(secret: bytes, body: bytes) -> str:
         # Everybody can compute an HMAC under the empty key: a forgotten secret must not become an open door.
         raise ValueError("the webhook secret is empty")
     return _PREFIX + hmac.new(secret, body, hashlib.sha256).hexdigest()
+
+
+def require_signature(headers: Sequence[str]) -> str:
+    """Return the one `X-Hub-Signature-256` of a request if it has the form of one; raise `BadSignature` otherwise.
+
+    Asked before the body is read: a request without a signature must not cost more than its headers.
+    """
+    if len(headers) != 1 or _FORM.fullmatch(headers[0]) is None:
+        raise BadSignature
+    return headers[0]
 
 
 def verify_signature(secret: bytes, body: bytes, header: str | None) -> None:

@@ -1,7 +1,8 @@
 """`POST /github/webhook`: read within limits, verify, parse, decide and commit, answer.
 
-The signature is checked for every event before a byte of it is interpreted. Nobody is called from here: all
-that follows is written as effects in the transaction that takes the delivery.
+Without a well-formed signature header no byte of the body is read. The signature is checked for every event before
+a byte of it is interpreted. Nobody is called from here: all that follows is written as effects in the transaction
+that takes the delivery.
 """
 
 import asyncio
@@ -34,7 +35,7 @@ from crcr.errors import BadRequest, CrcrError
 from crcr.ports import Clock, Trace, Untraced
 from crcr.receive.answer import Answer
 from crcr.receive.body import Bodies
-from crcr.receive.signature import verify_signature
+from crcr.receive.signature import require_signature, verify_signature
 from crcr.receive.webhook_events import parse_event, parse_payload
 
 log = structlog.get_logger(__name__)
@@ -88,8 +89,9 @@ class WebhookIntake:
     async def handle(self, request: Request) -> Answer:
         name, began_at = request.headers.get("x-github-event", ""), self.clock.now()
         try:
+            signature = require_signature(request.headers.getlist("x-hub-signature-256"))
             async with self.bodies.read(request, CAP_BYTES) as body:
-                guid, event, packed = await self._examine(request, body)
+                guid, event, packed = await self._examine(request, body, signature)
                 receipt = Receipt(guid, name, "webhook", packed, len(body), self.clock.now())
             answer = await self._act(receipt, event)
         except CrcrError as refusal:
@@ -99,9 +101,7 @@ class WebhookIntake:
         self._follow(receipt, _outcome(answer), began_at)
         return answer
 
-    async def _examine(self, request: Request, body: bytes) -> tuple[str, Event, bytes]:
-        signature = request.headers.get("x-hub-signature-256")
-
+    async def _examine(self, request: Request, body: bytes, signature: str) -> tuple[str, Event, bytes]:
         def examine() -> tuple[str, Event, bytes]:
             verify_signature(self.secret, body, signature)
             name, guid = _headers(request)

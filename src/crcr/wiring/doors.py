@@ -31,6 +31,10 @@ _BODIES_AT_ONCE = 128 * 1024 * 1024
 PUBLIC_API = "api.github.com"
 
 
+def _bodies(settings: Settings) -> Bodies:
+    return Bodies(_BODIES_AT_ONCE, trusted_proxies=settings.trusted_proxies)
+
+
 def webhook_door(ground: Ground, inbox: Inbox) -> WebhookIntake:
     on_github = {
         each.name: each.allowlist.place
@@ -39,7 +43,7 @@ def webhook_door(ground: Ground, inbox: Inbox) -> WebhookIntake:
     }
     return WebhookIntake(
         secret=ground.settings.github_webhook_secret.get_secret_value().encode(),
-        bodies=Bodies(_BODIES_AT_ONCE),
+        bodies=_bodies(ground.settings),
         inbox=inbox,
         desk=ground.desk,
         actions_news=ActionsNews(ground.database, ground.publishing),
@@ -56,7 +60,7 @@ def callback_door(ground: Ground, keys: KeyCache, limits: Limits, reports: Repor
     return CallbackIntake(
         verifier=_verifier(ground.settings, keys, ground.clock),
         limits=limits,
-        bodies=Bodies(_BODIES_AT_ONCE),
+        bodies=_bodies(ground.settings),
         reports=reports,
         trusted_proxies=ground.settings.trusted_proxies,
         clock=ground.clock,
@@ -79,7 +83,7 @@ def ingest_door(ground: Ground) -> IngestIntake:
     token = ground.settings.hud_ingest_token
     return IngestIntake(
         token=token.get_secret_value().encode() if token else None,
-        bodies=Bodies(_BODIES_AT_ONCE),
+        bodies=_bodies(ground.settings),
         results=IngestedResults(ground.database, ground.allowlists, ground.upstreams),
         trusted_proxies=ground.settings.trusted_proxies,
         clock=ground.clock,

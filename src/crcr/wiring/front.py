@@ -51,6 +51,7 @@ def build_app(services: Services, *, work: bool = True) -> Edge:
     return create_app(
         hot={
             "/github/webhook": services.webhook.handle,
+            "/github/webhook/": services.webhook.handle,
             "/github/callback": services.callback.handle,
             "/github/callback/": services.callback.handle,
         },

@@ -1,0 +1,270 @@
+"""Limits on what a client may send before a request exists: the size, fields and time of a head, and idle connections.
+
+uvicorn has none of them. Whatever waits for bytes of a client (a head, a body, the rest of a body that was answered
+early, or nothing at all) is bounded in time where no request bounds it, and in number always: beyond it, the connection
+that has waited for the longest is closed. A head that arrives at once is never late, whoever else is waiting.
+"""
+
+import asyncio
+import resource
+from dataclasses import dataclass
+
+import httptools
+import msgspec
+import structlog
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+
+from crcr.app import STATUS
+
+log = structlog.get_logger(__name__)
+
+_MOST_DESCRIPTORS = 65_536
+_KEPT_DESCRIPTORS = 256
+"""For the stores, the log and what the relay calls."""
+
+
+_WAITING = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpLimits:
+    head_bytes: int = 64 * 1024
+    head_fields: int = 100
+    target_bytes: int = 8 * 1024
+    head_s: float = 20.0
+    """From the connection, or from the first byte of a later request, until the head is whole."""
+    drain_s: float = 5.0
+    """For a client to finish sending what nobody reads any more: it was answered before its body was whole."""
+    unread_s: float = 60.0
+    """For a client to read on, when it has let its answer fill every buffer on the way."""
+    waiting: int = _WAITING
+    """Connections that wait for their client, all together."""
+    sweep_s: float = 1.0
+    """How long there may be more: connections that came at once get the time to send their heads."""
+    connections: int = _MOST_DESCRIPTORS
+
+
+def http_limits() -> HttpLimits:
+    """Raise the limit of open files as far as this process may, and return limits that fit into it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MOST_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        soft = most
+    open_files = _MOST_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
+    connections = max(open_files - _KEPT_DESCRIPTORS, open_files // 2)
+    return HttpLimits(connections=connections, waiting=min(_WAITING, connections // 2))
+
+
+class WaitingConnections:
+    """The connections of a process that wait for their client, in the order in which they began to."""
+
+    def __init__(self, limits: HttpLimits) -> None:
+        self.limits = limits
+        self._waiting: dict[LimitedHttp, None] = {}
+        self._sweep: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, connection: "LimitedHttp") -> None:
+        self._waiting.setdefault(connection)
+        if len(self._waiting) > self.limits.waiting and self._sweep is None:
+            self._sweep = connection.loop.call_later(self.limits.sweep_s, self._close_excess)
+
+    def discard(self, connection: "LimitedHttp") -> None:
+        self._waiting.pop(connection, None)
+
+    def close_oldest(self) -> None:
+        if self._waiting:
+            oldest = next(iter(self._waiting))
+            del self._waiting[oldest]
+            oldest.transport.abort()
+
+    def _close_excess(self) -> None:
+        self._sweep = None
+        excess = len(self._waiting) - self.limits.waiting
+        for _ in range(excess):
+            self.close_oldest()
+        if excess > 0:
+            log.info("connections_closed", count=excess, reason="too many wait for their client")
+
+
+class LimitedHttp(HttpToolsProtocol):
+    """uvicorn's connection with limits. `limited_http` gives it the waiting connections of its server."""
+
+    waiting_connections: WaitingConnections
+    cycle: RequestResponseCycle | None  # type: ignore[assignment]  # as it is before the first request
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        server_state: "uvicorn.server.ServerState",
+        app_state: dict[str, object],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._limits = self.waiting_connections.limits
+        self._deadline: asyncio.TimerHandle | None = None
+        self._unread: asyncio.TimerHandle | None = None
+        self._problem: tuple[str, str] | None = None
+        self._is_refused = False
+        self._in_message = False  # from its first byte to its last
+        self._in_head = True
+        self._head_bytes = 0
+        self._head_fields = 0
+        self._loose_bytes = 0  # received since the last body, or since the end of a head or message
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._set_deadline(self._limits.head_s)
+        self.waiting_connections.add(self)
+        if len(self.connections) > self._limits.connections:
+            self.waiting_connections.close_oldest()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._clear_deadline()
+        self._clear_unread()
+        self.waiting_connections.discard(self)
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unread = self.loop.call_later(self._limits.unread_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        self._clear_unread()
+        super().resume_writing()
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_refused:
+            return
+        self._unset_keepalive_if_required()
+        self._loose_bytes += len(data)
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            pass  # nothing is upgraded here: it is answered as any other request
+        except httptools.HttpParserError:
+            self._refuse(*(self._problem or ("bad_request", "this is not an HTTP request")))
+            return
+        if self._loose_bytes > self._limits.head_bytes:
+            self._refuse(*self._too_large())
+        elif self._deadline is None and (self._in_head or self._is_idle()):
+            self._set_deadline(self._limits.head_s)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_message = self._in_head = True
+        self._head_bytes = self._head_fields = 0
+        self.waiting_connections.add(self)
+
+    def on_url(self, url: bytes) -> None:
+        super().on_url(url)
+        self._head_bytes += len(url)
+        if len(self.url) > self._limits.target_bytes:
+            most = self._limits.target_bytes
+            self._stop_parsing("target_too_long", f"the address has more than {most} bytes")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._head_fields += 1
+        self._head_bytes += len(name) + len(value)
+        if self._head_bytes > self._limits.head_bytes or self._head_fields > self._limits.head_fields:
+            self._stop_parsing(*self._too_large())
+        # A trailer comes after the body, past every proxy that removes headers: it is counted, and dropped.
+        if self._in_head:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        self._loose_bytes = 0
+        self._clear_deadline()
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._loose_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._in_message = False
+        self._loose_bytes = 0
+        super().on_message_complete()
+        if not self._is_idle():
+            self.waiting_connections.discard(self)
+        elif self._deadline is not None:  # the rest of a body that was answered early is through
+            self._clear_deadline()
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.transport.is_closing() or self._is_answering():
+            return
+        self.waiting_connections.add(self)
+        if self._in_message and not self._in_head:
+            self._unset_keepalive_if_required()
+            self._set_deadline(self._limits.drain_s)
+
+    def _is_idle(self) -> bool:
+        """Nothing is under way: neither a request that arrives nor an answer that is due."""
+        return not self._in_message and not self._is_answering()
+
+    def _is_answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _too_large(self) -> tuple[str, str]:
+        most = f"{self._limits.head_bytes} bytes and {self._limits.head_fields} fields"
+        return "head_too_large", f"the headers have more than {most}"
+
+    def _stop_parsing(self, code: str, detail: str) -> None:
+        self._problem = code, detail
+        raise ValueError(code)  # the parser wraps it into an error of its own
+
+    def _set_deadline(self, seconds: float) -> None:
+        self._clear_deadline()
+        self._deadline = self.loop.call_later(seconds, self._come_too_late)
+
+    def _clear_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _clear_unread(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
+
+    def _come_too_late(self) -> None:
+        self._deadline = None
+        if self._in_message and self._in_head and not self._is_refused:
+            self._refuse("head_too_slow", f"the headers did not arrive within {self._limits.head_s:g} s")
+        else:
+            self.transport.abort()
+
+    def _refuse(self, code: str, detail: str) -> None:
+        """Answer and close. What the client still sends is dropped for a while, so that it can read the answer."""
+        self._is_refused = True
+        if self.transport.is_closing():
+            return
+        if self._is_answering():
+            self.transport.close()  # an earlier request is being answered: nothing may come between
+            return
+        body = msgspec.json.encode({"ok": False, "error": {"code": code, "detail": detail}})
+        head = (
+            b"content-type: application/json\r\nx-content-type-options: nosniff\r\nconnection: close\r\n"
+            b"content-length: %d\r\n\r\n" % len(body)
+        )
+        self.transport.write(STATUS_LINE[STATUS[code]] + head + body)
+        self.transport.write_eof()
+        self._set_deadline(self._limits.drain_s)
+
+
+def limited_http(limits: HttpLimits) -> type[LimitedHttp]:
+    """Return the protocol of one server; its connections are counted together."""
+
+    class ServerHttp(LimitedHttp):
+        waiting_connections = WaitingConnections(limits)
+
+    return ServerHttp

@@ -1,0 +1,137 @@
+"""Fault 64: senders who prove nothing fill the memory for bodies, and signed webhooks get 503."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from starlette.types import Message
+
+from callbacks import BACKEND, LISTED, post
+from crcr.receive.body import LARGE_PER_ADDRESS
+from stage import UPSTREAM, Stage, stage
+
+MIB = 1024 * 1024
+FORGED = "sha256=" + "0" * 64
+BLANK = b" " * (24 * MIB)
+"""Shared by all senders, so that the test itself holds it once."""
+
+
+class SlowSender:
+    """A webhook that begins to arrive and never ends."""
+
+    def __init__(self, it: Stage, first: bytes, address: str, *headers: tuple[str, str]) -> None:
+        self.is_asked = False
+        self.status: int | None = None
+        self._first: list[Message] = [{"type": "http.request", "body": first, "more_body": True}]
+        scope = {
+            "type": "http",
+            "asgi": {"version": "3.0"},
+            "http_version": "1.1",
+            "method": "POST",
+            "scheme": "http",
+            "path": "/github/webhook",
+            "raw_path": b"/github/webhook",
+            "query_string": b"",
+            "root_path": "",
+            "headers": [(name.lower().encode(), value.encode()) for name, value in headers],
+            "client": (address, 4711),
+            "server": ("relay.test", 80),
+        }
+        self.task = asyncio.create_task(it.app(scope, self._receive, self._send))
+
+    async def _receive(self) -> Message:
+        self.is_asked = True
+        return self._first.pop() if self._first else await asyncio.get_running_loop().create_future()
+
+    async def _send(self, message: Message) -> None:
+        self.status = message.get("status", self.status)
+
+
+@asynccontextmanager
+async def attacked(it: Stage, senders: list[SlowSender]) -> AsyncIterator[None]:
+    for _ in range(10):
+        await asyncio.sleep(0)
+    try:
+        yield
+    finally:
+        for sender in senders:
+            sender.task.cancel()
+        await asyncio.gather(*(sender.task for sender in senders), return_exceptions=True)
+        assert it.crashes == []
+
+
+def forged(it: Stage, size: int, address: str, *more: tuple[str, str]) -> SlowSender:
+    return SlowSender(
+        it, BLANK[:size], address, ("X-GitHub-Event", "push"), ("X-Hub-Signature-256", FORGED), *more
+    )
+
+
+async def assert_everything_passes(it: Stage) -> None:
+    """A webhook is taken and dispatched, its run reports, and a large signed webhook passes."""
+    pull = await it.github.open_pr(UPSTREAM)
+    assert pull.last_delivery is not None
+    assert pull.last_delivery.status_code == 202
+    await it.act()
+    assert (await post(it, it.github.runs(BACKEND)[-1], "build", "in_progress")).status_code == 200
+    large = json.dumps({"zen": "x" * (3 * MIB), "hook_id": 1}).encode()
+    headers = it.github.webhooks.headers("ping", "guid-large", large)
+    assert (await it.http.post("/github/webhook", content=large, headers=headers)).status_code == 200
+
+
+async def test_fault_64_a_request_without_one_well_formed_signature_is_refused_before_its_body(
+    tmp_path: Path,
+) -> None:
+    signatures: list[list[tuple[str, str]]] = [
+        [],
+        [("X-Hub-Signature-256", "sha256=")],
+        [("X-Hub-Signature-256", FORGED + "0")],
+        [("X-Hub-Signature", "sha1=" + "0" * 40)],
+        [("X-Hub-Signature-256", FORGED), ("X-Hub-Signature-256", FORGED)],
+        [("X-Hub-Signature-256", FORGED.upper())],
+    ]
+    async with stage(tmp_path, LISTED, downstreams=(BACKEND,)) as it:
+        senders = [SlowSender(it, BLANK, "192.0.2.1", *headers) for headers in signatures]
+        async with attacked(it, senders):
+            assert [(sender.status, sender.is_asked) for sender in senders] == [(401, False)] * 6
+            await assert_everything_passes(it)
+
+
+async def test_fault_64_large_bodies_from_several_addresses_leave_room_for_the_others(tmp_path: Path) -> None:
+    """They fill the 128 MiB to the last byte, if they are let."""
+    async with stage(tmp_path, LISTED, downstreams=(BACKEND,)) as it:
+        senders = [forged(it, 24 * MIB, f"192.0.2.{number}") for number in range(5)]
+        async with attacked(it, senders):
+            senders.append(forged(it, 8 * MIB, "192.0.2.9"))
+            await assert_everything_passes(it)
+            assert {sender.status for sender in senders} == {None, 503}
+
+
+async def test_fault_64_many_slow_small_bodies_lose_their_place_to_whoever_sends_at_once(
+    tmp_path: Path,
+) -> None:
+    async with stage(tmp_path, LISTED, downstreams=(BACKEND,)) as it:
+        senders = [forged(it, MIB // 2, f"192.0.{number}.1") for number in range(256)]
+        async with attacked(it, senders):
+            await assert_everything_passes(it)
+            given_up = [number for number, sender in enumerate(senders) if sender.status == 503]
+            assert given_up == list(
+                range(len(given_up))
+            )  # the longest waiting first, and no more than needed
+            assert 0 < len(given_up) < 16
+
+
+async def test_fault_64_one_address_sends_four_large_bodies_at_once_behind_a_proxy_too(
+    tmp_path: Path,
+) -> None:
+    proxies: dict[str, Any] = {"CRCR_TRUSTED_PROXIES": "10.0.0.1"}
+    async with stage(tmp_path, LISTED, downstreams=(BACKEND,), **proxies) as it:
+        announced = ("Content-Length", str(2 * MIB))
+        claims = [f"203.0.113.{number}, 198.51.100.7" for number in range(LARGE_PER_ADDRESS + 2)]
+        senders = [forged(it, 1, "10.0.0.1", announced, ("X-Forwarded-For", claim)) for claim in claims]
+        senders.append(forged(it, 1, "10.0.0.1", announced, ("X-Forwarded-For", "198.51.100.8")))
+        async with attacked(it, senders):
+            assert [sender.status for sender in senders] == [None] * LARGE_PER_ADDRESS + [429, 429, None]
+            await assert_everything_passes(it)

@@ -1,0 +1,86 @@
+"""Clients that speak HTTP badly on purpose, over real sockets: they never end a head, or never read an answer."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from crcr.cli.http_limits import HttpLimits, WaitingConnections, limited_http
+
+ENDS_WITHIN_S = 20.0
+
+
+@dataclass
+class Client:
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    async def send(self, data: bytes) -> None:
+        self.writer.write(data)
+        await self.writer.drain()
+
+    async def answer(self) -> tuple[int, bytes]:
+        """The next answer, which has a length: its status and its body."""
+        async with asyncio.timeout(ENDS_WITHIN_S):
+            head = await self.reader.readuntil(b"\r\n\r\n")
+            fields = dict(line.lower().split(b": ", 1) for line in head.strip().split(b"\r\n")[1:])
+            body = await self.reader.readexactly(int(fields[b"content-length"]))
+        return int(head.split()[1]), body
+
+    async def rest(self) -> bytes:
+        """All that comes until the server closes the connection, gently or not."""
+        received = b""
+        async with asyncio.timeout(ENDS_WITHIN_S):
+            with suppress(ConnectionError):
+                while part := await self.reader.read(65536):
+                    received += part
+        return received
+
+    async def send_until_refused(self, part: bytes, most_bytes: int) -> int:
+        """Send the same bytes again and again; return how many went out before an answer, or the end, came in."""
+        sent = 0
+        with suppress(ConnectionError):
+            while sent < most_bytes and not (self.reader.at_eof() or self.reader._buffer):  # type: ignore[attr-defined]
+                await self.send(part)
+                await asyncio.sleep(0)
+                sent += len(part)
+        return sent
+
+
+@asynccontextmanager
+async def connected(port: int) -> AsyncIterator[Client]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        yield Client(reader, writer)
+    finally:
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+@asynccontextmanager
+async def listening(app: ASGIApp, limits: HttpLimits) -> AsyncIterator[tuple[int, WaitingConnections]]:
+    """An app behind the relay's own protocol; its port, and the connections that wait."""
+    protocol = limited_http(limits)
+    config = uvicorn.Config(
+        app,
+        http=protocol,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        timeout_keep_alive=1,
+        timeout_graceful_shutdown=1,
+    )
+    server = uvicorn.Server(config)
+    with socket.create_server(("127.0.0.1", 0), backlog=2048) as listener:
+        serving = asyncio.create_task(server._serve([listener]))  # `serve` would take the process's signals
+        try:
+            yield listener.getsockname()[1], protocol.waiting_connections
+        finally:
+            server.should_exit = True
+            await serving

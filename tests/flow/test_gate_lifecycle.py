@@ -138,7 +138,7 @@ async def test_a_gate_never_ends_neutral_or_skipped(tmp_path: Path) -> None:
         await it.act()
 
         ends = {each.conclusion for each in it.github.checks(UPSTREAM) if each.name == GATE}
-        assert ends == {"failure", "success"}
+        assert ends == {"failure", "success", "cancelled"}
 
 
 # How it ends
@@ -162,7 +162,7 @@ async def test_an_open_gate_of_a_closed_pull_request_ends_cancelled(tmp_path: Pa
         assert gates(it, pull.head_sha) == [("completed", "cancelled")]
 
 
-async def test_a_finished_gate_keeps_its_result_when_the_pull_request_is_closed(tmp_path: Path) -> None:
+async def test_a_failed_gate_keeps_its_result_when_the_pull_request_is_closed(tmp_path: Path) -> None:
     async with gated(tmp_path) as it:
         pull = await open_pull(it)
         await run_all(it, build="failure")
@@ -199,7 +199,11 @@ async def test_a_reopened_pull_request_gets_a_new_pending_gate_before_it_can_mer
         await it.github.reopen_pr(pull)
         await it.act()
 
-        assert gates(it, pull.head_sha) == [("completed", "success"), ("in_progress", None)]
+        assert gates(it, pull.head_sha) == [
+            ("completed", "success"),
+            ("completed", "cancelled"),
+            ("in_progress", None),
+        ]
         with pytest.raises(MergeBlocked, match="crcr/gate: pending"):
             await it.github.merge_pr(pull)
         await run_all(it)
@@ -213,7 +217,11 @@ async def test_a_head_that_is_pushed_back_to_gets_a_new_pending_gate(tmp_path: P
         first = await push(it, pull)
         await push_back(it, pull, first)
 
-        assert gates(it, first) == [("completed", "success"), ("in_progress", None)]
+        assert gates(it, first) == [
+            ("completed", "success"),
+            ("completed", "cancelled"),
+            ("in_progress", None),
+        ]
         await run_all(it, test="failure")
         assert gate(it, pull) == "failure"
 
@@ -227,7 +235,11 @@ async def test_while_nobody_knows_which_push_is_the_newest_an_old_green_gate_doe
         first = await push(it, pull)
         away = it.github.faults.answer(503, on=Match("GET", f"/repos/{UPSTREAM}/pulls/*"))
         await push_back(it, pull, first, after_s=0)
-        assert gates(it, first) == [("completed", "success"), ("in_progress", None)]
+        assert gates(it, first) == [
+            ("completed", "success"),
+            ("completed", "cancelled"),
+            ("in_progress", None),
+        ]
         assert "asking GitHub which push is the newest" in title(it, first)
         it.github.faults.remove(away)
         await it.pass_time(60)

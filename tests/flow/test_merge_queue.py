@@ -251,9 +251,10 @@ async def test_a_waiver_given_while_the_group_waits_counts_at_once(tmp_path: Pat
         assert found == ("completed", "success", f"{GATING} waived by @maintainer")
 
 
-async def test_in_a_group_of_two_a_waiver_of_either_covers(tmp_path: Path) -> None:
+async def test_in_a_group_of_two_a_waiver_of_either_covers_what_the_other_passed(tmp_path: Path) -> None:
     async with gated(tmp_path, ONE, downstreams=(GATING,)) as it:
         first, second = await open_pull(it), await open_pull(it, files=["src/other.py"])
+        await run_all(it)  # the second's
         await say(it, first, f"/crcr waive {GATING}:build because known")
         await move_base(it)
         head = await queued_together(it, first, second)

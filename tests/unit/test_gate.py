@@ -29,7 +29,7 @@ from commits import (
 )
 from crcr.decide.commit import Backend, Job, Run, Subject, Verdict, Waiver
 from crcr.decide.gate import BackendJudgement, GateJudgement, GateState, Policy, Standing, judge_gate
-from crcr.decide.model import Conclusion, DispatchState, Level
+from crcr.decide.model import Conclusion, DispatchState, Level, RepoName
 
 C, D, S, G = Conclusion, DispatchState, Standing, GateState
 SECOND = timedelta(seconds=1)
@@ -578,9 +578,83 @@ def test_of_several_pull_requests_on_one_head_the_worst_counts(
 # Merge groups
 
 
+AT_ITS_OWN_HEAD = {
+    "it failed": (a_backend(a_job(C.FAILURE)), (), False),
+    "it runs": (a_backend(an_open_job()), (), False),
+    "the job was skipped": (a_backend(a_job(C.SKIPPED), a_job(name="test")), (), False),
+    "the job did not run": (a_backend(a_job(name="test")), (), False),
+    "it was not concerned": (an_unsent_backend(D.LEFT_OUT, "paths"), (), False),
+    "it does not gate": (replace(a_backend(a_job()), level=Level.L3), (), False),
+    "it passed the job and failed another": (a_backend(a_job(), a_job(C.FAILURE, "test")), (), True),
+    "it passed": (a_backend(a_job()), (), True),
+    "it is waived": (a_backend(a_job(C.FAILURE)), (a_waiver(number=8),), True),
+    "another job is waived": (a_backend(a_job(C.FAILURE)), (a_waiver(job="test", number=8),), False),
+    "the waiver ran out": (a_backend(a_job(C.FAILURE)), (a_waiver(number=8, until_at=NOW),), False),
+    "it is waived, and not concerned": (
+        an_unsent_backend(D.LEFT_OUT, "paths"),
+        (a_waiver(number=8, job="build"),),
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", AT_ITS_OWN_HEAD)
+def test_in_a_group_a_waiver_counts_if_every_other_pull_request_passed_or_has_it_waived(case: str) -> None:
+    backend, waivers, counts = AT_ITS_OWN_HEAD[case]
+    own = a_subject(a_backend(a_job(C.FAILURE)), number=7), a_subject(backend, number=8, waivers=waivers)
+    group = a_group(a_backend(a_job(C.FAILURE)), waivers=(a_waiver(number=7), *waivers), own_heads=own)
+    [one] = judge_gate(a_commit(group), POLICY, NOW).subjects
+    assert (one.state is G.PASSED) is counts
+    if not counts:
+        assert "the waiver of #7 does not count here" in one.backends[0].parts[0].reason
+
+
+@pytest.mark.parametrize("own", [(), (7,), (8,)])
+def test_in_a_group_no_waiver_counts_while_a_pull_request_has_another_head_than_the_group(
+    own: tuple[int, ...],
+) -> None:
+    heads = tuple(a_subject(a_backend(a_job()), number=number) for number in own)
+    group = a_group(a_backend(a_job(C.FAILURE)), waivers=(a_waiver(number=7),), own_heads=heads)
+    assert judge_gate(a_commit(group), POLICY, NOW).state is G.FAILED
+
+
+# Renames
+
+
+@pytest.mark.parametrize(
+    "backend", [a_backend(a_job()), a_backend(a_job(C.FAILURE)), an_unsent_backend(D.HELD)]
+)
+def test_a_member_that_left_is_waited_for_while_it_may_have_been_renamed(backend: Backend) -> None:
+    left = replace(backend, entry=None, possible_renames=(RepoName("org/new"),))
+    judgement = judge_gate(a_commit(a_subject(left)), POLICY, NOW + timedelta(days=30))
+    assert judgement.state is G.PENDING
+    assert "checking for a rename" in judgement.subjects[0].backends[0].parts[0].reason
+
+
+WAIVED_IDS = {
+    "the same id under another name": (5, "org/old", True),
+    "another id under the same name": (6, "org/one", False),
+    "no id, the same name": (None, "org/one", True),
+    "no id, the name of the dispatch": (None, "org/was", True),
+    "no id, another name": (None, "org/old", False),
+}
+
+
+@pytest.mark.parametrize("case", WAIVED_IDS)
+def test_a_waiver_follows_the_repository_and_not_its_name(case: str) -> None:
+    repository_id, name, covers = WAIVED_IDS[case]
+    waiver = a_waiver(name, repository_id=repository_id)
+    backend = a_backend(a_job(C.FAILURE), repository_id=5, dispatched_as=RepoName("org/was"))
+    judgement = judge_gate(a_commit(a_subject(backend, waivers=(waiver,))), POLICY, NOW)
+    assert (judgement.state is G.PASSED) is covers
+
+
 @pytest.mark.parametrize("number", [7, 8])
 def test_a_waiver_of_any_pull_request_of_a_group_covers_the_same_in_the_group(number: int) -> None:
-    group = a_group(a_backend(a_job(C.FAILURE)), waivers=(a_waiver(job="build", number=number),))
+    passed = tuple(a_subject(a_backend(a_job()), number=each) for each in (7, 8))
+    group = a_group(
+        a_backend(a_job(C.FAILURE)), waivers=(a_waiver(job="build", number=number),), own_heads=passed
+    )
     assert judge_gate(a_commit(group), POLICY, NOW).state is G.PASSED
 
 

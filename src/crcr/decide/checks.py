@@ -22,7 +22,7 @@ from crcr.decide.gate import (
     Part,
     Policy,
     Standing,
-    judge_backend,
+    judge_for,
 )
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level
 
@@ -67,7 +67,7 @@ def wanted_checks(
     if judgement is not None:
         wanted.append(_gate(commit, judgement, policy))
     for subject, backend in _visible(commit, policy):
-        judged = judge_backend(backend, subject.waivers_at(now), policy.gate, now)
+        judged = judge_for(subject, backend, policy.gate, now)
         wanted.append(_backend(subject, judged, policy))
         wanted += _jobs(judged, policy)
     return tuple(wanted)
@@ -79,7 +79,7 @@ def recheck_at(
     """When time alone may change what is shown: the gate, or a backend that gates nothing."""
     moments = [judgement.recheck_at] if judgement else []
     for subject, backend in _visible(commit, policy):
-        moments.append(judge_backend(backend, subject.waivers_at(now), policy.gate, now).recheck_at)
+        moments.append(judge_for(subject, backend, policy.gate, now).recheck_at)
     return min((at for at in moments if at is not None), default=None)
 
 

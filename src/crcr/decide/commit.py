@@ -103,11 +103,29 @@ class Backend:
     """Whether GitHub lets us read its Actions; None when nobody has asked yet."""
     runs: tuple[Run, ...] = ()
     jobs: tuple[Job, ...] = ()
+    repository_id: int | None = None
+    """Of the repository that it was dispatched to, where that is known."""
+    dispatched_as: RepoName | None = None
+    """Under which name it was dispatched to, where it is called otherwise now."""
+    possible_renames: tuple[RepoName, ...] = ()
+    """It left L4, and one of these new L4 entries may be this repository under another name."""
 
     @property
     def gates(self) -> bool:
-        """A member of the gate: at L4 when the delivery was recorded, and still."""
-        return self.level is Level.L4 and self.entry is not None and self.entry.level is Level.L4
+        """A member of the gate: at L4 when the delivery was recorded, and still, or nobody knows yet."""
+        listed = self.entry is not None and self.entry.level is Level.L4
+        return self.level is Level.L4 and (listed or bool(self.possible_renames))
+
+    @property
+    def recorded_name(self) -> RepoName:
+        """The name that its dispatch, runs and jobs are recorded under."""
+        return self.dispatched_as or self.name
+
+    def is_same(self, other: "Backend") -> bool:
+        """Whether both are the same repository, by its id where both are known."""
+        if self.repository_id is not None and other.repository_id is not None:
+            return self.repository_id == other.repository_id
+        return self.name == other.name
 
     @property
     def live_runs(self) -> tuple[Run, ...]:
@@ -151,9 +169,15 @@ class Waiver:
     number: int
     """The pull request that it was said in."""
     until_at: datetime | None = None
+    repository_id: int | None = None
+    """Of the downstream when it was given: the waiver follows the repository when that is renamed."""
 
-    def covers(self, downstream: RepoName, job: str | None) -> bool:
-        return self.downstream == downstream and self.job in (None, job)
+    def covers(self, backend: Backend, job: str | None) -> bool:
+        if self.job not in (None, job):
+            return False
+        if self.repository_id is not None and backend.repository_id is not None:
+            return self.repository_id == backend.repository_id
+        return self.downstream in (backend.name, backend.recorded_name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,6 +196,8 @@ class Subject:
     waivers: tuple[Waiver, ...] = ()
     reused_from: str | None = None
     """The head with the same tree whose gate passed."""
+    own_heads: "tuple[Subject, ...]" = ()
+    """The pull requests of a merge group as they stand by themselves, if that is the head the group was made from."""
 
     def waivers_at(self, now: datetime) -> tuple[Waiver, ...]:
         """Those of its own pull requests that have not run out; of a group whose are unknown, none."""
@@ -189,3 +215,5 @@ class Commit:
     head_sha: str
     subjects: tuple[Subject, ...]
     """Empty for a commit that nobody wants merged any more."""
+    landed: bool = False
+    """A pull request with this head, or the merge group that it is, was merged."""

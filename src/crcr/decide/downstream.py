@@ -50,6 +50,8 @@ class Standing:
     entry: Entry | None
     binding: Binding | None
     suspended: bool
+    dispatched_as: RepoName | None = None
+    """The name under which the delivery was dispatched to the caller's repository, where that is another one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,6 +98,8 @@ class MergeGroup:
     base_ref: str
     installation_id: int | None
     default_branch: str | None = None
+    merged: bool = False
+    """`destroyed`, because it was merged; the other reasons are `invalidated` and `dequeued`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,38 @@ keeps it pending until the deadline and fails it afterwards. Computed anew after
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from enum import StrEnum
 
 from crcr.decide.commit import Backend, Commit, Job, Subject, Verdict, Waiver
 from crcr.decide.globs import name_glob
 from crcr.decide.model import Conclusion, DispatchState, JobState
+from crcr.decide.standing import (
+    BLOCKED,
+    GATE_OF,
+    STANDINGS,
+    BackendJudgement,
+    GateState,
+    Part,
+    Standing,
+)
+from crcr.decide.waiving import OwnHead, apply_waivers
+
+__all__ = [
+    "BLOCKED",
+    "HELD_FOR",
+    "QUIET",
+    "BackendJudgement",
+    "GateJudgement",
+    "GateState",
+    "Part",
+    "Policy",
+    "Standing",
+    "SubjectJudgement",
+    "judge_backend",
+    "judge_for",
+    "judge_gate",
+]
 
 QUIET = timedelta(minutes=2)
 """So long no new run may appear before the runs that are over are all of them."""
@@ -19,73 +44,11 @@ HELD_FOR = frozenset({"draft", "approval"})
 """Reasons of a held dispatch that only people end; every other hold ends by itself."""
 
 
-class Standing(StrEnum):
-    """Where a backend, or one job of it, stands with the gate."""
-
-    FAILED = "failed"
-    ERRORED = "errored"
-    MISSING = "missing"
-    DECLINED = "declined"
-    WAITING = "waiting"
-    HELD = "held"
-    WAIVED = "waived"
-    EXCUSED = "excused"
-    NOT_CONCERNED = "not concerned"
-    PASSED = "passed"
-
-
-BLOCKED = frozenset({Standing.FAILED, Standing.ERRORED, Standing.MISSING, Standing.DECLINED})
-"""What keeps the gate shut until somebody does something about it."""
-
-
-class GateState(StrEnum):
-    FAILED = "failed"
-    PENDING = "pending"
-    PASSED = "passed"
-
-
-_STANDINGS = tuple(Standing)
-_OPEN = (Standing.WAITING, Standing.HELD)
-_PASSING = (Standing.WAIVED, Standing.EXCUSED, Standing.NOT_CONCERNED, Standing.PASSED)
-_GATE_OF = {
-    **dict.fromkeys(BLOCKED, GateState.FAILED),
-    **dict.fromkeys(_OPEN, GateState.PENDING),
-    **dict.fromkeys(_PASSING, GateState.PASSED),
-}
-
-
 @dataclass(frozen=True, slots=True)
 class Policy:
     gate_timeout: timedelta
     job_timeout: timedelta
     excuses: frozenset[Verdict] = frozenset()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """One job of a backend, or what is owed in place of one, as the gate sees it."""
-
-    standing: Standing
-    name: str | None
-    """None: the backend as a whole."""
-    reason: str
-    job: Job | None = None
-    waiver: Waiver | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackendJudgement:
-    backend: Backend
-    standing: Standing
-    parts: tuple[Part, ...]
-    since: datetime
-    deadline: datetime | None
-    recheck_at: datetime | None = None
-
-    @property
-    def telling(self) -> tuple[Part, ...]:
-        """The parts that make it what it is."""
-        return tuple(part for part in self.parts if part.standing is self.standing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +72,8 @@ def judge_gate(commit: Commit, policy: Policy, now: datetime) -> GateJudgement:
         raise ValueError("a commit without a subject has no gate to judge")
     subjects = tuple(_subject(subject, policy, now) for subject in commit.subjects)
     rechecks = [each.recheck_at for one in subjects for each in one.backends]
-    rechecks += [waiver.until_at for one in commit.subjects for waiver in one.waivers_at(now)]
+    waiving = [each for one in commit.subjects for each in (one, *one.own_heads)]
+    rechecks += [waiver.until_at for one in waiving for waiver in one.waivers_at(now)]
     return GateJudgement(
         min((one.state for one in subjects), key=tuple(GateState).index),
         subjects,
@@ -118,9 +82,8 @@ def judge_gate(commit: Commit, policy: Policy, now: datetime) -> GateJudgement:
 
 
 def _subject(subject: Subject, policy: Policy, now: datetime) -> SubjectJudgement:
-    waivers = subject.waivers_at(now)
-    judged = tuple(judge_backend(each, waivers, policy, now) for each in subject.backends if each.gates)
-    states = {_GATE_OF[each.standing] for each in judged}
+    judged = tuple(judge_for(subject, each, policy, now) for each in subject.backends if each.gates)
+    states = {GATE_OF[each.standing] for each in judged}
     if subject.reused_from is not None:
         states = {GateState.PASSED}
     if subject.in_doubt:
@@ -129,19 +92,44 @@ def _subject(subject: Subject, policy: Policy, now: datetime) -> SubjectJudgemen
     return SubjectJudgement(subject, state, judged)
 
 
+def judge_for(subject: Subject, backend: Backend, policy: Policy, now: datetime) -> BackendJudgement:
+    """Judge a backend as it concerns the subject, with the waivers that count there."""
+    waivers = subject.waivers_at(now)
+    if subject.number is not None or not waivers:
+        return judge_backend(backend, waivers, policy, now)
+    own_heads = tuple(_own_head(subject, number, backend, policy, now) for number in subject.numbers or ())
+    return judge_backend(backend, waivers, policy, now, own_heads=own_heads)
+
+
+def _own_head(group: Subject, number: int, backend: Backend, policy: Policy, now: datetime) -> OwnHead:
+    """How the backend stands at the own head of one of the group's pull requests."""
+    own = next((each for each in group.own_heads if each.number == number and not each.in_doubt), None)
+    if own is None:
+        return OwnHead(number=number)
+    waivers = own.waivers_at(now)
+    same = next((each for each in own.backends if each.gates and each.is_same(backend)), None)
+    judged = judge_backend(same, waivers, policy, now) if same else None
+    return OwnHead(number=number, known=True, judged=judged, waivers=waivers)
+
+
 def judge_backend(
-    backend: Backend, waivers: tuple[Waiver, ...], policy: Policy, now: datetime
+    backend: Backend,
+    waivers: tuple[Waiver, ...],
+    policy: Policy,
+    now: datetime,
+    *,
+    own_heads: tuple[OwnHead, ...] = (),
 ) -> BackendJudgement:
     deadline = _deadline(backend, policy)
     late = deadline is not None and now >= deadline
     parts = tuple(_parts(backend, policy, late=late))
-    parts = tuple(_waived(part, backend, waivers) for part in parts)
+    parts = tuple(apply_waivers(part, backend, waivers, own_heads) for part in parts)
     standings = {part.standing for part in parts}
     # Whatever waits will be late one day, and that shows even where another part has failed already.
     waits = Standing.WAITING in standings
     return BackendJudgement(
         backend=backend,
-        standing=min(standings, key=_STANDINGS.index),
+        standing=min(standings, key=STANDINGS.index),
         parts=parts,
         since=backend.sent_at or backend.created_at,
         deadline=deadline,
@@ -170,6 +158,9 @@ def _recheck_at(backend: Backend, deadline: datetime | None, now: datetime) -> d
 
 
 def _parts(backend: Backend, policy: Policy, *, late: bool) -> Iterable[Part]:
+    if backend.possible_renames:
+        yield _checked_for_rename(backend)
+        return
     unsent = _UNSENT.get(backend.state)
     if unsent is not None:
         yield unsent(backend)
@@ -183,6 +174,12 @@ def _parts(backend: Backend, policy: Policy, *, late: bool) -> Iterable[Part]:
     yield from owed
     if not owed:
         yield from _declined(backend, parts) if parts else (_nothing_yet(late=late),)
+
+
+def _checked_for_rename(backend: Backend) -> Part:
+    names = ", ".join(map(str, backend.possible_renames))
+    reason = f"checking for a rename: it left L4, and whether it is {names} now is not known yet"
+    return Part(standing=Standing.WAITING, name=None, reason=reason)
 
 
 def _nothing_yet(*, late: bool) -> Part:
@@ -329,20 +326,3 @@ def _declined(backend: Backend, parts: list[Part]) -> Iterable[Part]:
 
 def _was_skipped(job: Job, backend: Backend) -> bool:
     return job.conclusion in _SKIPPED and backend.expected(job.name) is None
-
-
-# Waivers
-
-
-def _waived(part: Part, backend: Backend, waivers: tuple[Waiver, ...]) -> Part:
-    """A waiver of the whole backend covers whatever keeps it from passing, a waiver of a job just that job.
-
-    Who waives a backend takes the merge upon themselves: they need not wait for it to fail first.
-    """
-    if _GATE_OF[part.standing] is GateState.PASSED:
-        return part
-    for waiver in waivers:
-        whole = waiver.job is None
-        if waiver.covers(backend.name, part.name) and (whole or part.standing is not Standing.WAITING):
-            return replace(part, standing=Standing.WAIVED, waiver=waiver)
-    return part

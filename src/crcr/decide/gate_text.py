@@ -160,6 +160,8 @@ def _instead_of_a_table(one: SubjectJudgement) -> str | None:
 def _membership(backend: Backend) -> str | None:
     """Why a backend that was or will be a member does not count for this commit."""
     name = code(str(backend.name), 140)
+    if backend.possible_renames:
+        return None  # a member until that is known
     if backend.level is Level.L4 and backend.entry is None:
         return f"- {name} has left the allowlist; to gate, it must be listed at L4 again."
     if backend.level is Level.L4 and not backend.gates and backend.entry is not None:
@@ -177,7 +179,7 @@ def _backend_row(judged: BackendJudgement) -> str:
     deadline = judged.deadline if judged.standing is Standing.WAITING else None
     return row(
         (
-            code(str(judged.backend.name), 140),
+            _backend_name(judged.backend),
             f"**{judged.standing}**" if judged.standing in BLOCKED else judged.standing,
             _why(judged),
             utc(judged.since),
@@ -185,6 +187,13 @@ def _backend_row(judged: BackendJudgement) -> str:
             _what_to_do(judged),
             oncall_words(judged.backend),
         )
+    )
+
+
+def _backend_name(backend: Backend) -> str:
+    name = code(str(backend.name), 140)
+    return (
+        f"{name} (dispatched as {code(str(backend.dispatched_as), 140)})" if backend.dispatched_as else name
     )
 
 
@@ -230,6 +239,9 @@ def _what_to_do(judged: BackendJudgement) -> str:
         return f"let a job run, set `may_skip: true` in its allowlist entry, or {waive}"
     if judged.standing is Standing.HELD:
         return _what_releases(judged)
+    if judged.standing is Standing.WAITING and judged.backend.possible_renames:
+        names = listed(judged.backend.possible_renames, _MOST_PARTS, lambda name: code(str(name), 140))
+        return f"install the App on {names} so that GitHub tells its id, push again, or {waive}"
     if judged.standing not in BLOCKED:
         return ""
     if lacks_jobs(judged):

@@ -22,6 +22,9 @@ class Question:
     upstream: RepoName
     delivery: str
     downstream: RepoName
+    """Its present name, under which GitHub is asked."""
+    dispatched_as: RepoName | None = None
+    """The name that the dispatch is recorded under, if it is known to differ."""
     repository_id: int | None
     installation_id: int | None
     sent_at: datetime
@@ -36,7 +39,7 @@ class Question:
         return {
             "upstream": self.upstream.key,
             "delivery": self.delivery,
-            "downstream": self.downstream.key,
+            "downstream": (self.dispatched_as or self.downstream).key,
         }
 
 

@@ -5,6 +5,7 @@ the next link of the chain of heads (`before` → head) tells; all else is DOUBT
 expected to leave a head and to come back to it by another way within one second.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 from enum import StrEnum
 
@@ -82,6 +83,11 @@ def touch(event: PullRequest, known: Pull | None) -> Pull | None:
         is_open=known.is_open,
         merged=known.merged,
     )
+
+
+def has_landed(labels: Iterable[str], *, merged: bool) -> bool:
+    """Whether a closed pull request was merged: by GitHub, or by a bot that pushes, closes and says so by a label."""
+    return merged or any(label.casefold() == "merged" for label in labels)
 
 
 def is_head(head_sha: str, action: str, facts: PullFacts) -> bool:

@@ -20,6 +20,14 @@ class Published:
     is_open: bool
     digest: str
     awaited: bool = False
+    conclusion: Conclusion | None = None
+    """As far as it is known: a check whose answer was lost may be completed without one."""
+
+    @property
+    def lets_merge(self) -> bool:
+        """Whether it is a gate that a merge may go by."""
+        harmful = {Conclusion.FAILURE, Conclusion.CANCELLED}
+        return self.tier is Tier.GATE and not self.is_open and self.conclusion not in harmful
 
 
 class Act(StrEnum):
@@ -27,12 +35,22 @@ class Act(StrEnum):
     CREATE = "create"
     UPDATE = "update"
     END = "end"
+    REPLACE = "replace"
+    """Create a check of the same name that is completed as ended."""
 
 
-def next_act(published: Published | None, wanted: Wanted | None, digest: str) -> Act:
-    """What to do about one name. A completed check does not reopen: a new one of the same name takes its place."""
+def next_act(
+    published: Published | None, wanted: Wanted | None, digest: str, *, abandoned: bool = False
+) -> Act:
+    """What to do about one name. A completed check does not reopen: a new one of the same name takes its place.
+
+    `abandoned` says that the commit has no subject any more and was not merged: its green gate must not serve the
+    next pull request that has the commit as its head.
+    """
     if wanted is None:
-        return Act.END if published is not None and published.is_open else Act.NOTHING
+        if published is not None and published.is_open:
+            return Act.END
+        return Act.REPLACE if abandoned and published is not None and published.lets_merge else Act.NOTHING
     if published is None:
         return Act.CREATE
     opens = wanted.shown.status is not CheckStatus.COMPLETED

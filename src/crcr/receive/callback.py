@@ -44,7 +44,9 @@ NOTED_REFUSAL = "noted_refusal"
 
 
 class Reports(Protocol):
-    async def standings(self, caller: RepoName, delivery: str) -> tuple[Standing, ...]: ...
+    async def standings(
+        self, caller: RepoName, delivery: str, caller_id: int | None = None
+    ) -> tuple[Standing, ...]: ...
     async def take(
         self, report: Report, identity: Identity, standing: Standing, body: bytes, now: datetime
     ) -> Outcome: ...
@@ -147,7 +149,9 @@ class CallbackIntake:
     async def _take_listed(self, report: Report, identity: Identity, body: bytes) -> Answer | Rejected:
         if report.event_type in SELF_REPORTS:
             return await self._take_own(report, identity, body)
-        standings = await self.reports.standings(identity.repository, report.delivery_id)
+        standings = await self.reports.standings(
+            identity.repository, report.delivery_id, identity.repository_id
+        )
         standing, verdict = _best(identity, standings)
         # Several stand for it only where the delivery is nobody's.
         whose = standing.upstream if len(standings) == 1 else None

@@ -123,6 +123,7 @@ def _merge_group(body: shapes.MergeGroupBody) -> MergeGroup:
         base_ref=group.base_ref,
         installation_id=id_of(body.installation),
         default_branch=branch(body.repository.default_branch),
+        merged=body.action == "destroyed" and body.reason == "merged",
     )
 
 

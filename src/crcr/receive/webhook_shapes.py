@@ -108,6 +108,7 @@ class MergeGroupBody(Struct):
     action: str
     merge_group: MergeGroupPart
     repository: RepositoryPart
+    reason: str | None = None
     installation: IdPart | None = None
 
 

@@ -5,7 +5,6 @@ signed reports, or by the delivery's id in their name.
 """
 
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy import text
 
@@ -25,16 +24,17 @@ _RUN = Statement(
         "SELECT n.run_id, n.delivery, n.upstream, n.downstream, n.workflow, d.level, d.event, d.head_sha, d.number"
         " FROM runs n JOIN repositories r ON r.upstream = n.upstream AND r.downstream = n.downstream"
         " JOIN dispatches d ON d.delivery = n.delivery AND d.upstream = n.upstream AND d.downstream = n.downstream"
-        " WHERE n.run_id = :run_id AND n.downstream = :downstream AND n.issuer = 'github'"
-        " AND r.repository_id = :repository_id"
+        " WHERE n.run_id = :run_id AND n.issuer = 'github'"
+        " AND coalesce(d.repository_id, r.repository_id) = :repository_id"
     )
 )
 _NAMED = Statement(
     text(
         "SELECT v.guid AS delivery, d.upstream, d.downstream FROM deliveries v"
-        " JOIN dispatches d ON d.delivery = v.guid AND d.upstream = v.upstream AND d.downstream = :downstream"
+        " JOIN dispatches d ON d.delivery = v.guid AND d.upstream = v.upstream"
         " JOIN repositories r ON r.upstream = d.upstream AND r.downstream = d.downstream"
-        " WHERE v.guid = :guid AND r.repository_id = :repository_id AND d.attempted_at IS NOT NULL"
+        " WHERE v.guid = :guid AND coalesce(d.repository_id, r.repository_id) = :repository_id"
+        " AND d.attempted_at IS NOT NULL"
     )
 )
 
@@ -75,18 +75,15 @@ class ActionsNews:
         return bool(rows)
 
     async def _known(self, tx: Tx, event: RunTold | JobTold, run_id: int) -> list[Row]:
-        return await tx.all(
-            _RUN, run_id=str(run_id), downstream=event.repository.key, repository_id=event.repository_id
-        )
+        return await tx.all(_RUN, run_id=str(run_id), repository_id=event.repository_id)
 
     async def _named(self, tx: Tx, event: RunTold) -> list[Row]:
         """The dispatch whose delivery the run's name holds, if it is just one: names may hold what strangers wrote."""
         if event.run.event != "repository_dispatch":
             return []
-        where: dict[str, Any] = {"downstream": event.repository.key, "repository_id": event.repository_id}
         found: list[Row] = []
         for guid in named_in(event.run.display_title):
-            found += await tx.all(_NAMED, guid=guid, **where)
+            found += await tx.all(_NAMED, guid=guid, repository_id=event.repository_id)
         return found if len(found) == 1 else []
 
     async def _ask(self, tx: Tx, row: Row, now: datetime) -> None:

@@ -180,10 +180,9 @@ class Commands:
 
     async def _waive(self, scene: _Scene, wanted: Waive) -> _Reply:
         pull, now = scene.pull, scene.now
-        entry = (await self._allowlists.in_force(scene.tx, scene.upstream)).find(wanted.downstream)
         if not pull.is_open:
             return _Reply(ok=False, words="the pull request is closed: there is nothing to waive")
-        if entry is None or entry.level is not Level.L4:
+        if not await self._gates(scene, wanted.downstream):
             return _Reply(ok=False, words=f"{code(str(wanted.downstream))} is not a gating (L4) backend")
         waiver = NewWaiver(
             number=pull.number,
@@ -197,6 +196,15 @@ class Commands:
         await give_waiver(scene.tx, scene.upstream, waiver, now)
         await self._reevaluate(scene)
         return _DONE
+
+    async def _gates(self, scene: _Scene, downstream: RepoName) -> bool:
+        """Whether it is listed at L4, or gates this head under a name that it had or will have."""
+        entry = (await self._allowlists.in_force(scene.tx, scene.upstream)).find(downstream)
+        if entry is not None and entry.level is Level.L4:
+            return True
+        judgement = await self._desk.judged(scene.tx, scene.upstream, scene.pull.head_sha, scene.now)
+        judged = [each.backend for one in judgement.subjects for each in one.backends] if judgement else []
+        return any(downstream in (backend.name, backend.recorded_name) for backend in judged)
 
     async def _unwaive(self, scene: _Scene, wanted: Unwaive) -> _Reply:
         number, who = scene.pull.number, scene.speaker.who

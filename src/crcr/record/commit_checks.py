@@ -5,6 +5,7 @@ comes after a lost answer finds the check by it instead of making a second one.
 """
 
 import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -16,16 +17,19 @@ from sqlalchemy import bindparam, text, update
 from crcr.decide.allowlist import Allowlist
 from crcr.decide.check_runs import GATE_NAME, CheckStatus, CheckToPublish, Shown
 from crcr.decide.checks import CheckPolicy, Tier, Wanted, recheck_at, wanted_checks
-from crcr.decide.commit import Commit
-from crcr.decide.gate import GateJudgement, GateState, Policy, judge_gate
-from crcr.decide.model import RepoName
+from crcr.decide.commit import Backend, Commit
+from crcr.decide.gate import HELD_FOR, GateJudgement, GateState, Policy, judge_gate
+from crcr.decide.model import Conclusion, DispatchState, RepoName
 from crcr.decide.publication import Act, Published, ending, next_act
 from crcr.record.allowlists import Allowlists
 from crcr.record.commit_facts import load_commit
 from crcr.record.database import Database, Row, Tx
 from crcr.record.gate_rows import gates_due, record_gate
 from crcr.record.group_rows import live_groups, withdraw_reuse
+from crcr.record.held_rows import reconsider
 from crcr.record.publishing import Publishing
+from crcr.record.pull_rows import load_pull
+from crcr.record.renames import RENAME
 from crcr.record.schema_gate import checks
 from crcr.record.statement import Statement, inserting
 from crcr.record.times import to_us
@@ -39,7 +43,7 @@ _AWAITED = "awaited"
 _NEWEST = Statement(
     text(
         "SELECT c.check_id, c.name, c.round, c.tier, c.incarnation, c.attempted_at, c.check_run_id, c.status, c.title,"
-        " c.digest"
+        " c.digest, c.conclusion"
         " FROM checks c WHERE c.head_sha = :head_sha AND c.upstream = :upstream AND c.tier = :tier"
         " AND c.round = (SELECT max(n.round) FROM checks n WHERE n.head_sha = c.head_sha"
         " AND n.upstream = c.upstream AND n.name = c.name) ORDER BY c.name"
@@ -118,6 +122,7 @@ class CommitChecks:
                 again = recheck_at(commit, judgement, rules, now)
                 await record_gate(tx, commit, judgement, title=title, recheck_at=again, now=now)
                 await self._follow_reuse(tx, commit, now)
+                await self._follow_renames(tx, commit, now)
             return await self._plan(tx, commit, tier, wanted)
 
         return await self._database.write(unit)
@@ -180,7 +185,7 @@ class CommitChecks:
         return replace(commit, subjects=tuple(subjects))
 
     async def _follow_reuse(self, tx: Tx, commit: Commit, now: datetime) -> None:
-        """Ask a group's backends when nobody speaks for it any more; look at groups this commit speaks for."""
+        """Ask a group's backends when nobody speaks for it any more; look at groups whose judgement hangs on this commit."""
         upstream, head_sha = commit.upstream, commit.head_sha
         for subject in commit.subjects:
             if subject.number is None and subject.reused_from is None:
@@ -188,8 +193,23 @@ class CommitChecks:
                 if await withdraw_reuse(tx, upstream, head_sha, allowlist, now):
                     await self._publishing.again(tx, upstream, (head_sha,), now)
         groups = await live_groups(tx, upstream)
-        followers = [row["head_sha"] for row in groups if row["reused_from"] == head_sha]
+        own = {subject.number for subject in commit.subjects} - {None}
+        followers = [
+            row["head_sha"]
+            for row in groups
+            if row["reused_from"] == head_sha or own & set(json.loads(row["numbers"] or "[]"))
+        ]
         await self._publishing.again(tx, upstream, followers, now)
+
+    async def _follow_renames(self, tx: Tx, commit: Commit, now: datetime) -> None:
+        """Let go of what was held until it was known whether its backend left or was renamed."""
+        for subject in commit.subjects:
+            if subject.number is None or not any(map(_waits_for_rename, subject.backends)):
+                continue
+            pull = await load_pull(tx, commit.upstream, subject.number)
+            if pull is not None:
+                allowlist = await self._allowlists.in_force(tx, commit.upstream)
+                await reconsider(tx, commit.upstream, pull, allowlist, now)
 
     async def _rules(self, tx: Tx, upstream: RepoName) -> CheckPolicy:
         policy = self._publishing.policy(upstream)
@@ -220,16 +240,22 @@ class CommitChecks:
         reason = _NOT_WANTED if commit.subjects else _OVER
         shown = wanted.shown if wanted else ending(tier, reason)
         digest = digest_of(shown)
+        abandoned = not commit.subjects and not commit.landed
+        # Below a gate that is not on GitHub for sure, an older one may show green: there must be one that is cancelled.
+        hides = abandoned and tier is Tier.GATE and row is not None and row["round"] > 1
         # A check that was never asked for need not be ended.
-        if wanted is None and row is not None and row["attempted_at"] is None:
+        if wanted is None and row is not None and row["attempted_at"] is None and not hides:
             return None
-        act = next_act(_published(row), wanted, digest)
+        act = next_act(_published(row), wanted, digest, abandoned=abandoned)
         if act is Act.NOTHING:
             return None
         if act is Act.CREATE and wanted is not None:
             row = await self._add(tx, commit, wanted, (row["round"] if row else 0) + 1)
         if row is None:
             raise ValueError("only what is there can be changed")
+        if act is Act.REPLACE:
+            again = Wanted(name=row["name"], tier=tier, incarnation=row["incarnation"], shown=shown)
+            row = await self._add(tx, commit, again, row["round"] + 1)
         return CheckToPublish(
             check_id=row["check_id"],
             check_run_id=row["check_run_id"],
@@ -240,7 +266,7 @@ class CommitChecks:
             shown=shown,
             digest=digest,
             annotated=row["attempted_at"] is not None and row["status"] == CheckStatus.COMPLETED.value,
-            ends=wanted is None,
+            ends=act is Act.END and not hides,
             minor=act is Act.UPDATE and _only_details(row, shown),
         )
 
@@ -260,12 +286,18 @@ class CommitChecks:
         )
         return {
             "check_id": rows[0]["check_id"],
+            "name": wanted.name,
             "check_run_id": None,
             "attempted_at": None,
             "status": CheckStatus.QUEUED.value,
             "title": "",
             "incarnation": wanted.incarnation,
         }
+
+
+def _waits_for_rename(backend: Backend) -> bool:
+    held = backend.state is DispatchState.HELD and backend.reason not in HELD_FOR
+    return held and not backend.possible_renames and (backend.reason == RENAME or bool(backend.dispatched_as))
 
 
 def digest_of(shown: Shown) -> str:
@@ -286,4 +318,5 @@ def _published(row: Row | None) -> Published | None:
         is_open=row["status"] != CheckStatus.COMPLETED.value,
         digest=row["digest"],
         awaited=row["status"] == _AWAITED,
+        conclusion=Conclusion(row["conclusion"]) if row["conclusion"] else None,
     )

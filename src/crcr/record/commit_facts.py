@@ -15,8 +15,10 @@ from sqlalchemy import bindparam, select, text
 from crcr.decide.allowlist import Allowlist
 from crcr.decide.commit import Backend, Commit, FailedTestShown, Job, Run, Subject, Verification, Waiver
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoName
+from crcr.decide.ordering import has_landed
 from crcr.record.database import Row, Tx
 from crcr.record.group_rows import load_group
+from crcr.record.renames import Listing, find_listings
 from crcr.record.schema import jobs
 from crcr.record.statement import Statement
 from crcr.record.times import from_us, from_us_or_none, to_us
@@ -35,6 +37,20 @@ _PULLS = Statement(
         " ORDER BY number"
     )
 )
+_OPEN_PULL = Statement(
+    text(
+        "SELECT number, head_sha, labels, updated_at FROM pulls WHERE upstream = :upstream AND number = :number"
+        " AND is_open = 1"
+    )
+)
+# Found by the deliveries of the head: closed pull requests have no index by their head.
+_CLOSED_PULLS = Statement(
+    text(
+        "SELECT merged, labels FROM pulls p WHERE p.upstream = :upstream AND p.is_open = 0 AND p.head_sha = :head_sha"
+        " AND p.number IN (SELECT v.number FROM deliveries v WHERE v.head_sha = :head_sha AND v.upstream = :upstream"
+        " AND v.number IS NOT NULL)"
+    )
+)
 _DELIVERY = Statement(
     text(
         "SELECT guid, state, received_at FROM deliveries WHERE upstream = :upstream AND number = :number"
@@ -44,7 +60,8 @@ _DELIVERY = Statement(
 )
 _DISPATCHES = Statement(
     text(
-        "SELECT d.downstream, d.level, d.state, d.reason, d.created_at, d.sent_at, d.listed_at, r.name, r.reads_actions"
+        "SELECT d.delivery, d.downstream, d.level, d.state, d.reason, d.created_at, d.sent_at, d.listed_at,"
+        " d.repository_id, r.repository_id AS bound_id, r.name, r.reads_actions"
         " FROM dispatches d LEFT JOIN repositories r ON r.upstream = d.upstream AND r.downstream = d.downstream"
         " WHERE d.delivery = :delivery AND d.upstream = :upstream AND d.level >= 3 ORDER BY d.downstream"
     )
@@ -78,32 +95,43 @@ async def load_commit(
         *await _pull_subjects(tx, upstream, head_sha, allowlist, now),
         *await _group_subject(tx, upstream, head_sha, allowlist, now),
     ]
-    return Commit(upstream=upstream, head_sha=head_sha, subjects=tuple(subjects))
+    landed = not subjects and await _has_landed(tx, upstream, head_sha)
+    return Commit(upstream=upstream, head_sha=head_sha, subjects=tuple(subjects), landed=landed)
+
+
+async def _has_landed(tx: Tx, upstream: RepoName, head_sha: str) -> bool:
+    """Whether a pull request with this head, or the merge group that it is, was merged."""
+    key = {"head_sha": head_sha, "upstream": upstream.key}
+    group = await load_group(tx, upstream, head_sha)
+    if group is not None and group["merged"]:
+        return True
+    closed = await tx.all(_CLOSED_PULLS, **key)
+    return any(has_landed(json.loads(row["labels"]), merged=bool(row["merged"])) for row in closed)
 
 
 async def _pull_subjects(
     tx: Tx, upstream: RepoName, head_sha: str, allowlist: Allowlist, now: datetime
 ) -> list[Subject]:
-    found = []
-    for pull in await tx.all(_PULLS, head_sha=head_sha, upstream=upstream.key):
-        number = pull["number"]
-        delivery = await tx.one(_DELIVERY, upstream=upstream.key, number=number, head_sha=head_sha)
-        if delivery is None:
-            found.append(_unheard(pull))
-            continue
-        waivers = await waivers_in_force(tx, upstream, (number,), to_us(now), head_sha=head_sha)
-        found.append(
-            Subject(
-                number=number,
-                delivery=delivery["guid"],
-                in_doubt=delivery["state"] == "in_doubt",
-                received_at=from_us(delivery["received_at"]),
-                labels=tuple(json.loads(pull["labels"])),
-                backends=await _backends(tx, upstream, delivery["guid"], allowlist),
-                waivers=waivers,
-            )
-        )
-    return found
+    pulls = await tx.all(_PULLS, head_sha=head_sha, upstream=upstream.key)
+    return [await _pull_subject(tx, upstream, pull, head_sha, allowlist, now=now) for pull in pulls]
+
+
+async def _pull_subject(
+    tx: Tx, upstream: RepoName, pull: Row, head_sha: str, allowlist: Allowlist, *, now: datetime
+) -> Subject:
+    number = pull["number"]
+    delivery = await tx.one(_DELIVERY, upstream=upstream.key, number=number, head_sha=head_sha)
+    if delivery is None:
+        return _unheard(pull)
+    return Subject(
+        number=number,
+        delivery=delivery["guid"],
+        in_doubt=delivery["state"] == "in_doubt",
+        received_at=from_us(delivery["received_at"]),
+        labels=tuple(json.loads(pull["labels"])),
+        backends=await _backends(tx, upstream, delivery["guid"], allowlist),
+        waivers=await waivers_in_force(tx, upstream, (number,), to_us(now), head_sha=head_sha),
+    )
 
 
 def _unheard(pull: Row) -> Subject:
@@ -135,8 +163,23 @@ async def _group_subject(
         backends=await _backends(tx, upstream, group["delivery"], allowlist),
         waivers=waivers,
         reused_from=group["reused_from"],
+        own_heads=await _own_heads(tx, upstream, group, allowlist, now) if waivers else (),
     )
     return [subject]
+
+
+async def _own_heads(
+    tx: Tx, upstream: RepoName, group: Row, allowlist: Allowlist, now: datetime
+) -> tuple[Subject, ...]:
+    """The open pull requests of a group at their own heads; one that was pushed to since the group was made is left out."""
+    found = []
+    for number in json.loads(group["numbers"] or "[]"):
+        pull = await tx.one(_OPEN_PULL, upstream=upstream.key, number=number)
+        if pull is not None:
+            own = await _pull_subject(tx, upstream, pull, pull["head_sha"], allowlist, now=now)
+            found.append(own)
+    created_at = from_us(group["created_at"])
+    return tuple(own for own in found if own.received_at <= created_at)
 
 
 async def _backends(tx: Tx, upstream: RepoName, delivery: str, allowlist: Allowlist) -> tuple[Backend, ...]:
@@ -150,16 +193,22 @@ async def _backends(tx: Tx, upstream: RepoName, delivery: str, allowlist: Allowl
     found: dict[str, list[Job]] = defaultdict(list)
     for row in await tx.all(_JOBS, **key):
         found[row["downstream"]].append(_job(row))
+    listings = await find_listings(tx, upstream, allowlist, dispatches)
     return tuple(
-        _backend(row, allowlist, runs[row["downstream"]], found[row["downstream"]]) for row in dispatches
+        _backend(row, listings[row["downstream"]], runs[row["downstream"]], found[row["downstream"]])
+        for row in dispatches
     )
 
 
-def _backend(row: Row, allowlist: Allowlist, runs: list[Run], found: list[Job]) -> Backend:
-    name = RepoName(row["name"] or row["downstream"])
+def _backend(row: Row, listing: Listing, runs: list[Run], found: list[Job]) -> Backend:
+    recorded = RepoName(row["name"] or row["downstream"])
+    name = listing.entry.name if listing.entry else recorded
     return Backend(
         name=name,
-        entry=allowlist.find(name),
+        entry=listing.entry,
+        repository_id=listing.repository_id,
+        dispatched_as=recorded if name != recorded else None,
+        possible_renames=listing.unread,
         level=Level(row["level"]),
         state=DispatchState(row["state"]),
         reason=row["reason"],

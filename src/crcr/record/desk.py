@@ -14,7 +14,7 @@ from crcr.decide.checks import Tier
 from crcr.decide.command_answer import offer
 from crcr.decide.commit import Backend
 from crcr.decide.events import Asked, CheckAsked, Commented
-from crcr.decide.gate import GateJudgement, judge_backend
+from crcr.decide.gate import GateJudgement, judge_for
 from crcr.decide.model import DeliveryState, EffectKind, Level, RepoName
 from crcr.decide.reruns import run_again, run_failed_again
 from crcr.decide.upstream import Ignored, Receipt, Seen, Taken
@@ -87,8 +87,8 @@ class Desk:
         asked = 0
         for subject in commit.subjects:
             for backend in subject.backends:
-                if downstream in (None, backend.name) and _may_run_again(backend):
-                    judged = judge_backend(backend, subject.waivers_at(now), self._checks.timeouts, now)
+                if downstream in (None, backend.name, backend.recorded_name) and _may_run_again(backend):
+                    judged = judge_for(subject, backend, self._checks.timeouts, now)
                     wanted = run_failed_again(judged)
                     if downstream is not None and not wanted:
                         wanted = run_again(backend)
@@ -147,7 +147,7 @@ class Desk:
             (subject, backend)
             for subject in commit.subjects
             for backend in subject.backends
-            if _may_run_again(backend) and (check is None or backend.name.key == check["downstream"])
+            if _may_run_again(backend) and (check is None or check["downstream"] in _keys(backend))
         ]
         # Of several pull requests on the head, the one whose delivery the job's run answers.
         own = [(subject, backend) for subject, backend in meant if _knows(backend, run_id)]
@@ -172,6 +172,11 @@ class Desk:
 
 def _may_run_again(backend: Backend) -> bool:
     return backend.entry is not None and backend.entry.level >= Level.L3
+
+
+def _keys(backend: Backend) -> set[str]:
+    """Its check may have been published under a former name."""
+    return {backend.name.key, backend.recorded_name.key}
 
 
 def _knows(backend: Backend, run_id: str | None) -> bool:

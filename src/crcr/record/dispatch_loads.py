@@ -10,6 +10,7 @@ from crcr.decide.packing import unpack_payload
 from crcr.decide.payload import Prepared, prepare
 from crcr.errors import NotFound, OutsideLimited
 from crcr.record.database import Database, Row
+from crcr.record.renames import PRESENT
 from crcr.record.statement import Statement
 
 _KEEP = 64
@@ -17,9 +18,9 @@ _PAUSED_S = 5.0
 
 _LOAD = Statement(
     text(
-        "SELECT d.event, d.level, d.state, d.test, r.name, r.repository_id, r.installation_id,"
+        "SELECT d.event, d.level, d.state, d.test, r.name, r.repository_id, r.installation_id,"  # noqa: S608  our own text
         " (SELECT u.paused_at FROM upstreams u WHERE u.upstream = d.upstream) AS paused_at"
-        " FROM dispatches d LEFT JOIN repositories r ON r.upstream = d.upstream AND r.downstream = d.downstream"
+        f" FROM dispatches d{PRESENT}"
         " WHERE d.upstream = :upstream AND d.delivery = :delivery AND d.downstream = :downstream"
     )
 )

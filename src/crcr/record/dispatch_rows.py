@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import text
+from sqlalchemy import bindparam, select, text
 
 from crcr.decide.events import MergeGroup, PullRequest, Push
 from crcr.decide.model import DispatchState, EffectKind, Pull, RepoName
@@ -15,16 +15,24 @@ from crcr.decide.upstream import Drop, PlannedDispatch
 from crcr.record.counting import heads_before, recount
 from crcr.record.database import Row, Tx
 from crcr.record.effect_rows import add_effects, effect_row
-from crcr.record.schema import dispatches
+from crcr.record.schema import dispatches, repositories
 from crcr.record.statement import Statement, inserting
 from crcr.record.times import to_us
 
 _REF_CHARS = 500
+# The id, because the name may belong to another repository when somebody asks whose dispatch it was.
 _DISPATCH = Statement(
     inserting(
         dispatches,
         *("upstream", "delivery", "downstream", "level", "state", "reason"),
         *("event", "action", "number", "head_sha", "lane", "created_at"),
+    ).values(
+        repository_id=select(repositories.c.repository_id)
+        .where(
+            repositories.c.upstream == bindparam("upstream"),
+            repositories.c.downstream == bindparam("downstream"),
+        )
+        .scalar_subquery()
     )
 )
 _DROP = Statement(

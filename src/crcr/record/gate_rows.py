@@ -36,7 +36,8 @@ _STATE = Statement(
 )
 _LET_GO = Statement(
     text(
-        "UPDATE gates SET state = CASE WHEN state = 'pending' THEN 'over' ELSE state END, recheck_at = NULL"
+        "UPDATE gates SET state = CASE WHEN state = 'pending' OR (state = 'passed' AND :landed = 0) THEN 'over'"
+        " ELSE state END, recheck_at = NULL"
         " WHERE head_sha = :head_sha AND upstream = :upstream"
     )
 )
@@ -60,7 +61,7 @@ async def record_gate(
     """Write down how the commit's gate stands, and tell open pages if that is news."""
     key = {"head_sha": commit.head_sha, "upstream": commit.upstream.key}
     if not commit.subjects:
-        await tx.run(_LET_GO, **key)
+        await tx.run(_LET_GO, landed=int(commit.landed), **key)
         return
     state = judgement.state.value if judgement else NO_GATE
     before = await tx.one(_STATE, **key)

@@ -13,6 +13,7 @@ from crcr.decide.selection import touches
 from crcr.record.database import Row, Tx
 from crcr.record.dispatch_rows import drop_delivery
 from crcr.record.held_rows import held_of_delivery, hold_for, leave_out, release
+from crcr.record.renames import find_listings
 from crcr.record.schema_gate import merge_groups
 from crcr.record.statement import Statement, inserting
 from crcr.record.times import to_us
@@ -34,7 +35,7 @@ _ADD = Statement(
 _DESTROY = Statement(
     update(merge_groups)
     .where(*_BY_KEY, merge_groups.c.destroyed_at.is_(None))
-    .values(destroyed_at=bindparam("at"))
+    .values(destroyed_at=bindparam("at"), merged=bindparam("landed"))
 )
 _KNOW = Statement(
     update(merge_groups).where(*_BY_KEY).values(numbers=bindparam("known"), reused_from=bindparam("reused"))
@@ -44,7 +45,7 @@ _WITHDRAW = Statement(
 )
 _LIVE = Statement(
     text(
-        "SELECT head_sha, head_ref, reused_from FROM merge_groups WHERE upstream = :upstream AND destroyed_at IS NULL"
+        "SELECT head_sha, head_ref, reused_from, numbers FROM merge_groups WHERE upstream = :upstream AND destroyed_at IS NULL"
     )
 )
 _TOLD = Statement(
@@ -92,7 +93,8 @@ async def destroy_group(tx: Tx, event: MergeGroup, delivery: str, now: datetime)
         await add_group(tx, event, delivery, now)
     else:
         await drop_delivery(tx, event.upstream, group["delivery"], "the merge group was destroyed", now)
-    await tx.run(_DESTROY, head_sha=event.head_sha, upstream=event.upstream.key, at=to_us(now))
+    where = {"head_sha": event.head_sha, "upstream": event.upstream.key}
+    await tx.run(_DESTROY, **where, at=to_us(now), landed=int(event.merged))
 
 
 async def know_group(
@@ -132,11 +134,18 @@ async def let_go(
 ) -> None:
     """Send a group's dispatches to whom its files concern; without a complete list of files, to everybody."""
     held = await held_of_delivery(tx, upstream, delivery)
-    entries = {row["downstream"]: allowlist.find(RepoName(row["downstream"])) for row in held}
-    gone = [row for row in held if entries[row["downstream"]] is None]
+    listings = await find_listings(tx, upstream, allowlist, held)
+    entries = {name: listing.entry for name, listing in listings.items()}
+    # Of a member that may have been renamed the options are not known: it is asked.
+    gone = [
+        row for row in held if entries[row["downstream"]] is None and not listings[row["downstream"]].unread
+    ]
     await leave_out(tx, upstream, gone, "left the allowlist")
-    listed = [(row, entry) for row in held if (entry := entries[row["downstream"]]) is not None]
     known = files is not None and files.complete
-    idle = [row for row, entry in listed if known and files and not touches(entry, files.paths)]
+    idle = [
+        row
+        for row in held
+        if (entry := entries[row["downstream"]]) and known and files and not touches(entry, files.paths)
+    ]
     await leave_out(tx, upstream, idle, "paths")
-    await release(tx, upstream, [row for row, _ in listed if row not in idle], now)
+    await release(tx, upstream, [row for row in held if row not in gone and row not in idle], now)

@@ -15,12 +15,18 @@ from crcr.record.approvals import is_approved
 from crcr.record.database import Row, Tx
 from crcr.record.dispatch_rows import send
 from crcr.record.effect_rows import add_once, effect_row
+from crcr.record.renames import find_listing
 from crcr.record.statement import Statement
 from crcr.record.times import to_us
 
+_SELECT = (
+    "SELECT d.delivery, d.downstream, d.lane, d.reason, d.action, d.head_sha, d.concerned, d.level, d.sent_at,"
+    " d.repository_id, r.repository_id AS bound_id FROM dispatches d LEFT JOIN repositories r"
+    " ON r.upstream = d.upstream AND r.downstream = d.downstream"
+)
 _HELD = Statement(
     text(
-        "SELECT d.delivery, d.downstream, d.lane, d.reason, d.action, d.head_sha, d.concerned FROM dispatches d"
+        f"{_SELECT}"  # noqa: S608  our own text
         " WHERE d.upstream = :upstream AND d.number = :number AND d.superseded_at IS NULL"
         " AND d.state = 'held' AND (CAST(:delivery AS TEXT) IS NULL OR d.delivery = :delivery) AND NOT EXISTS (SELECT 1"
         " FROM deliveries v WHERE v.guid = d.delivery AND v.upstream = d.upstream AND v.state = 'in_doubt')"
@@ -29,8 +35,8 @@ _HELD = Statement(
 )
 _HELD_OF = Statement(
     text(
-        "SELECT delivery, downstream, lane, reason, action, head_sha, concerned FROM dispatches"
-        " WHERE upstream = :upstream AND delivery = :delivery AND state = 'held' ORDER BY downstream"
+        f"{_SELECT}"
+        " WHERE d.upstream = :upstream AND d.delivery = :delivery AND d.state = 'held' ORDER BY d.downstream"
     )
 )
 _MOVE = Statement(
@@ -60,7 +66,10 @@ async def reconsider(tx: Tx, upstream: RepoName, pull: Pull, allowlist: Allowlis
     """Let go of what nothing holds any more, and write down what holds the rest."""
     leaving: list[Row] = []
     for row in await held_of_pull(tx, upstream, pull.number):
-        entry = allowlist.find(RepoName(row["downstream"]))
+        listing = await find_listing(tx, upstream, allowlist, row)
+        entry = listing.entry
+        if entry is None and listing.unread:
+            continue  # it may be listed under its new name, with options that are not known yet
         if entry is None:
             await _move(tx, upstream, row, DispatchState.CANCELLED, "left the allowlist")
             continue

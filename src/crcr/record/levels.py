@@ -30,11 +30,16 @@ _HISTORY = Statement(
 _MOST = 20
 
 
+async def levels_now(tx: Tx, upstream: RepoName) -> dict[str, int | None]:
+    """The level of each downstream by the newest version that was followed; None for those that left."""
+    return {row["downstream"]: row["level"] for row in await tx.all(_NOW, upstream=upstream.key)}
+
+
 async def follow_levels(
     tx: Tx, upstream: RepoName, allowlist: Allowlist, version: int, now: datetime
 ) -> None:
     """Write down who stands elsewhere than before."""
-    before = {row["downstream"]: row["level"] for row in await tx.all(_NOW, upstream=upstream.key)}
+    before = await levels_now(tx, upstream)
     listed = {entry.name.key: int(entry.level) for entry in allowlist.entries}
     left = dict.fromkeys(key for key, level in before.items() if level is not None and key not in listed)
     changed = {key: level for key, level in listed.items() if before.get(key) != level} | left

@@ -22,6 +22,7 @@ from crcr.record.effect_rows import effect_row
 from crcr.record.log_rows import note_change
 from crcr.record.lookup_rows import hasten_silence, see_run, verify_jobs
 from crcr.record.publishing import Publishing
+from crcr.record.renames import PRESENT
 from crcr.record.statement import Statement
 from crcr.record.times import from_us, to_us
 
@@ -30,9 +31,9 @@ SETTLING = timedelta(seconds=20)
 
 _DISPATCH = Statement(
     text(
-        "SELECT d.upstream, d.delivery, d.downstream, d.level, d.state, d.event, d.number, d.head_sha, d.sent_at,"
-        " d.attempted_at, d.listed_at, r.name, r.repository_id, r.installation_id FROM dispatches d"
-        " LEFT JOIN repositories r ON r.upstream = d.upstream AND r.downstream = d.downstream"
+        "SELECT d.upstream, d.delivery, d.downstream, d.level, d.state, d.event, d.number, d.head_sha, d.sent_at,"  # noqa: S608  our own text
+        " d.attempted_at, d.listed_at, r.name, r.repository_id, r.installation_id"
+        f" FROM dispatches d{PRESENT}"
         " WHERE d.delivery = :delivery AND d.upstream = :upstream AND d.downstream = :downstream"
     )
 )
@@ -308,6 +309,7 @@ def _question(upstream: RepoName, dispatch: Row, runs: list[Row], unchecked: lis
         upstream=upstream,
         delivery=dispatch["delivery"],
         downstream=RepoName(dispatch["name"] or dispatch["downstream"]),
+        dispatched_as=RepoName(dispatch["downstream"]),
         repository_id=dispatch["repository_id"],
         installation_id=dispatch["installation_id"],
         sent_at=from_us(dispatch["sent_at"] or dispatch["attempted_at"]),

@@ -13,6 +13,7 @@ from crcr.record.held_rows import held_of_delivery, reconsider, settle_files
 from crcr.record.log_rows import note_change
 from crcr.record.publishing import Publishing
 from crcr.record.pull_rows import load_pull
+from crcr.record.renames import find_listings
 from crcr.record.statement import Statement
 
 _NUMBER = Statement(
@@ -51,11 +52,14 @@ class PathQuestions:
             asked = [row for row in held if row["reason"] == PATHS]
             if pull is None or not asked:
                 return
-            entries = {row["downstream"]: allowlist.find(RepoName(row["downstream"])) for row in asked}
+            listings = await find_listings(tx, upstream, allowlist, asked)
             concerned = frozenset(
                 name
-                for name, entry in entries.items()
-                if entry is None or files is None or not files.complete or touches(entry, files.paths)
+                for name, listing in listings.items()
+                if (entry := listing.entry) is None
+                or files is None
+                or not files.complete
+                or touches(entry, files.paths)
             )
             await settle_files(tx, upstream, asked, concerned)
             await reconsider(tx, upstream, pull, allowlist, now)

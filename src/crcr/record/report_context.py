@@ -95,7 +95,7 @@ class ReportContext:
         key = {
             "upstream": standing.upstream.key,
             "delivery": report.delivery_id,
-            "downstream": identity.repository.key,
+            "downstream": (standing.dispatched_as or identity.repository).key,
         }
         workflow = workflow_key(identity, report)
         dispatch = await tx.one(_DISPATCH, **key, run_id=report.run_id)

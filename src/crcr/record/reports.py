@@ -4,6 +4,7 @@ The result, the run's binding, the live change and the forward stand in one comm
 finds them and is a repeat. Of any number of simultaneous reports exactly one is applied.
 """
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from sqlalchemy import text
@@ -34,6 +35,7 @@ from crcr.record.job_rows import JobRow, close_job, dispute_job, open_job
 from crcr.record.log_rows import note_change
 from crcr.record.lookups import SETTLING, look_up
 from crcr.record.publishing import Publishing
+from crcr.record.renames import entry_of_id, find_dispatched_name
 from crcr.record.report_context import ReportContext
 from crcr.record.schema import runs
 from crcr.record.sent_rows import mark_arrived
@@ -44,9 +46,10 @@ from crcr.record.unfed import note_job
 
 _STANDING = Statement(
     text(
-        "SELECT d.upstream, r.repository_id, r.owner_id, r.confirmed, r.suspended_at,"
+        "SELECT d.upstream, r.repository_id, r.owner_id, r.confirmed, r.suspended_at, x.downstream AS dispatched,"
         " (SELECT max(v.version) FROM allowlist_versions v WHERE v.upstream = d.upstream AND v.good = 1) AS version"
         " FROM deliveries d LEFT JOIN repositories r ON r.upstream = d.upstream AND r.downstream = :caller"
+        " LEFT JOIN dispatches x ON x.delivery = d.guid AND x.upstream = d.upstream AND x.downstream = :caller"
         " WHERE d.guid = :guid ORDER BY d.upstream"
     )
 )
@@ -129,13 +132,20 @@ class Reports:
         self._upstreams = {upstream.key: upstream for upstream in upstreams}
         self._job_timeout = job_timeout
 
-    async def standings(self, caller: RepoName, delivery: str) -> tuple[Standing, ...]:
-        """How the caller stands with the delivery's upstream; with every upstream when the delivery is unknown."""
+    async def standings(
+        self, caller: RepoName, delivery: str, caller_id: int | None = None
+    ) -> tuple[Standing, ...]:
+        """How the caller stands with the delivery's upstream; with every upstream when the delivery is unknown.
+
+        By its id it is known under a name that it had, or has, beside the one in its token.
+        """
 
         async def unit(tx: Tx) -> tuple[Standing, ...]:
             rows = await tx.all(_STANDING, guid=delivery, caller=caller.key)
             found = [
-                await self._standing_of(tx, row, caller) for row in rows if row["upstream"] in self._upstreams
+                await self._standing_with(tx, row, caller, delivery, caller_id=caller_id)
+                for row in rows
+                if row["upstream"] in self._upstreams
             ]
             return tuple(found) or await self.standings_anywhere(tx, caller)
 
@@ -158,8 +168,9 @@ class Reports:
             await self._write(tx, context, outcome, body, now)
             return outcome
 
-        # All that a report decides by is its caller's; what callers share, they only add to.
-        return await self._database.write(unit, lane=identity.repository.key)
+        # All that a report decides by is its caller's, under the name that it was dispatched to; what callers share,
+        # they only add to.
+        return await self._database.write(unit, lane=(standing.dispatched_as or identity.repository).key)
 
     async def raise_alarm(self, standing: Standing, identity: Identity, reason: str, now: datetime) -> bool:
         """Raise it once: a stranger who goes on calling must not fill the audit log."""
@@ -178,19 +189,39 @@ class Reports:
         """Admission once more, inside the transaction: it may have ended, or the name been bound, a moment ago."""
         if context.dispatch is None:
             return None
-        standing = await self._standing_of(tx, context.dispatch, context.identity.repository)
-        verdict = admit(context.identity, standing)
+        identity = context.identity
+        standing = await self._standing_of(tx, context.dispatch, identity.repository, identity.repository_id)
+        if context.standing.dispatched_as is not None:
+            # The row is that of a former name, which may be somebody else's by now; the dispatch was found by the id.
+            standing = replace(standing, binding=context.standing.binding)
+        verdict = admit(identity, standing)
         return verdict if isinstance(verdict, Rejected) else None
 
     def _timeout(self, entry: Entry) -> timedelta:
         return timedelta(seconds=entry.job_timeout_s) if entry.job_timeout_s else self._job_timeout
 
-    async def _standing_of(self, tx: Tx, row: Row, caller: RepoName) -> Standing:
+    async def _standing_with(
+        self, tx: Tx, row: Row, caller: RepoName, delivery: str, *, caller_id: int | None
+    ) -> Standing:
+        """How the caller stands, and under which other name the delivery was dispatched to its repository."""
+        standing = await self._standing_of(tx, row, caller, caller_id)
+        if row["dispatched"] is not None or caller_id is None:
+            return standing
+        name = await find_dispatched_name(tx, standing.upstream, delivery, caller_id)
+        if name is None:
+            return standing
+        binding = standing.binding or Binding(caller_id, None, confirmed=False)
+        return replace(standing, dispatched_as=name, binding=binding)
+
+    async def _standing_of(self, tx: Tx, row: Row, caller: RepoName, caller_id: int | None) -> Standing:
         upstream = self._upstreams[row["upstream"]]
         allowlist = await self._allowlists.version(tx, upstream, row["version"])
+        entry = allowlist.find(caller)
+        if entry is None:
+            entry = await entry_of_id(tx, upstream, allowlist, caller_id)
         bound = row["repository_id"]
         binding = None if bound is None else Binding(bound, row["owner_id"], bool(row["confirmed"]))
-        return Standing(upstream, allowlist.find(caller), binding, row["suspended_at"] is not None)
+        return Standing(upstream, entry, binding, row["suspended_at"] is not None)
 
     async def standings_anywhere(self, tx: Tx, caller: RepoName) -> tuple[Standing, ...]:
         """With every upstream that has a list; none of them having one is an outage, not an answer."""

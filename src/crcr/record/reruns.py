@@ -14,6 +14,7 @@ from crcr.record.dispatch_rows import send
 from crcr.record.effect_rows import add_once, effect_row
 from crcr.record.log_rows import note_change
 from crcr.record.publishing import Publishing
+from crcr.record.renames import PRESENT
 from crcr.record.statement import Statement
 from crcr.record.times import to_us
 
@@ -59,8 +60,9 @@ _END_PARKED = Statement(
 )
 _RUN = Statement(
     text(
-        "SELECT n.issuer, n.superseded, coalesce(n.rerun_from, 0) AS asked_after, r.name, r.repository_id, r.installation_id FROM runs n"
-        " LEFT JOIN repositories r ON r.upstream = n.upstream AND r.downstream = n.downstream"
+        "SELECT n.issuer, n.superseded, coalesce(n.rerun_from, 0) AS asked_after, r.name, r.repository_id, r.installation_id FROM runs n"  # noqa: S608  our own text
+        " LEFT JOIN dispatches d ON d.delivery = n.delivery AND d.upstream = n.upstream AND d.downstream = n.downstream"
+        f"{PRESENT}"
         " WHERE n.run_id = :run_id AND n.upstream = :upstream AND n.downstream = :downstream"
     )
 )
@@ -76,7 +78,7 @@ async def ask_again(
     now: datetime,
 ) -> int:
     """Write down what is to run again, with the effects that ask for it; return how much that is."""
-    downstream = backend.name.key
+    downstream = backend.recorded_name.key
     asked = 0
     for again in wanted:
         if isinstance(again, Redispatch):

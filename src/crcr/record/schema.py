@@ -85,6 +85,7 @@ repositories = Table(
     Column("suspended_at", BigInteger),
     Column("alarm", Text),
     Column("reads_actions", SmallInteger),
+    Index("ix_repositories_id", "repository_id", "upstream"),
     Index("ix_repositories_suspended", "upstream", sqlite_where=_SUSPENDED, postgresql_where=_SUSPENDED),
     sqlite_with_rowid=False,
 )
@@ -173,6 +174,7 @@ dispatches = Table(
     Column("concerned", SmallInteger),
     Column("listed_at", BigInteger),
     Column("delay_s", Double),
+    Column("repository_id", BigInteger),
     Index("ix_dispatches_backend", "upstream", "downstream", "event", "created_at"),
     Index("ix_dispatches_unsent", "upstream", "downstream", sqlite_where=_UNSENT, postgresql_where=_UNSENT),
     Index(

@@ -5,7 +5,7 @@
 
 from sqlalchemy import BigInteger, Column, Index, Integer, Table, Text, text
 
-from crcr.record.schema import SERIAL, key, metadata
+from crcr.record.schema import SERIAL, flag, key, metadata
 
 _LIVE = text("destroyed_at IS NULL")
 
@@ -59,6 +59,7 @@ merge_groups = Table(
     Column("reused_from", Text),
     Column("created_at", BigInteger, nullable=False),
     Column("destroyed_at", BigInteger),
+    flag("merged"),
     Index("ix_merge_groups_live", "upstream", sqlite_where=_LIVE, postgresql_where=_LIVE),
     sqlite_with_rowid=False,
 )
@@ -79,6 +80,7 @@ waivers = Table(
     Column("ended_at", BigInteger),
     Column("ended_by", Text),
     Column("used_at", BigInteger),
+    Column("repository_id", BigInteger),
     Index("ix_waivers_pull", "upstream", "number"),
     Index("ix_waivers_recent", "upstream", "created_at"),
     sqlite_autoincrement=True,

@@ -10,11 +10,12 @@ from datetime import datetime
 from sqlalchemy import bindparam, select, text
 
 from crcr.decide.allowlist import Allowlist
-from crcr.decide.model import Binding, EffectKind, RepoName
+from crcr.decide.model import Binding, EffectKind, Level, RepoName
 from crcr.decide.outside import RepositoryFacts
 from crcr.errors import NotFound
 from crcr.record.database import Database, Tx
 from crcr.record.effect_rows import add_effects, effect_row
+from crcr.record.levels import levels_now
 from crcr.record.log_rows import note_act, note_change
 from crcr.record.publishing import Publishing
 from crcr.record.schema import repositories
@@ -83,6 +84,22 @@ _CANCEL_DISPATCHES = Statement(
         " WHERE upstream = :upstream AND downstream = :downstream AND state IN ('held', 'waiting')"
     )
 )
+# A merge group does not last long enough to wait for it.
+_HOLD_FOR_RENAME = Statement(
+    text(
+        "UPDATE dispatches SET state = 'held', reason = 'rename' WHERE upstream = :upstream AND downstream = :downstream"
+        " AND state = 'waiting' AND level = 4 AND number IS NOT NULL"
+    )
+)
+_CANCEL_WAITING = Statement(
+    text(
+        "UPDATE dispatches SET state = 'cancelled', reason = :reason"
+        " WHERE upstream = :upstream AND downstream = :downstream AND state = 'waiting'"
+    )
+)
+_ASK_AGAIN = Statement(
+    text("UPDATE repositories SET confirmed = 0 WHERE upstream = :upstream AND downstream = :downstream")
+)
 _QUEUED_TARGETS = Statement(
     text(
         "SELECT DISTINCT target FROM effects"
@@ -128,26 +145,48 @@ class Targets:
         return frozenset(row["downstream"] for row in await tx.all(_SUSPENDED, upstream=upstream.key))
 
     async def follow(self, tx: Tx, upstream: RepoName, allowlist: Allowlist, now: datetime) -> None:
-        """Take a new allowlist into account: identify who came in, end the queues of who left."""
+        """Take a new allowlist into account: identify who came in, end the queues of who left.
+
+        The levels are still those of the version before.
+        """
         listed = {entry.name.key: entry.name.full_name for entry in allowlist.entries}
         await tx.many(
             _LIST, ({"upstream": upstream.key, "downstream": k, "name": n} for k, n in listed.items())
         )
+        before = await levels_now(tx, upstream)
+        gating = {entry.name.key for entry in allowlist.gating}
+        # Who had a name when it was last asked about need not be who has it now.
+        added = [
+            key for key in listed if before.get(key) is None or (key in gating and before[key] != Level.L4)
+        ]
+        await tx.many(_ASK_AGAIN, ({"upstream": upstream.key, "downstream": key} for key in added))
         rows = await tx.all(_ALL, upstream=upstream.key)
         busy = {row["target"] for row in await tx.all(_BEING_IDENTIFIED, upstream=upstream.key)}
         unknown = [r["downstream"] for r in rows if r["downstream"] in listed and not r["confirmed"]]
         wanted = [key for key in unknown if key not in busy]
         await add_effects(tx, (identify(upstream, key, now) for key in wanted))
+        present = {r["repository_id"] for r in rows if r["downstream"] in listed and r["confirmed"]}
+        known = {r["downstream"] for r in rows if r["repository_id"] in present - {None}}
+        renamed = bool(gating & set(unknown))
         for row in await tx.all(_QUEUED_TARGETS, upstream=upstream.key):
-            if row["target"] not in listed:
-                await self._end_queue(tx, upstream, row["target"], "left the allowlist", now)
+            target = row["target"]
+            if target in listed or target in known:
+                continue
+            if renamed and before.get(target) == Level.L4:
+                await tx.run(_HOLD_FOR_RENAME, upstream=upstream.key, downstream=target)
+                await self._cancel_queue(tx, upstream, target, "checking for a rename", now)
+                await tx.run(
+                    _CANCEL_WAITING, upstream=upstream.key, downstream=target, reason="left the allowlist"
+                )
+            else:
+                await self._end_queue(tx, upstream, target, "left the allowlist", now)
 
     async def bind(
         self, tx: Tx, upstream: RepoName, downstream: RepoName, binding: Binding, now: datetime
-    ) -> None:
-        """Bind a name to its id, if it is free, or confirm the id it has."""
+    ) -> bool:
+        """Bind a name to its id, if it is free, or confirm the id it has; True when that is news."""
         await tx.run(_ENSURE, upstream=upstream.key, downstream=downstream.key, name=downstream.full_name)
-        await tx.run(
+        changed = await tx.run(
             _BIND,
             upstream=upstream.key,
             downstream=downstream.key,
@@ -156,6 +195,7 @@ class Targets:
             confirmed=int(binding.confirmed),
             at=to_us(now),
         )
+        return bool(changed)
 
     async def identify(
         self,
@@ -168,9 +208,8 @@ class Targets:
         """Record what GitHub says of a repository; False, and an alarm, when that is not who was bound."""
 
         async def unit(tx: Tx) -> bool:
-            await self.bind(
-                tx, upstream, downstream, Binding(facts.repository_id, facts.owner_id, confirmed=True), now
-            )
+            binding = Binding(facts.repository_id, facts.owner_id, confirmed=True)
+            news = await self.bind(tx, upstream, downstream, binding, now)
             known = await self.known(tx, upstream, downstream)
             if known and known.binding and known.binding.repository_id != facts.repository_id:
                 await self.alarm(tx, upstream, downstream, "identity_changed", now)
@@ -181,6 +220,9 @@ class Targets:
                 downstream=downstream.key,
                 installation_id=installation_id,
             )
+            if news and (await levels_now(tx, upstream)).get(downstream.key) == Level.L4:
+                # A member that left may have waited for just this: is it this repository under its new name?
+                await self._publishing.everywhere(tx, upstream, now, speaks=False)
             return True
 
         return await self._database.write(unit)
@@ -266,10 +308,15 @@ class Targets:
     async def _end_queue(
         self, tx: Tx, upstream: RepoName, downstream: str, reason: str, now: datetime
     ) -> None:
+        await self._cancel_queue(tx, upstream, downstream, reason, now)
+        await tx.run(_CANCEL_DISPATCHES, upstream=upstream.key, downstream=downstream, reason=reason)
+
+    async def _cancel_queue(
+        self, tx: Tx, upstream: RepoName, downstream: str, reason: str, now: datetime
+    ) -> None:
         await tx.run(
             _CANCEL_QUEUE, upstream=upstream.key, downstream=downstream, reason=reason, at=to_us(now)
         )
-        await tx.run(_CANCEL_DISPATCHES, upstream=upstream.key, downstream=downstream, reason=reason)
 
 
 def identify(upstream: RepoName, downstream_key: str, now: datetime) -> dict[str, object]:

@@ -11,20 +11,21 @@ from sqlalchemy import text
 from crcr.decide.commit import Waiver
 from crcr.decide.model import RepoName
 from crcr.record.database import Tx
-from crcr.record.schema_gate import waivers
-from crcr.record.statement import Statement, inserting
+from crcr.record.statement import Statement
 from crcr.record.times import from_us_or_none, to_us
 
 _GIVE = Statement(
-    inserting(
-        waivers,
-        *("upstream", "number", "head_sha", "until_at", "downstream", "job", "who", "reason", "created_at"),
+    text(
+        "INSERT INTO waivers (upstream, number, head_sha, until_at, downstream, job, who, reason, created_at,"
+        " repository_id) VALUES (:upstream, :number, :head_sha, :until_at, :downstream, :job, :who, :reason,"
+        " :created_at, (SELECT r.repository_id FROM repositories r WHERE r.upstream = :upstream"
+        " AND r.downstream = :downstream))"
     )
 )
 # Without a head (a merge group asks) the pull request's own head of today is what binds.
 _IN_FORCE = Statement(
     text(
-        "SELECT w.waiver_id, w.number, w.downstream, w.job, w.who, w.reason, w.until_at FROM waivers w"
+        "SELECT w.waiver_id, w.number, w.downstream, w.job, w.who, w.reason, w.until_at, w.repository_id FROM waivers w"
         " WHERE w.upstream = :upstream AND w.number = :number AND w.ended_at IS NULL AND w.created_at <= :now"
         " AND CASE WHEN w.until_at IS NOT NULL THEN w.until_at > :now ELSE w.head_sha = coalesce(:head_sha,"
         " (SELECT p.head_sha FROM pulls p WHERE p.upstream = w.upstream AND p.number = w.number)) END"
@@ -34,7 +35,9 @@ _IN_FORCE = Statement(
 _TAKE_BACK = Statement(
     text(
         "UPDATE waivers SET ended_at = :at, ended_by = :who WHERE upstream = :upstream AND number = :number"
-        " AND downstream = :downstream AND (job = :job OR (job IS NULL AND :job IS NULL)) AND ended_at IS NULL"
+        " AND (downstream = :downstream OR repository_id = (SELECT r.repository_id FROM repositories r"
+        " WHERE r.upstream = :upstream AND r.downstream = :downstream))"
+        " AND (job = :job OR (job IS NULL AND :job IS NULL)) AND ended_at IS NULL"
         " AND (until_at IS NULL OR until_at > :at)"
     )
 )
@@ -103,6 +106,7 @@ async def waivers_in_force(
                 reason=row["reason"],
                 number=row["number"],
                 until_at=from_us_or_none(row["until_at"]),
+                repository_id=row["repository_id"],
             )
             for row in rows
         )

@@ -164,6 +164,8 @@ class Subject:
     """None for a merge group."""
     numbers: tuple[int, ...] | None = None
     """The pull requests of a merge group; None while nobody knows."""
+    base_ref: str | None = None
+    """The branch that it is to be merged into."""
     delivery: str
     in_doubt: bool = False
     received_at: datetime
@@ -189,3 +191,7 @@ class Commit:
     head_sha: str
     subjects: tuple[Subject, ...]
     """Empty for a commit that nobody wants merged any more."""
+
+    def is_for(self, base_ref: str | None) -> bool:
+        """Whether it is to be merged into this branch: what it earned on another does not count there."""
+        return any(subject.base_ref == base_ref for subject in self.subjects)

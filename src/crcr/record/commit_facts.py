@@ -1,7 +1,7 @@
 """A commit's recorded facts, gathered in one transaction for `decide.gate` and `decide.checks`.
 
-A pull request speaks for its head through its newest delivery; older ones of the same head (it was closed and
-reopened, or pushed back to) count no more. While GitHub is asked whether a commit is the head again, it counts as
+A pull request speaks for its head on its base through its newest delivery; older ones of the same head (it was closed
+and reopened, or pushed back to), and those of another base, count no more. While GitHub is asked whether a commit is the head again, it counts as
 one: what it earned before must not let it in.
 """
 
@@ -14,9 +14,11 @@ from sqlalchemy import bindparam, select, text
 
 from crcr.decide.allowlist import Allowlist
 from crcr.decide.commit import Backend, Commit, FailedTestShown, Job, Run, Subject, Verification, Waiver
+from crcr.decide.merge_group import branch_of
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoName
 from crcr.record.database import Row, Tx
 from crcr.record.group_rows import load_group
+from crcr.record.head_deliveries import newest_delivery
 from crcr.record.schema import jobs
 from crcr.record.statement import Statement
 from crcr.record.times import from_us, from_us_or_none, to_us
@@ -26,20 +28,14 @@ _FIRST_FAILURES = 50
 
 _PULLS = Statement(
     text(
-        "SELECT number, labels, updated_at FROM pulls WHERE head_sha = :head_sha AND upstream = :upstream AND is_open = 1"
-        " UNION SELECT p.number, p.labels, p.updated_at FROM effects e"
+        "SELECT number, labels, updated_at, base_ref FROM pulls"
+        " WHERE head_sha = :head_sha AND upstream = :upstream AND is_open = 1"
+        " UNION SELECT p.number, p.labels, p.updated_at, p.base_ref FROM effects e"
         " JOIN deliveries v ON v.guid = e.delivery AND v.upstream = e.upstream"
         " JOIN pulls p ON p.upstream = v.upstream AND p.number = v.number"
         " WHERE e.upstream = :upstream AND e.target = :upstream AND e.state IN ('waiting', 'claimed')"
         " AND e.kind = 'confirm_head' AND v.state = 'in_doubt' AND v.action <> 'closed' AND v.head_sha = :head_sha"
         " ORDER BY number"
-    )
-)
-_DELIVERY = Statement(
-    text(
-        "SELECT guid, state, received_at FROM deliveries WHERE upstream = :upstream AND number = :number"
-        " AND head_sha = :head_sha AND action IN ('opened', 'reopened', 'synchronize')"
-        " AND state IN ('accepted', 'in_doubt') ORDER BY received_at DESC, guid DESC LIMIT 1"
     )
 )
 _DISPATCHES = Statement(
@@ -87,14 +83,16 @@ async def _pull_subjects(
     found = []
     for pull in await tx.all(_PULLS, head_sha=head_sha, upstream=upstream.key):
         number = pull["number"]
-        delivery = await tx.one(_DELIVERY, upstream=upstream.key, number=number, head_sha=head_sha)
+        where = {"head_sha": head_sha, "base_ref": pull["base_ref"]}
+        delivery = await newest_delivery(tx, upstream, number, **where)
         if delivery is None:
             found.append(_unheard(pull))
             continue
-        waivers = await waivers_in_force(tx, upstream, (number,), to_us(now), head_sha=head_sha)
+        waivers = await waivers_in_force(tx, upstream, (number,), to_us(now), **where)
         found.append(
             Subject(
                 number=number,
+                base_ref=pull["base_ref"],
                 delivery=delivery["guid"],
                 in_doubt=delivery["state"] == "in_doubt",
                 received_at=from_us(delivery["received_at"]),
@@ -110,6 +108,7 @@ def _unheard(pull: Row) -> Subject:
     """An open pull request whose own event has not arrived: nobody can say yet whom it concerns."""
     return Subject(
         number=pull["number"],
+        base_ref=pull["base_ref"],
         delivery="",
         in_doubt=True,
         received_at=from_us(pull["updated_at"]),
@@ -124,11 +123,13 @@ async def _group_subject(
     if group is None or group["destroyed_at"] is not None:
         return []
     numbers = None if group["numbers"] is None else tuple(json.loads(group["numbers"]))
+    base_ref = branch_of(group["base_ref"])
     waivers: tuple[Waiver, ...] = ()
     if numbers:
-        waivers = await waivers_in_force(tx, upstream, numbers, to_us(now))
+        waivers = await waivers_in_force(tx, upstream, numbers, to_us(now), base_ref=base_ref)
     subject = Subject(
         number=None,
+        base_ref=base_ref,
         numbers=numbers,
         delivery=group["delivery"],
         received_at=from_us(group["created_at"]),

@@ -89,6 +89,7 @@ class World:
             "state": "accepted",
             "source": "webhook",
             "number": number,
+            "base_ref": "main" if number else None,
             "head_sha": f"{next(self._numbers):040x}",
             "received_at": self.ago(hours=hours_ago),
             "body_bytes": 10,

@@ -145,11 +145,11 @@ def test_a_token_never_survives_the_cut(before: str, at: int) -> None:
 def test_good_answers_become_values() -> None:
     when = "2026-01-01T02:00:00+02:00"
     repository = answer(200, id=3, full_name="Org/New", owner={"id": 4, "login": "Org"}, extra=[1])
-    pull = answer(200, state="open", head={"sha": "a" * 40}, updated_at=when)
+    pull = answer(200, state="open", head={"sha": "a" * 40}, base={"ref": "main"}, updated_at=when)
     minted = api.minted_token(answer(201, token=TOKEN, expires_at="2026-01-01T01:00:00Z"))
     assert api.installation_id(answer(200, id=5)) == 5
     assert api.repository_facts(repository) == RepositoryFacts(3, 4, "Org/New")
-    assert api.pull_facts(pull) == PullFacts("a" * 40, is_open=True, updated_at=NOW)
+    assert api.pull_facts(pull) == PullFacts("a" * 40, "main", is_open=True, updated_at=NOW)
     assert (minted.value, minted.expires_at) == (TOKEN, NOW.replace(hour=1))
     assert TOKEN not in repr(minted)
     assert api.file_text(Response(200, {"etag": '"e"'}, "é".encode())) == FileText("é", '"e"')

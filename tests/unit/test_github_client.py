@@ -75,12 +75,17 @@ async def test_tokens_are_minted_for_their_use_only(github: GitHubClient, server
     server.will(
         "/repos/org/backend", httpx.Response(200, json={"id": 9, "full_name": "a/b", "owner": {"id": 2}})
     )
-    pull = {"state": "closed", "head": {"sha": "abc"}, "updated_at": "2026-01-01T00:00:00Z"}
+    pull = {
+        "state": "closed",
+        "head": {"sha": "abc"},
+        "base": {"ref": "main"},
+        "updated_at": "2026-01-01T00:00:00Z",
+    }
     server.will("/repos/org/backend/pulls/7", httpx.Response(200, json=pull))
     await github.dispatch(TARGET, BODY)
     await github.dispatch(Target(REPO, None, 5), BODY)
     assert await github.read_repository(REPO, 5) == RepositoryFacts(9, 2, "a/b")
-    expected = PullFacts("abc", is_open=False, updated_at=server.clock.now())
+    expected = PullFacts("abc", "main", is_open=False, updated_at=server.clock.now())
     assert await github.read_pull(REPO, 7, 5) == expected
     assert [json.loads(r.content) for r in server.asked if r.url.path == MINT] == [
         {"permissions": {"contents": "write"}, "repository_ids": [9]},

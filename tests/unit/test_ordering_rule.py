@@ -8,7 +8,7 @@ import pytest
 
 from crcr.decide.events import PullRequest
 from crcr.decide.model import Pull
-from crcr.decide.ordering import Place, believe, is_head, move_head, place, present, touch
+from crcr.decide.ordering import Place, believe, is_head, move_head, place, place_base, present, touch
 from crcr.decide.outside import PullFacts
 from made import a_pull
 
@@ -126,28 +126,32 @@ def test_an_old_label_is_not_believed_and_a_first_one_is_all_that_is_known() -> 
 
 
 @pytest.mark.parametrize(
-    ("action", "head", "is_open", "expected"),
+    ("action", "head", "base", "is_open", "expected"),
     [
-        ("synchronize", B, True, True),
-        ("synchronize", A, True, False),
-        ("synchronize", B, False, False),
-        ("closed", B, False, True),
-        ("closed", B, True, False),
-        ("closed", A, False, False),
+        ("synchronize", B, "main", True, True),
+        ("synchronize", A, "main", True, False),
+        ("synchronize", B, "stack", True, False),
+        ("synchronize", B, "main", False, False),
+        ("edited", B, "main", True, True),
+        ("edited", B, "stack", True, False),
+        ("closed", B, "main", False, True),
+        ("closed", B, "stack", False, True),
+        ("closed", B, "main", True, False),
+        ("closed", A, "main", False, False),
     ],
 )
 def test_an_event_is_the_head_when_github_says_the_same(
-    action: str, head: str, is_open: bool, expected: bool
+    action: str, head: str, base: str, is_open: bool, expected: bool
 ) -> None:
-    assert is_head(head, action, PullFacts(B, is_open, T)) is expected
+    assert is_head(head, base, action, PullFacts(B, "main", is_open, T)) is expected
 
 
 def test_what_github_says_is_believed() -> None:
-    told = believe(OPEN_B, PullFacts(C, is_open=False, updated_at=T + 9 * SECOND))
+    told = believe(OPEN_B, PullFacts(C, "stack", is_open=False, updated_at=T + 9 * SECOND))
 
-    assert (told.head_sha, told.previous_sha, told.is_open) == (C, B, False)
+    assert (told.head_sha, told.base_ref, told.previous_sha, told.is_open) == (C, "stack", B, False)
     assert (told.head_at, told.labels) == (T + 9 * SECOND, ("old",))
-    assert believe(OPEN_B, PullFacts(B, is_open=True, updated_at=T)).previous_sha == A
+    assert believe(OPEN_B, PullFacts(B, "main", is_open=True, updated_at=T)).previous_sha == A
 
 
 def test_of_two_labels_set_within_one_second_both_are_known_whichever_comes_first() -> None:
@@ -157,3 +161,37 @@ def test_of_two_labels_set_within_one_second_both_are_known_whichever_comes_firs
     after = touch(one, touch(both, None))
     assert after is not None
     assert set(after.labels) == {"bug", "ciflow/crcr/npu"}
+
+
+ON_STACK = replace(EVENT, base_ref="stack")
+RETARGETED = replace(ON_STACK, action="edited", before=None, changes_base=True)
+BASES = {
+    "the base that is known": (EVENT, OPEN_B, None),
+    "another base later": (replace(ON_STACK, updated_at=T + SECOND), OPEN_B, Place.NEWER),
+    "another base earlier": (replace(ON_STACK, updated_at=T - SECOND), OPEN_B, Place.STALE),
+    "two bases of one second": (ON_STACK, OPEN_B, Place.DOUBT),
+    "two bases of one second, one said to be new": (RETARGETED, OPEN_B, Place.DOUBT),
+    "nothing is known": (ON_STACK, None, None),
+    "nothing is known, and the base is said to be new": (RETARGETED, None, Place.NEWER),
+    "back from a base that nobody heard of": (
+        replace(RETARGETED, base_ref="main", updated_at=T + SECOND),
+        OPEN_B,
+        Place.NEWER,
+    ),
+    "the base that another event has told before": (replace(RETARGETED, base_ref="main"), OPEN_B, None),
+}
+
+
+@pytest.mark.parametrize("case", BASES)
+def test_the_base_is_ordered_by_the_date_of_whichever_event_told_it(case: str) -> None:
+    event, known, expected = BASES[case]
+
+    assert place_base(event, known) is expected
+
+
+def test_a_late_head_brings_no_old_base_back() -> None:
+    known = replace(OPEN_B, base_ref="stack", updated_at=T + 5 * SECOND)
+
+    assert move_head(sync(B, C, updated_at=T + SECOND), known).base_ref == "stack"
+    assert move_head(sync(B, C, updated_at=T + 9 * SECOND), known).base_ref == "main"
+    assert touch(an("labeled", B, updated_at=T + SECOND), known) is None

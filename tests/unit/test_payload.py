@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from crcr.decide.model import Level, RepoName
-from crcr.decide.payload import MAX_BODY_BYTES, DispatchBody, Relay, prepare
+from crcr.decide.payload import MAX_BODY_BYTES, DispatchBody, Relay, prepare, present_payload
 from crcr.decide.payload_trim import MARK, STEPS, encode
 from crcr.errors import BadRequest
 from published import example, webhook_examples
@@ -83,7 +83,8 @@ def test_the_body_is_the_protocols_own() -> None:
         + GUID
         + '",'
         '"payload":{"action":"opened","title":"é🚀"},"relay":{"version":1,"upstream":"pytorch/pytorch",'
-        '"level":"L2","callback_url":"https://relay.example/github/callback","audience":"crcr","trimmed":[]}}}'
+        '"level":"L2","callback_url":"https://relay.example/github/callback","audience":"crcr","trimmed":[],'
+        '"reason":null,"purpose":null}}}'
     )
 
 
@@ -107,8 +108,20 @@ def test_a_test_dispatch_says_so_and_no_other_does() -> None:
         "callback_url": "https://x",
         "audience": "a",
         "trimmed": [],
+        "reason": None,
+        "purpose": "test",
         "test": True,
     }
+
+
+def test_a_dispatch_has_the_action_and_the_labels_that_it_is_sent_with() -> None:
+    old = {"name": "old", "color": "ededed"}
+    payload = {"action": "edited", "pull_request": {"number": 7, "labels": [old, {"name": "gone"}]}}
+    sent = present_payload(payload, action="synchronize", labels=["old", "new"])
+
+    assert sent == {"action": "synchronize", "pull_request": {"number": 7, "labels": [old, {"name": "new"}]}}
+    assert present_payload(payload, action="edited", labels=None) is payload
+    assert payload["action"] == "edited"
 
 
 @pytest.mark.parametrize("character", ["a", "é", "漢", "🚀", "\n", '"', "\x01"])

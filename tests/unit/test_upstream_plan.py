@@ -164,4 +164,5 @@ def test_a_push_that_nobody_takes_is_ignored_with_a_reason(event: Push, entries:
 def test_a_pull_request_that_nobody_takes_is_still_followed() -> None:
     made = planned(PULL, facts(entry("org/labelled", labels=("npu",))))
 
-    assert (made.dispatches, made.pull) == ((), OPEN)
+    assert [(each.state, each.reason) for each in made.dispatches] == [(DispatchState.LEFT_OUT, "labels")]
+    assert made.pull == OPEN

@@ -188,6 +188,8 @@ class Subject:
     """None for a merge group."""
     numbers: tuple[int, ...] | None = None
     """The pull requests of a merge group; None while nobody knows."""
+    base_ref: str | None = None
+    """The branch that it is to be merged into."""
     delivery: str
     in_doubt: bool = False
     received_at: datetime
@@ -217,3 +219,7 @@ class Commit:
     """Empty for a commit that nobody wants merged any more."""
     landed: bool = False
     """A pull request with this head, or the merge group that it is, was merged."""
+
+    def is_for(self, base_ref: str | None) -> bool:
+        """Whether it is to be merged into this branch: what it earned on another does not count there."""
+        return any(subject.base_ref == base_ref for subject in self.subjects)

@@ -44,6 +44,8 @@ class DispatchLoad:
     downstream: RepoName
     level: Level
     test: bool
+    reason: str | None = None
+    """`relay.reason` of it."""
     repository_id: int | None
     installation_id: int | None
     payload: Prepared

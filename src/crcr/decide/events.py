@@ -33,6 +33,8 @@ class PullRequest:
     installation_id: int | None
     default_branch: str | None = None
     """Of the repository, where the webhook says it."""
+    changes_base: bool = False
+    """An `edited` that says itself that the base is another one now."""
 
 
 @dataclass(frozen=True, slots=True)

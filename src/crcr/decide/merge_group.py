@@ -12,6 +12,13 @@ class GroupToRead:
     head_sha: str
     base_sha: str
     head_ref: str
+    base_ref: str
+    """The branch that it is to be merged into."""
+
+
+def branch_of(base_ref: str) -> str:
+    """A group's base as pull requests name theirs: merge groups have the full ref."""
+    return base_ref.removeprefix("refs/heads/")
 
 
 def pull_of(head_ref: str) -> int | None:

@@ -2,7 +2,8 @@
 
 GitHub neither orders nor dates deliveries; `pull_request.updated_at` does, to the second. Within one second
 the next link of the chain of heads (`before` → head) tells; all else is DOUBT, and GitHub is asked. Nobody is
-expected to leave a head and to come back to it by another way within one second.
+expected to leave a head and to come back to it by another way within one second. The base is in every event and is
+ordered by `updated_at` alone: two bases of one second are a doubt.
 """
 
 from collections.abc import Iterable
@@ -27,6 +28,18 @@ def place(event: PullRequest, known: Pull | None) -> Place:
     if event.updated_at < known.head_at:
         return Place.STALE
     return _within_one_second(event, known)
+
+
+def place_base(event: PullRequest, known: Pull | None) -> Place | None:
+    """Place an event by its base: NEWER when that is another one now; None when it is the one that is known."""
+    if known is None:
+        return Place.NEWER if event.changes_base else None
+    if event.base_ref == known.base_ref:
+        # It may have left and come back, and the news of its leaving been lost.
+        return Place.NEWER if event.changes_base and event.updated_at > known.updated_at else None
+    if event.updated_at == known.updated_at:
+        return Place.DOUBT
+    return Place.NEWER if event.updated_at > known.updated_at else Place.STALE
 
 
 def _within_one_second(event: PullRequest, known: Pull) -> Place:
@@ -57,9 +70,13 @@ def move_head(event: PullRequest, known: Pull | None) -> Pull:
     moved = known is not None and known.head_sha != event.head_sha
     previous = known.head_sha if known and moved else event.before or (known.previous_sha if known else None)
     updated_at = max(event.updated_at, known.updated_at) if known else event.updated_at
-    return replace(
-        _from(present(event, known)), previous_sha=previous, head_at=event.updated_at, updated_at=updated_at
+    head_at = max(event.updated_at, known.head_at) if known and known.head_at else event.updated_at
+    after = replace(
+        _from(present(event, known)), previous_sha=previous, head_at=head_at, updated_at=updated_at
     )
+    if known is not None and place_base(event, known) in (Place.STALE, Place.DOUBT):
+        return replace(after, base_ref=known.base_ref)
+    return after
 
 
 def touch(event: PullRequest, known: Pull | None) -> Pull | None:
@@ -90,17 +107,20 @@ def has_landed(labels: Iterable[str], *, merged: bool) -> bool:
     return merged or any(label.casefold() == "merged" for label in labels)
 
 
-def is_head(head_sha: str, action: str, facts: PullFacts) -> bool:
-    """Whether GitHub's present answer is what this event said."""
-    return head_sha == facts.head_sha and (action == "closed") is not facts.is_open
+def is_head(head_sha: str, base_ref: str | None, action: str, facts: PullFacts) -> bool:
+    """Whether GitHub's present answer is what this event said; whatever its base was, a closed one is closed."""
+    if action == "closed":
+        return head_sha == facts.head_sha and not facts.is_open
+    return facts.is_open and (head_sha, base_ref) == (facts.head_sha, facts.base_ref)
 
 
 def believe(known: Pull, facts: PullFacts) -> Pull:
-    """The pull request after GitHub told us its head."""
+    """The pull request after GitHub told us its head and its base."""
     return replace(
         known,
         head_sha=facts.head_sha,
         previous_sha=known.head_sha if known.head_sha != facts.head_sha else known.previous_sha,
+        base_ref=facts.base_ref,
         is_open=facts.is_open,
         head_at=facts.updated_at,
         updated_at=max(known.updated_at, facts.updated_at),

@@ -26,6 +26,7 @@ class RepositoryFacts:
 @dataclass(frozen=True, slots=True)
 class PullFacts:
     head_sha: str
+    base_ref: str
     is_open: bool
     updated_at: datetime
 
@@ -51,6 +52,22 @@ class FoundCheck:
     external_id: str | None
     completed: bool = False
     annotations: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilesQuestion:
+    """Which files a delivery changes, against its base and against the default branch."""
+
+    number: int
+    head_sha: str
+    base_ref: str | None
+    default_branch: str | None
+    """None when no webhook has named it."""
+
+    @property
+    def is_stacked(self) -> bool:
+        """Whether another diff than the one against its base is merged when its base becomes the default branch."""
+        return self.base_ref is None or self.base_ref != self.default_branch
 
 
 @dataclass(frozen=True, slots=True)

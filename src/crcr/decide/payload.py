@@ -31,6 +31,8 @@ class Relay:
     callback_url: str
     audience: str
     test: bool = False
+    reason: str | None = None
+    """Why it is sent, where the event's own action does not say it: `base_changed`."""
     version: int = 1
 
     def __post_init__(self) -> None:
@@ -47,6 +49,8 @@ class Relay:
             "callback_url": self.callback_url,
             "audience": self.audience,
             "trimmed": trimmed,
+            "reason": self.reason,
+            "purpose": "test" if self.test else None,
         }
         return encode({**fields, "test": True} if self.test else fields)
 
@@ -95,6 +99,23 @@ def prepare(*, event_type: str, delivery_id: str, payload: Mapping[str, Any]) ->
     # Within the relay's room it depends on the relay part whether the payload fits as it is.
     near = len(verbatim[0]) <= room + _RELAY_ROOM
     return Prepared(head, (verbatim, trimmed) if near else (trimmed,))
+
+
+def present_payload(
+    payload: dict[str, Any], *, action: str | None, labels: list[str] | None
+) -> dict[str, Any]:
+    """The webhook's body with the action and the labels that this dispatch is sent with.
+
+    A label that was set after the webhook has its name and nothing else: that is what is known of it.
+    """
+    if action is not None and payload.get("action") != action:
+        payload = {**payload, "action": action}
+    pull = payload.get("pull_request")
+    if labels is None or not isinstance(pull, dict):
+        return payload
+    found = {each.get("name"): each for each in pull.get("labels") or () if isinstance(each, dict)}
+    present = [found.get(name, {"name": name}) for name in labels]
+    return {**payload, "pull_request": {**pull, "labels": present}}
 
 
 def _head(event_type: str, delivery_id: str) -> bytes:

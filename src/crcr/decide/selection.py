@@ -4,10 +4,11 @@ An entry that does not list the event gets no choice at all, unless it gates: th
 why it is not concerned. `closed` goes where the pull request's other events would have gone (same labels and
 authors) and is never held for being a draft, because downstreams cancel on it. `ignore_refs` and `refs` are about
 pushes: a pull request is not a ref. The files of a pull request are not in its webhook: `paths` holds until they
-were asked for.
+were asked for. A backend that was dispatched for the same head and base before stays concerned, whatever its `labels`
+and `paths` say today: taking a label away must not take its result away.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -17,12 +18,16 @@ from crcr.decide.globs import name_glob, path_glob
 from crcr.decide.model import Level
 
 DISPATCHED_ACTIONS = frozenset({"opened", "reopened", "synchronize", "closed"})
+RELEASING_ACTIONS = frozenset({"labeled", "unlabeled", "edited"})
+"""After these, what `labels` or `paths` left out is looked at again."""
 TRUSTED_ASSOCIATIONS = frozenset({"OWNER", "MEMBER", "COLLABORATOR", "CONTRIBUTOR"})
 _SHORT_REF_ROOTS = ("refs/heads/", "refs/tags/")
 _MERGING = frozenset({"pull_request", "merge_group"})
 
 APPROVAL = "approval"
+AUTHORS = "authors"
 DRAFT = "draft"
+LABELS = "labels"
 PATHS = "paths"
 TREE = "tree"
 """A merge group's content is compared with heads that have passed before anybody is told of it."""
@@ -49,8 +54,12 @@ def select(
     *,
     ignore_refs: tuple[str, ...],
     approved: bool = False,
+    dispatched: frozenset[str] = frozenset(),
 ) -> tuple[Choice, ...]:
-    """Choose for every entry that the event may concern; `approved` is about the pull request's head."""
+    """Choose for every entry that the event may concern.
+
+    `approved` and `dispatched` (keys of downstreams) are about the pull request's head on its base.
+    """
     if isinstance(event, Push):
         if matches_ref(ignore_refs, event.ref):
             return ()
@@ -59,7 +68,10 @@ def select(
         return tuple(choice for entry in allowlist.entries if (choice := _choose_group(entry)))
     if event.action not in DISPATCHED_ACTIONS:
         return ()
-    chosen = [_choose_pull(entry, event, approved=approved) for entry in allowlist.taking("pull_request")]
+    chosen = [
+        _choose_pull(entry, event, approved=approved, dispatched=entry.name.key in dispatched)
+        for entry in allowlist.taking("pull_request")
+    ]
     gating = [entry for entry in allowlist.gating if "pull_request" not in entry.events]
     return (*chosen, *(Choice(entry, Verdict.NOT_CONCERNED, "events") for entry in gating))
 
@@ -129,11 +141,11 @@ def _choose_group(entry: Entry) -> Choice | None:
     return Choice(entry, Verdict.NOT_CONCERNED, "events") if entry.level is Level.L4 else None
 
 
-def _choose_pull(entry: Entry, pull: PullRequest, *, approved: bool) -> Choice:
+def _choose_pull(entry: Entry, pull: PullRequest, *, approved: bool, dispatched: bool) -> Choice:
     # What leaves an entry out comes before what makes it wait: nobody should wait for nothing.
-    for name, concerns in _CONCERNS:
-        if not concerns(entry, pull):
-            return Choice(entry, Verdict.NOT_CONCERNED, name)
+    option = left_out_by(entry, labels=pull.labels, association=pull.author_association)
+    if option is not None and not (option == LABELS and dispatched):
+        return Choice(entry, Verdict.NOT_CONCERNED, option)
     closed = pull.action == "closed"
     reason = hold_reason(
         entry,
@@ -141,27 +153,23 @@ def _choose_pull(entry: Entry, pull: PullRequest, *, approved: bool) -> Choice:
         draft=pull.draft,
         trusted=is_trusted(pull.author_association),
         approved=approved,
-        concerned=None,
+        concerned=True if dispatched else None,
     )
     if closed and reason == APPROVAL:
         return Choice(entry, Verdict.NOT_CONCERNED, APPROVAL)  # nothing was sent that this could end
     return Choice(entry, Verdict.HOLD if reason else Verdict.DISPATCH, reason)
 
 
-def _by_labels(entry: Entry, pull: PullRequest) -> bool:
+def left_out_by(entry: Entry, *, labels: Iterable[str], association: str) -> str | None:
+    """The option of the entry that leaves a pull request with these labels and this author out; None when none does."""
+    if not _by_labels(entry, labels):
+        return LABELS
+    strangers = entry.authors is not Authors.TRUSTED or entry.level is Level.L4
+    return None if strangers or is_trusted(association) else AUTHORS
+
+
+def _by_labels(entry: Entry, labels: Iterable[str]) -> bool:
     if entry.labels is None:
         return True
     globs = [name_glob(glob.casefold()) for glob in entry.labels]
-    return any(glob.matches(label.casefold()) for label in pull.labels for glob in globs)
-
-
-def _by_trust(entry: Entry, pull: PullRequest) -> bool:
-    return (
-        entry.authors is not Authors.TRUSTED or entry.level is Level.L4 or is_trusted(pull.author_association)
-    )
-
-
-_CONCERNS: tuple[tuple[str, Callable[[Entry, PullRequest], bool]], ...] = (
-    ("labels", _by_labels),
-    ("authors", _by_trust),
-)
+    return any(glob.matches(label.casefold()) for label in labels for glob in globs)

@@ -3,16 +3,18 @@
 One pure function from an event and what is known to a `Plan`; `record` writes the plan in one transaction.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
 from crcr.decide.allowlist import Allowlist, Entry
 from crcr.decide.events import MergeGroup, PullRequest, Push
 from crcr.decide.model import DeliveryState, DispatchState, Level, Pull
-from crcr.decide.ordering import Place, move_head, place, present, touch
-from crcr.decide.selection import DISPATCHED_ACTIONS, Choice, Verdict, select
+from crcr.decide.ordering import Place, move_head, place, place_base, present, touch
+from crcr.decide.selection import DISPATCHED_ACTIONS, LABELS, RELEASING_ACTIONS, Choice, Verdict, select
 
+BASE_CHANGED = "base_changed"
+"""`relay.reason` of a dispatch that goes out because the pull request has another base now."""
 HEAD_IN_DOUBT = "head in doubt"
 SUSPENDED = "suspended"
 
@@ -33,7 +35,11 @@ class UpstreamFacts:
     """Keys of downstreams that an operator has suspended."""
     pull: Pull | None = None
     approved: bool = False
-    """Whether a person has approved the event's head."""
+    """Whether a person has approved the event's head for its base."""
+    dispatched: frozenset[str] = frozenset()
+    """Keys of downstreams that were dispatched for the event's head and base before."""
+    base_unheard: bool = False
+    """The event's head was dispatched for other bases only, and its base is the one that is known today."""
     gate_on: bool = False
     told_of_group: frozenset[str] | None = None
     """Keys of downstreams that were told of the event's merge group; None when nobody has heard of the group."""
@@ -44,6 +50,8 @@ class PlannedDispatch:
     entry: Entry
     state: DispatchState
     reason: str | None = None
+    concerned: bool | None = None
+    """What is known of its `paths` already; None before GitHub was asked."""
 
     @property
     def leaves(self) -> bool:
@@ -61,6 +69,12 @@ class Plan:
     drop: Drop = Drop.NONE
     reconsiders: bool = False
     """What is held of the pull request may have lost its reason."""
+    looks_again: bool = False
+    """What `labels` or `paths` left out may be concerned now."""
+    relay_reason: str | None = None
+    """Why there is a dispatch that GitHub's action does not ask for; the delivery speaks for its head."""
+    sent_as: str | None = None
+    """The action that downstreams are told, where it is not the event's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,34 +143,106 @@ def _plan_group(event: MergeGroup, facts: UpstreamFacts) -> Plan | Ignored:
 def _plan_dispatching(event: PullRequest, facts: UpstreamFacts) -> Plan:
     where = place(event, facts.pull)
     if where is Place.STALE:
+        if _speaks_for_base(event, facts):
+            return _plan_base_change(event, facts)
         return Plan(state=DeliveryState.SUPERSEDED, reason=_why_stale(event, facts.pull))
+    closes = event.action == "closed"
+    base = None if closes else place_base(event, facts.pull)
     dispatches = _dispatches(present(event, facts.pull), facts)
-    if where is Place.DOUBT:
+    moved = base is Place.NEWER and facts.pull is not None
+    relay_reason = BASE_CHANGED if moved or base is Place.DOUBT else None
+    if Place.DOUBT in (where, base):
         held = tuple(_held_in_doubt(each) for each in dispatches)
-        return Plan(state=DeliveryState.IN_DOUBT, reason=HEAD_IN_DOUBT, dispatches=held)
-    drop = Drop.ALL_BUT_CLOSED if event.action == "closed" else Drop.OLDER_HEADS
-    return Plan(pull=move_head(event, facts.pull), dispatches=dispatches, drop=drop)
+        return Plan(
+            state=DeliveryState.IN_DOUBT, reason=HEAD_IN_DOUBT, dispatches=held, relay_reason=relay_reason
+        )
+    return Plan(
+        reason=_base_is(event) if moved else None,
+        pull=move_head(event, facts.pull),
+        dispatches=dispatches,
+        drop=Drop.ALL_BUT_CLOSED if closes else Drop.OLDER_HEADS,
+        relay_reason=relay_reason,
+    )
 
 
 def _plan_record_only(event: PullRequest, facts: UpstreamFacts) -> Plan:
-    """Labels, drafts and edits change what we know of the pull request, and may release what was held."""
+    """Labels, drafts and edits change what we know of the pull request, and may release what was held.
+
+    Another base makes any of them a new head: what the old base left out may be in the diff now.
+    """
+    base = place_base(event, facts.pull)
+    if event.is_open:
+        if base is Place.NEWER or _speaks_for_base(event, facts):
+            return _plan_base_change(event, facts)
+        if base is Place.DOUBT:
+            return _plan_base_in_doubt(event, facts)
     pull = touch(event, facts.pull)
     if pull is None:
         return Plan(state=DeliveryState.SUPERSEDED, reason=_why_stale(event, facts.pull))
-    return Plan(pull=pull, reconsiders=True)
+    return Plan(pull=pull, reconsiders=True, looks_again=event.action in RELEASING_ACTIONS)
+
+
+def _plan_base_change(event: PullRequest, facts: UpstreamFacts) -> Plan:
+    """Tell every backend that takes pull requests of the head again, as if it had just been pushed."""
+    head = replace(event, action="synchronize")
+    return Plan(
+        reason=_base_is(event),
+        pull=move_head(head, facts.pull),
+        dispatches=_dispatches(present(head, facts.pull), facts),
+        drop=Drop.OLDER_HEADS,
+        relay_reason=BASE_CHANGED,
+        sent_as=head.action,
+    )
+
+
+def _plan_base_in_doubt(event: PullRequest, facts: UpstreamFacts) -> Plan:
+    """Two bases of one second: labels and the like are believed at once, the base when GitHub was asked."""
+    head = replace(event, action="synchronize")
+    touched = touch(event, facts.pull)
+    known = facts.pull
+    return Plan(
+        state=DeliveryState.IN_DOUBT,
+        reason=HEAD_IN_DOUBT,
+        pull=replace(touched, base_ref=known.base_ref) if touched and known else None,
+        dispatches=tuple(_held_in_doubt(each) for each in _dispatches(present(head, known), facts)),
+        reconsiders=True,
+        relay_reason=BASE_CHANGED,
+        sent_as=head.action,
+    )
+
+
+def _speaks_for_base(event: PullRequest, facts: UpstreamFacts) -> bool:
+    """Whether this is the first delivery of the known head on the known base, be it a late one."""
+    return event.is_open and facts.pull is not None and facts.pull.is_open and facts.base_unheard
+
+
+def _base_is(event: PullRequest) -> str:
+    return f"base changed to {event.base_ref}"
 
 
 def _dispatches(event: PullRequest | Push | MergeGroup, facts: UpstreamFacts) -> tuple[PlannedDispatch, ...]:
-    choices = select(event, facts.allowlist, ignore_refs=facts.ignore_refs, approved=facts.approved)
+    choices = select(
+        event,
+        facts.allowlist,
+        ignore_refs=facts.ignore_refs,
+        approved=facts.approved,
+        dispatched=facts.dispatched,
+    )
     told = not isinstance(event, Push) and event.action != "closed"
     planned = (_planned(choice, facts) for choice in choices)
-    return tuple(each for each in planned if each.leaves or (told and each.entry.level is Level.L4))
+    return tuple(each for each in planned if each.leaves or (told and _is_kept(each)))
+
+
+def _is_kept(left_out: PlannedDispatch) -> bool:
+    """Whether a row is kept of what does not leave: the gate tells of its members, and a label may release later."""
+    return left_out.entry.level is Level.L4 or left_out.reason == LABELS
 
 
 def _planned(choice: Choice, facts: UpstreamFacts) -> PlannedDispatch:
     if choice.verdict is not Verdict.NOT_CONCERNED and choice.entry.name.key in facts.suspended:
         return PlannedDispatch(choice.entry, DispatchState.CANCELLED, SUSPENDED)
-    return PlannedDispatch(choice.entry, _STATE_OF[choice.verdict], choice.reason)
+    concerned = True if choice.entry.name.key in facts.dispatched else None
+    return PlannedDispatch(choice.entry, _STATE_OF[choice.verdict], choice.reason, concerned)
 
 
 _STATE_OF = {
@@ -170,7 +256,7 @@ def _held_in_doubt(dispatch: PlannedDispatch) -> PlannedDispatch:
     """What waits for something else goes on waiting for it: the end of the doubt must not release it."""
     if dispatch.state is not DispatchState.WAITING:
         return dispatch
-    return PlannedDispatch(dispatch.entry, DispatchState.HELD, HEAD_IN_DOUBT)
+    return replace(dispatch, state=DispatchState.HELD, reason=HEAD_IN_DOUBT)
 
 
 def _why_stale(event: PullRequest, known: Pull | None) -> str:

@@ -12,7 +12,7 @@ import structlog
 from crcr.decide.effects import ClaimedEffect
 from crcr.decide.merge_group import GroupToRead, pull_of
 from crcr.decide.model import RepoName
-from crcr.decide.outside import ChangedFiles, Comparison, Target
+from crcr.decide.outside import ChangedFiles, Comparison, FilesQuestion, Target
 from crcr.deliver.upstream_target import Upstreams
 from crcr.errors import OutsideFault, OutsideRefused
 from crcr.ports import Changes, Clock
@@ -25,7 +25,7 @@ _MOST_COMMITS = 50
 
 
 class Questions(Protocol):
-    async def open(self, upstream: RepoName, delivery: str) -> int | None: ...
+    async def open(self, upstream: RepoName, delivery: str) -> FilesQuestion | None: ...
     async def settle(
         self, upstream: RepoName, delivery: str, number: int, files: ChangedFiles | None, now: datetime
     ) -> None: ...
@@ -47,21 +47,38 @@ class AskFiles:
 
     async def __call__(self, effect: ClaimedEffect) -> bool:
         delivery = effect.delivery or ""
-        number = await self._questions.open(effect.upstream, delivery)
-        if number is None:
+        question = await self._questions.open(effect.upstream, delivery)
+        if question is None:
             return False
-        files = await self._files(effect, number)
-        await self._questions.settle(effect.upstream, delivery, number, files, self._clock.now())
+        files = await self._files(effect, question)
+        await self._questions.settle(effect.upstream, delivery, question.number, files, self._clock.now())
         return True
 
-    async def _files(self, effect: ClaimedEffect, number: int) -> ChangedFiles | None:
+    async def _files(self, effect: ClaimedEffect, question: FilesQuestion) -> ChangedFiles | None:
+        number = question.number
         try:
-            return await self._github.pull_files(await self._upstreams.target(effect.upstream), number)
+            where = await self._upstreams.target(effect.upstream)
+            files = await self._github.pull_files(where, number)
+            return await self._with_default(where, question, files) if question.is_stacked else files
         except OutsideFault as fault:
             if not _no_answer(fault, effect, self._clock.now()):
                 raise
             log.warning("files_not_told", upstream=str(effect.upstream), number=number, error=str(fault))
             return None
+
+    async def _with_default(
+        self, where: Target, question: FilesQuestion, files: ChangedFiles
+    ) -> ChangedFiles | None:
+        """Add what the head changes against the default branch.
+
+        A stacked pull request can be retargeted while the relay is down; GitHub then shows the gate that it earned on
+        the stack. What is below it in the stack must have concerned the same backends before.
+        """
+        if question.default_branch is None:
+            return None
+        compared = await self._github.compare(where, question.default_branch, question.head_sha)
+        more = compared.files
+        return ChangedFiles((*files.paths, *more.paths), complete=files.complete and more.complete)
 
 
 class Groups(Protocol):

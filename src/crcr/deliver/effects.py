@@ -86,6 +86,7 @@ class SendDispatch:
             callback_url=self._callback_url,
             audience=self._audience,
             test=load.test,
+            reason=load.reason,
         )
 
 

@@ -231,9 +231,14 @@ class _Head(msgspec.Struct):
     sha: str
 
 
+class _BaseRef(msgspec.Struct):
+    ref: str
+
+
 class _Pull(msgspec.Struct):
     state: str
     head: _Head
+    base: _BaseRef
     updated_at: Time
 
 
@@ -253,7 +258,12 @@ def repository_facts(response: Response) -> RepositoryFacts:
 
 def pull_facts(response: Response) -> PullFacts:
     found = decode(response, _Pull)
-    return PullFacts(found.head.sha, found.state == "open", found.updated_at.astimezone(UTC))
+    return PullFacts(
+        head_sha=found.head.sha,
+        base_ref=found.base.ref,
+        is_open=found.state == "open",
+        updated_at=found.updated_at.astimezone(UTC),
+    )
 
 
 def file_text(response: Response) -> FileText | None:

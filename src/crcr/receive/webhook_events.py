@@ -89,6 +89,7 @@ def _pull_request(body: shapes.PullRequestBody) -> PullRequest:
         author_association=plain(pull.author_association or "NONE"),
         installation_id=id_of(body.installation),
         default_branch=branch(body.repository.default_branch),
+        changes_base=body.action == "edited" and body.changes is not None and body.changes.base is not None,
     )
 
 

@@ -73,11 +73,19 @@ class PullPart(Struct):
     author_association: str | None = None
 
 
+class PullChanges(Struct):
+    """What an `edited` changed."""
+
+    base: object = None
+    """Of which only matters that it is there; the new base stands in the pull request itself."""
+
+
 class PullRequestBody(Struct):
     action: str
     pull_request: PullPart
     repository: RepositoryPart
     before: Sha | None = None
+    changes: PullChanges | None = None
     installation: IdPart | None = None
 
 

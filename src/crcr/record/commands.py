@@ -187,6 +187,7 @@ class Commands:
         waiver = NewWaiver(
             number=pull.number,
             head_sha=pull.head_sha,
+            base_ref=pull.base_ref,
             downstream=wanted.downstream,
             job=wanted.job,
             until_at=now + wanted.until if wanted.until else None,
@@ -234,7 +235,7 @@ class Commands:
         tx, upstream, pull, now = scene.tx, scene.upstream, scene.pull, scene.now
         if not pull.is_open:
             return _Reply(ok=False, words="the pull request is closed: there is nothing to approve")
-        await approve(tx, upstream, pull.number, pull.head_sha, who=scene.speaker.who, now=now)
+        await approve(tx, upstream, pull, who=scene.speaker.who, now=now)
         await reconsider(tx, upstream, pull, await self._allowlists.in_force(tx, upstream), now)
         await self._reevaluate(scene)
         return _DONE

@@ -179,10 +179,14 @@ class CommitChecks:
         for subject in commit.subjects:
             if subject.reused_from is not None:
                 head = await load_commit(tx, commit.upstream, subject.reused_from, allowlist, now)
-                if head.subjects and judge_gate(head, self.timeouts, now).state is not GateState.PASSED:
+                if head.subjects and not self._passes_for(head, subject.base_ref, now):
                     subject = replace(subject, reused_from=None)  # noqa: PLW2901
             subjects.append(subject)
         return replace(commit, subjects=tuple(subjects))
+
+    def _passes_for(self, head: Commit, base_ref: str | None, now: datetime) -> bool:
+        passed = judge_gate(head, self.timeouts, now).state is GateState.PASSED
+        return passed and head.is_for(base_ref)
 
     async def _follow_reuse(self, tx: Tx, commit: Commit, now: datetime) -> None:
         """Ask a group's backends when nobody speaks for it any more; look at groups whose judgement hangs on this commit."""

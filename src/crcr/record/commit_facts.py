@@ -1,7 +1,7 @@
 """A commit's recorded facts, gathered in one transaction for `decide.gate` and `decide.checks`.
 
-A pull request speaks for its head through its newest delivery; older ones of the same head (it was closed and
-reopened, or pushed back to) count no more. While GitHub is asked whether a commit is the head again, it counts as
+A pull request speaks for its head on its base through its newest delivery; older ones of the same head (it was closed
+and reopened, or pushed back to), and those of another base, count no more. While GitHub is asked whether a commit is the head again, it counts as
 one: what it earned before must not let it in.
 """
 
@@ -14,10 +14,12 @@ from sqlalchemy import bindparam, select, text
 
 from crcr.decide.allowlist import Allowlist
 from crcr.decide.commit import Backend, Commit, FailedTestShown, Job, Run, Subject, Verification, Waiver
+from crcr.decide.merge_group import branch_of
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoName
 from crcr.decide.ordering import has_landed
 from crcr.record.database import Row, Tx
 from crcr.record.group_rows import load_group
+from crcr.record.head_deliveries import newest_delivery
 from crcr.record.renames import Listing, find_listings
 from crcr.record.schema import jobs
 from crcr.record.statement import Statement
@@ -28,8 +30,9 @@ _FIRST_FAILURES = 50
 
 _PULLS = Statement(
     text(
-        "SELECT number, labels, updated_at FROM pulls WHERE head_sha = :head_sha AND upstream = :upstream AND is_open = 1"
-        " UNION SELECT p.number, p.labels, p.updated_at FROM effects e"
+        "SELECT number, labels, updated_at, base_ref FROM pulls"
+        " WHERE head_sha = :head_sha AND upstream = :upstream AND is_open = 1"
+        " UNION SELECT p.number, p.labels, p.updated_at, p.base_ref FROM effects e"
         " JOIN deliveries v ON v.guid = e.delivery AND v.upstream = e.upstream"
         " JOIN pulls p ON p.upstream = v.upstream AND p.number = v.number"
         " WHERE e.upstream = :upstream AND e.target = :upstream AND e.state IN ('waiting', 'claimed')"
@@ -39,8 +42,8 @@ _PULLS = Statement(
 )
 _OPEN_PULL = Statement(
     text(
-        "SELECT number, head_sha, labels, updated_at FROM pulls WHERE upstream = :upstream AND number = :number"
-        " AND is_open = 1"
+        "SELECT number, head_sha, base_ref, labels, updated_at FROM pulls WHERE upstream = :upstream"
+        " AND number = :number AND is_open = 1"
     )
 )
 # Found by the deliveries of the head: closed pull requests have no index by their head.
@@ -49,13 +52,6 @@ _CLOSED_PULLS = Statement(
         "SELECT merged, labels FROM pulls p WHERE p.upstream = :upstream AND p.is_open = 0 AND p.head_sha = :head_sha"
         " AND p.number IN (SELECT v.number FROM deliveries v WHERE v.head_sha = :head_sha AND v.upstream = :upstream"
         " AND v.number IS NOT NULL)"
-    )
-)
-_DELIVERY = Statement(
-    text(
-        "SELECT guid, state, received_at FROM deliveries WHERE upstream = :upstream AND number = :number"
-        " AND head_sha = :head_sha AND action IN ('opened', 'reopened', 'synchronize')"
-        " AND state IN ('accepted', 'in_doubt') ORDER BY received_at DESC, guid DESC LIMIT 1"
     )
 )
 _DISPATCHES = Statement(
@@ -120,17 +116,19 @@ async def _pull_subject(
     tx: Tx, upstream: RepoName, pull: Row, head_sha: str, allowlist: Allowlist, *, now: datetime
 ) -> Subject:
     number = pull["number"]
-    delivery = await tx.one(_DELIVERY, upstream=upstream.key, number=number, head_sha=head_sha)
+    where = {"head_sha": head_sha, "base_ref": pull["base_ref"]}
+    delivery = await newest_delivery(tx, upstream, number, **where)
     if delivery is None:
         return _unheard(pull)
     return Subject(
         number=number,
+        base_ref=pull["base_ref"],
         delivery=delivery["guid"],
         in_doubt=delivery["state"] == "in_doubt",
         received_at=from_us(delivery["received_at"]),
         labels=tuple(json.loads(pull["labels"])),
         backends=await _backends(tx, upstream, delivery["guid"], allowlist),
-        waivers=await waivers_in_force(tx, upstream, (number,), to_us(now), head_sha=head_sha),
+        waivers=await waivers_in_force(tx, upstream, (number,), to_us(now), **where),
     )
 
 
@@ -138,6 +136,7 @@ def _unheard(pull: Row) -> Subject:
     """An open pull request whose own event has not arrived: nobody can say yet whom it concerns."""
     return Subject(
         number=pull["number"],
+        base_ref=pull["base_ref"],
         delivery="",
         in_doubt=True,
         received_at=from_us(pull["updated_at"]),
@@ -152,11 +151,13 @@ async def _group_subject(
     if group is None or group["destroyed_at"] is not None:
         return []
     numbers = None if group["numbers"] is None else tuple(json.loads(group["numbers"]))
+    base_ref = branch_of(group["base_ref"])
     waivers: tuple[Waiver, ...] = ()
     if numbers:
-        waivers = await waivers_in_force(tx, upstream, numbers, to_us(now))
+        waivers = await waivers_in_force(tx, upstream, numbers, to_us(now), base_ref=base_ref)
     subject = Subject(
         number=None,
+        base_ref=base_ref,
         numbers=numbers,
         delivery=group["delivery"],
         received_at=from_us(group["created_at"]),

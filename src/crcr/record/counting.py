@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import text
 
-from crcr.decide.model import Conclusion, JobState, RepoName
+from crcr.decide.model import Conclusion, JobState, Pull, RepoName
 from crcr.decide.numbers import Ended, ended_as
 from crcr.decide.window import kind_of
 from crcr.record import sums
@@ -42,7 +42,9 @@ _STAYS = Statement(
 _OLDER_HEADS = Statement(
     text(
         "SELECT DISTINCT d.delivery FROM dispatches d WHERE d.upstream = :upstream AND d.number = :number"
-        " AND d.superseded_at IS NULL AND (:any_head = 1 OR d.head_sha <> :head_sha) AND EXISTS (SELECT 1 FROM jobs j"
+        " AND d.superseded_at IS NULL AND (:any_head = 1 OR d.head_sha <> :head_sha OR EXISTS (SELECT 1 FROM deliveries v"
+        " WHERE v.guid = d.delivery AND v.upstream = d.upstream AND v.base_ref <> :base_ref))"
+        " AND EXISTS (SELECT 1 FROM jobs j"
         " WHERE j.delivery = d.delivery AND j.upstream = d.upstream AND j.downstream = d.downstream)"
     )
 )
@@ -79,12 +81,11 @@ async def recount(tx: Tx, where: dict[str, Any], now: datetime) -> None:
             note_job(tx, each, now)
 
 
-async def heads_before(
-    tx: Tx, upstream: RepoName, number: int, head_sha: str, *, any_head: bool
-) -> list[str]:
-    """The deliveries with jobs that a newer head, or the end of the pull request, is about to supersede."""
-    where = {"upstream": upstream.key, "number": number, "head_sha": head_sha, "any_head": int(any_head)}
-    return [row["delivery"] for row in await tx.all(_OLDER_HEADS, **where)]
+async def heads_before(tx: Tx, upstream: RepoName, pull: Pull, *, any_head: bool) -> list[str]:
+    """The deliveries with jobs that a newer head or base, or the end of the pull request, is about to supersede."""
+    where = {"upstream": upstream.key, "number": pull.number, "any_head": int(any_head)}
+    rows = await tx.all(_OLDER_HEADS, head_sha=pull.head_sha, base_ref=pull.base_ref, **where)
+    return [row["delivery"] for row in rows]
 
 
 def _belongs(row: Row, *, earlier: bool) -> Ended | None:

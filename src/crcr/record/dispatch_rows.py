@@ -25,7 +25,7 @@ _DISPATCH = Statement(
     inserting(
         dispatches,
         *("upstream", "delivery", "downstream", "level", "state", "reason"),
-        *("event", "action", "number", "head_sha", "lane", "created_at"),
+        *("event", "action", "number", "head_sha", "lane", "created_at", "concerned"),
     ).values(
         repository_id=select(repositories.c.repository_id)
         .where(
@@ -35,12 +35,17 @@ _DISPATCH = Statement(
         .scalar_subquery()
     )
 )
+# The same head on another base is another head: what it changes there is something else.
+_OTHER_HEAD = (
+    "(head_sha <> :head_sha OR EXISTS (SELECT 1 FROM deliveries b WHERE b.guid = dispatches.delivery"
+    " AND b.upstream = dispatches.upstream AND b.base_ref <> :base_ref))"
+)
 _DROP = Statement(
     text(
-        "UPDATE dispatches SET state = 'cancelled', reason = :reason, superseded_at = :at"
+        "UPDATE dispatches SET state = 'cancelled', reason = :reason, superseded_at = :at"  # noqa: S608  our own words
         " WHERE upstream = :upstream AND number = :number AND superseded_at IS NULL"
         " AND state IN ('held', 'waiting', 'parked')"
-        " AND action <> 'closed' AND (:any_head = 1 OR head_sha <> :head_sha)"
+        f" AND action <> 'closed' AND (:any_head = 1 OR {_OTHER_HEAD})"
         # What is in doubt may be newer still: GitHub's answer decides about it.
         " AND NOT EXISTS (SELECT 1 FROM deliveries v WHERE v.guid = dispatches.delivery"
         " AND v.upstream = dispatches.upstream AND v.state = 'in_doubt')"
@@ -49,9 +54,10 @@ _DROP = Statement(
 )
 _SUPERSEDE = Statement(
     text(
-        "UPDATE dispatches SET superseded_at = :at WHERE upstream = :upstream AND number = :number"
+        "UPDATE dispatches SET superseded_at = :at"  # noqa: S608  our own words
+        " WHERE upstream = :upstream AND number = :number"
         # Of those still held only a doubt is left, and its head may be the newest of all.
-        " AND superseded_at IS NULL AND head_sha <> :head_sha AND state <> 'held'"
+        f" AND superseded_at IS NULL AND {_OTHER_HEAD} AND state <> 'held'"
     )
 )
 # `state IN (...)` beside `state = ...` names the partial index over open effects to the planner.
@@ -97,6 +103,7 @@ async def write_dispatches(
             "level": int(each.entry.level),
             "state": str(each.state),
             "reason": each.reason,
+            "concerned": None if each.concerned is None else int(each.concerned),
         }
         for each in planned
     ]
@@ -122,12 +129,13 @@ async def drop_unsent(tx: Tx, upstream: RepoName, pull: Pull, drop: Drop, now: d
     """Cancel what is pointless now before it is sent, and mark what was sent for an older head."""
     closed = drop is Drop.ALL_BUT_CLOSED
     where = {"upstream": upstream.key, "number": pull.number, "at": to_us(now)}
+    head = {"head_sha": pull.head_sha, "base_ref": pull.base_ref}
     reason = "the pull request was closed" if closed else f"superseded by {pull.head_sha[:12]}"
-    counted = await heads_before(tx, upstream, pull.number, pull.head_sha, any_head=closed)
-    dropped = await tx.all(_DROP, any_head=int(closed), head_sha=pull.head_sha, reason=reason, **where)
+    counted = await heads_before(tx, upstream, pull, any_head=closed)
+    dropped = await tx.all(_DROP, any_head=int(closed), reason=reason, **head, **where)
     await _drop_effects(tx, upstream, dropped, reason, now)
     await tx.run(_DROP_PARKED, reason=reason, **where)
-    await tx.run(_SUPERSEDE, head_sha=pull.head_sha, **where)
+    await tx.run(_SUPERSEDE, **head, **where)
     for delivery in counted:
         await recount(tx, {"upstream": upstream.key, "delivery": delivery}, now)
 

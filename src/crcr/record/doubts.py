@@ -1,5 +1,6 @@
-"""Doubts about a pull request's head, and GitHub's answer that ends them."""
+"""Doubts about a pull request's head or base, and GitHub's answer that ends them."""
 
+from dataclasses import replace
 from datetime import datetime
 
 from sqlalchemy import text
@@ -19,12 +20,13 @@ from crcr.record.statement import Statement
 
 _SETTLE = Statement(
     text(
-        "UPDATE deliveries SET state = :state, reason = :reason WHERE guid = :guid AND upstream = :upstream AND state = 'in_doubt'"
+        "UPDATE deliveries SET state = :state, reason = :reason, base_ref = coalesce(base_ref, :base_ref)"
+        " WHERE guid = :guid AND upstream = :upstream AND state = 'in_doubt'"
     )
 )
 _IN_DOUBT = Statement(
     text(
-        "SELECT d.number, d.head_sha, d.action, u.installation_id FROM deliveries d"
+        "SELECT d.number, d.head_sha, d.base_ref, d.action, d.relay_reason, u.installation_id FROM deliveries d"
         " LEFT JOIN upstreams u ON u.upstream = d.upstream"
         " WHERE d.guid = :guid AND d.upstream = :upstream AND d.state = 'in_doubt'"
     )
@@ -49,31 +51,34 @@ class Doubts:
     async def _settle(
         self, tx: Tx, upstream: RepoName, delivery: str, facts: PullFacts, now: datetime
     ) -> bool:
-        row = await tx.one(_IN_DOUBT, guid=delivery, upstream=upstream.key)
+        key = {"guid": delivery, "upstream": upstream.key}
+        row = await tx.one(_IN_DOUBT, **key)
         known = await load_pull(tx, upstream, row["number"]) if row else None
         if row is None or known is None:
             return True
         # GitHub answers from copies that may lag behind the webhooks it has sent.
-        if known.head_at is not None and facts.updated_at < known.head_at:
+        if facts.updated_at < known.updated_at:
             return False
-        if is_head(row["head_sha"], row["action"], facts):
-            await self._accept(tx, upstream, delivery, believe(known, facts), now)
+        if is_head(row["head_sha"], row["base_ref"] or facts.base_ref, row["action"], facts):
+            reason = f"base changed to {facts.base_ref}" if row["relay_reason"] else None
+            await self._end(tx, key, DeliveryState.ACCEPTED, reason=reason, base_ref=facts.base_ref)
+            await self._accept(tx, upstream, believe(known, facts), now)
         else:
-            reason = f"GitHub says that the head is {facts.head_sha[:12]}"
-            await self._end(tx, upstream, delivery, DeliveryState.SUPERSEDED, reason)
+            reason = f"GitHub says that the head is {facts.head_sha[:12]} on {facts.base_ref}"
+            await self._end(tx, key, DeliveryState.SUPERSEDED, reason=reason)
             held = await held_of_pull(tx, upstream, known.number, delivery=delivery)
             await drop_held(tx, upstream, held, now)
+            if facts.head_sha == known.head_sha and facts.base_ref != known.base_ref:
+                # A third base, of which no event has come: its first one is dispatched, and nothing passes before.
+                await save_pull(tx, upstream, replace(known, base_ref=facts.base_ref))
         await self._publishing.again(tx, upstream, {known.head_sha, row["head_sha"], facts.head_sha}, now)
         await note_change(tx, upstream, "delivery", delivery=delivery, number=known.number, now=now)
         return True
 
-    async def _accept(self, tx: Tx, upstream: RepoName, delivery: str, pull: Pull, now: datetime) -> None:
-        await self._end(tx, upstream, delivery, DeliveryState.ACCEPTED, None)
+    async def _accept(self, tx: Tx, upstream: RepoName, pull: Pull, now: datetime) -> None:
         await save_pull(tx, upstream, pull)
         await drop_unsent(tx, upstream, pull, Drop.OLDER_HEADS if pull.is_open else Drop.ALL_BUT_CLOSED, now)
         await reconsider(tx, upstream, pull, await self._allowlists.in_force(tx, upstream), now)
 
-    async def _end(
-        self, tx: Tx, upstream: RepoName, delivery: str, state: DeliveryState, reason: str | None
-    ) -> None:
-        await tx.run(_SETTLE, guid=delivery, upstream=upstream.key, state=state.value, reason=reason)
+    async def _end(self, tx: Tx, key: dict[str, str], state: DeliveryState, **told: str | None) -> None:
+        await tx.run(_SETTLE, state=state.value, **{"base_ref": None, **told}, **key)

@@ -21,15 +21,16 @@ from crcr.record.times import to_us
 
 _SELECT = (
     "SELECT d.delivery, d.downstream, d.lane, d.reason, d.action, d.head_sha, d.concerned, d.level, d.sent_at,"
-    " d.repository_id, r.repository_id AS bound_id FROM dispatches d LEFT JOIN repositories r"
+    " d.repository_id, r.repository_id AS bound_id, v.base_ref FROM dispatches d LEFT JOIN repositories r"
     " ON r.upstream = d.upstream AND r.downstream = d.downstream"
+    " LEFT JOIN deliveries v ON v.guid = d.delivery AND v.upstream = d.upstream"
 )
 _HELD = Statement(
     text(
-        f"{_SELECT}"  # noqa: S608  our own text
+        f"{_SELECT}"
         " WHERE d.upstream = :upstream AND d.number = :number AND d.superseded_at IS NULL"
-        " AND d.state = 'held' AND (CAST(:delivery AS TEXT) IS NULL OR d.delivery = :delivery) AND NOT EXISTS (SELECT 1"
-        " FROM deliveries v WHERE v.guid = d.delivery AND v.upstream = d.upstream AND v.state = 'in_doubt')"
+        " AND d.state = 'held' AND (CAST(:delivery AS TEXT) IS NULL OR d.delivery = :delivery)"
+        " AND coalesce(v.state, '') <> 'in_doubt'"
         " ORDER BY d.created_at, d.delivery, d.downstream"
     )
 )
@@ -82,7 +83,9 @@ async def reconsider(tx: Tx, upstream: RepoName, pull: Pull, allowlist: Allowlis
             closed=row["action"] == "closed",
             draft=pull.draft,
             trusted=is_trusted(pull.author_association),
-            approved=await is_approved(tx, upstream, pull.number, row["head_sha"]),
+            approved=await is_approved(
+                tx, upstream, pull.number, head_sha=row["head_sha"], base_ref=row["base_ref"]
+            ),
             concerned=None if row["concerned"] is None else bool(row["concerned"]),
         )
         if reason is None:
@@ -96,7 +99,12 @@ async def reconsider(tx: Tx, upstream: RepoName, pull: Pull, allowlist: Allowlis
 async def ask_for_files(tx: Tx, upstream: RepoName, number: int, now: datetime) -> None:
     """Have GitHub asked which files changed, for whatever waits for just that."""
     held = await held_of_pull(tx, upstream, number)
-    for delivery in sorted({row["delivery"] for row in held if row["reason"] == PATHS}):
+    await ask_for_files_of(tx, upstream, {row["delivery"] for row in held if row["reason"] == PATHS}, now)
+
+
+async def ask_for_files_of(tx: Tx, upstream: RepoName, found: set[str], now: datetime) -> None:
+    """Have GitHub asked which files these deliveries change."""
+    for delivery in sorted(found):
         lane = f"files/{delivery}"
         await add_once(
             tx,
@@ -107,7 +115,7 @@ async def ask_for_files(tx: Tx, upstream: RepoName, number: int, now: datetime) 
 
 
 async def settle_files(tx: Tx, upstream: RepoName, rows: list[Row], concerned: frozenset[str]) -> None:
-    """Write down what the changed files say; who is not concerned is left out for good."""
+    """Write down what the changed files say; who is not concerned is left out."""
     for row in rows:
         is_concerned = row["downstream"] in concerned
         await tx.run(_CONCERNED, concerned=int(is_concerned), **_key_of(upstream, row))

@@ -5,6 +5,7 @@ same commit as the delivery itself, so an acknowledged event is never without it
 """
 
 import json
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -19,7 +20,9 @@ from crcr.record.database import Database, Tx
 from crcr.record.dispatch_rows import drop_unsent, lane_of, write_dispatches
 from crcr.record.effect_rows import add_effects, effect_row
 from crcr.record.group_rows import add_group, destroy_group, told_of
+from crcr.record.head_deliveries import dispatched_before, is_base_unheard
 from crcr.record.held_rows import ask_for_files, reconsider
+from crcr.record.left_out_rows import look_again
 from crcr.record.log_rows import note_act, note_change
 from crcr.record.publishing import Publishing
 from crcr.record.pull_rows import load_pull, save_pull
@@ -33,7 +36,7 @@ _TAKE = Statement(
     inserting(
         deliveries,
         *("guid", "upstream", "event", "action", "state", "reason", "source"),
-        *("number", "head_sha", "ref", "received_at", "body_bytes", "body"),
+        *("number", "head_sha", "ref", "base_ref", "relay_reason", "received_at", "body_bytes", "body"),
     )
     .on_conflict_do_nothing()
     .returning(deliveries.c.guid)
@@ -123,17 +126,15 @@ class Inbox:
 
     async def _facts(self, tx: Tx, event: Dispatched) -> UpstreamFacts:
         upstream = event.upstream
-        pull = event if isinstance(event, PullRequest) else None
         group = event if isinstance(event, MergeGroup) else None
-        return UpstreamFacts(
+        facts = UpstreamFacts(
             allowlist=await self._allowlists.in_force(tx, upstream),
             ignore_refs=self._ignore_refs[upstream.key],
             suspended=await self._targets.suspended(tx, upstream),
-            pull=await load_pull(tx, upstream, pull.number) if pull else None,
-            approved=pull is not None and await is_approved(tx, upstream, pull.number, pull.head_sha),
             gate_on=await self._publishing.gate_on(tx, upstream),
             told_of_group=await told_of(tx, upstream, group.head_sha) if group else None,
         )
+        return await _pull_facts(tx, event, facts) if isinstance(event, PullRequest) else facts
 
     async def _write_plan(self, tx: Tx, receipt: Receipt, event: Dispatched, planned: Plan) -> None:
         now = receipt.received_at
@@ -142,7 +143,7 @@ class Inbox:
             await save_pull(tx, event.upstream, planned.pull)
             if planned.drop is not Drop.NONE:
                 await drop_unsent(tx, event.upstream, planned.pull, planned.drop, now)
-        await write_dispatches(tx, _dispatch_columns(receipt, event), planned.dispatches, now)
+        await write_dispatches(tx, _dispatch_columns(receipt, event, planned), planned.dispatches, now)
         if planned.state is DeliveryState.IN_DOUBT and number is not None:
             await add_effects(tx, [_confirm_head(event.upstream, receipt, number)])
         await note_change(tx, event.upstream, "delivery", delivery=receipt.guid, number=number, now=now)
@@ -155,6 +156,8 @@ class Inbox:
         if isinstance(event, MergeGroup):
             await self._follow_group(tx, receipt, event)
         elif isinstance(event, PullRequest) and planned.pull is not None:
+            if planned.looks_again:
+                await look_again(tx, event.upstream, planned.pull, facts.allowlist, now)
             if planned.reconsiders:
                 await reconsider(tx, event.upstream, planned.pull, facts.allowlist, now)
             else:
@@ -168,6 +171,23 @@ class Inbox:
             return
         await add_group(tx, event, receipt.guid, receipt.received_at)
         await add_effects(tx, [_read_group(event, receipt)])
+
+
+async def _pull_facts(tx: Tx, event: PullRequest, facts: UpstreamFacts) -> UpstreamFacts:
+    """What is known of the pull request besides, of its event's head and base."""
+    upstream, number = event.upstream, event.number
+    where = {"head_sha": event.head_sha, "base_ref": event.base_ref}
+    known = await load_pull(tx, upstream, number)
+    is_known = known is not None and (known.head_sha, known.base_ref) == (event.head_sha, event.base_ref)
+    # Only who may be left out has to be remembered as dispatched.
+    selective = any(entry.labels is not None or entry.paths is not None for entry in facts.allowlist.entries)
+    return replace(
+        facts,
+        pull=known,
+        approved=await is_approved(tx, upstream, number, **where),
+        dispatched=await dispatched_before(tx, upstream, number, **where) if selective else frozenset(),
+        base_unheard=known is not None and is_known and await is_base_unheard(tx, upstream, known),
+    )
 
 
 def refresh_effect(upstream: RepoName, now: datetime) -> dict[str, Any]:
@@ -209,12 +229,14 @@ def _confirm_head(upstream: RepoName, receipt: Receipt, number: int) -> dict[str
 
 
 def _place(event: Dispatched) -> dict[str, Any]:
-    """Where an event belongs: its action, pull request, commit and ref, as far as it has them."""
+    """Where an event belongs: its action, pull request, commit, ref and base, as far as it has them."""
     if isinstance(event, Push):
-        return {"action": None, "number": None, "head_sha": event.after, "ref": event.ref}
+        return {"action": None, "number": None, "head_sha": event.after, "ref": event.ref, "base_ref": None}
     if isinstance(event, MergeGroup):
-        return {"action": event.action, "number": None, "head_sha": event.head_sha, "ref": event.head_ref}
-    return {"action": event.action, "number": event.number, "head_sha": event.head_sha, "ref": None}
+        place: dict[str, Any] = {"number": None, "ref": event.head_ref, "base_ref": None}
+    else:
+        place = {"number": event.number, "ref": None, "base_ref": event.base_ref}
+    return {"action": event.action, "head_sha": event.head_sha, **place}
 
 
 def _delivery_row(receipt: Receipt, event: Dispatched, planned: Plan) -> dict[str, Any]:
@@ -225,6 +247,7 @@ def _delivery_row(receipt: Receipt, event: Dispatched, planned: Plan) -> dict[st
         **_place(event),
         "state": planned.state.value,
         "reason": planned.reason,
+        "relay_reason": planned.relay_reason,
         "source": receipt.source,
         "received_at": to_us(receipt.received_at),
         "body_bytes": receipt.body_bytes,
@@ -232,13 +255,14 @@ def _delivery_row(receipt: Receipt, event: Dispatched, planned: Plan) -> dict[st
     }
 
 
-def _dispatch_columns(receipt: Receipt, event: Dispatched) -> dict[str, Any]:
+def _dispatch_columns(receipt: Receipt, event: Dispatched, planned: Plan) -> dict[str, Any]:
     place = _place(event)
     return {
         "upstream": event.upstream.key,
         "delivery": receipt.guid,
         "event": receipt.event,
-        **{name: place[name] for name in ("action", "number", "head_sha")},
+        **{name: place[name] for name in ("number", "head_sha")},
+        "action": planned.sent_as or place["action"],
         "lane": lane_of(event),
         "created_at": to_us(receipt.received_at),
     }

@@ -5,7 +5,7 @@ from datetime import datetime
 from sqlalchemy import text
 
 from crcr.decide.gate import GateState
-from crcr.decide.merge_group import GroupToRead, pull_of
+from crcr.decide.merge_group import GroupToRead, branch_of, pull_of
 from crcr.decide.model import RepoName
 from crcr.decide.outside import ChangedFiles
 from crcr.record.allowlists import Allowlists
@@ -42,7 +42,13 @@ class MergeGroups:
             group = await load_group(tx, upstream, head_sha)
             if group is None or group["destroyed_at"] is not None or group["numbers"] is not None:
                 return None
-            return GroupToRead(group["delivery"], head_sha, group["base_sha"], group["head_ref"])
+            return GroupToRead(
+                delivery=group["delivery"],
+                head_sha=head_sha,
+                base_sha=group["base_sha"],
+                head_ref=group["head_ref"],
+                base_ref=branch_of(group["base_ref"]),
+            )
 
         return await self._database.glance(unit)
 
@@ -54,11 +60,12 @@ class MergeGroups:
     async def passed_heads(
         self, upstream: RepoName, group: GroupToRead, numbers: tuple[int, ...], now: datetime
     ) -> tuple[str, ...]:
-        """Heads of these pull requests that pass now, by the word of everybody who gates the group."""
+        """Heads of these pull requests that pass now on the group's base, by the word of everybody who gates it."""
 
         async def unit(tx: Tx) -> tuple[str, ...]:
             pulls = [await load_pull(tx, upstream, number) for number in numbers]
-            heads = [pull.head_sha for pull in pulls if pull is not None and pull.is_open]
+            own = [pull for pull in pulls if pull is not None and pull.base_ref == group.base_ref]
+            heads = [pull.head_sha for pull in own if pull.is_open]
             return tuple([head for head in heads if await self._speaks_for(tx, upstream, head, group, now)])
 
         return await self._database.glance(unit)
@@ -96,9 +103,11 @@ class MergeGroups:
     async def _speaks_for(
         self, tx: Tx, upstream: RepoName, head_sha: str, group: GroupToRead, now: datetime
     ) -> bool:
-        """Whether the head passes, as judged now: what was last published of it may be late."""
+        """Whether the head passes on the group's base, as judged now: what was last published may be late."""
         commit, judgement = await self._checks.judged(tx, upstream, head_sha, now)
         if judgement is None or judgement.state is not GateState.PASSED:
+            return False
+        if not commit.is_for(group.base_ref):
             return False
         wanted = await self._gating(tx, upstream, group.delivery)
         heard = [await self._gating(tx, upstream, subject.delivery) for subject in commit.subjects]

@@ -18,6 +18,7 @@ from sqlalchemy import (
     SmallInteger,
     Table,
     Text,
+    TextClause,
     text,
 )
 
@@ -39,6 +40,10 @@ def key(name: str) -> Column[str]:
 
 def flag(name: str) -> Column[int]:
     return Column(name, SmallInteger, nullable=False, server_default=text("0"))
+
+
+def partial_index(name: str, *columns: str, where: TextClause) -> Index:
+    return Index(name, *columns, sqlite_where=where, postgresql_where=where)
 
 
 upstreams = Table(
@@ -134,15 +139,10 @@ deliveries = Table(
     Column("received_at", BigInteger, nullable=False),
     Column("body_bytes", Integer, nullable=False),
     Column("body", LargeBinary),
+    Column("base_ref", Text),
+    Column("relay_reason", Text),
     Index("ix_deliveries_recent", "upstream", "received_at"),
-    Index(
-        "ix_deliveries_pull",
-        "upstream",
-        "number",
-        "received_at",
-        sqlite_where=_OF_PULL,
-        postgresql_where=_OF_PULL,
-    ),
+    partial_index("ix_deliveries_pull", "upstream", "number", "received_at", where=_OF_PULL),
     Index("ix_deliveries_head", "head_sha", "upstream", sqlite_where=_OF_COMMIT, postgresql_where=_OF_COMMIT),
     Index("ix_deliveries_body_age", "received_at", sqlite_where=_HAS_BODY, postgresql_where=_HAS_BODY),
 )
@@ -175,6 +175,7 @@ dispatches = Table(
     Column("listed_at", BigInteger),
     Column("delay_s", Double),
     Column("repository_id", BigInteger),
+    Column("labels", Text),
     Index("ix_dispatches_backend", "upstream", "downstream", "event", "created_at"),
     Index("ix_dispatches_unsent", "upstream", "downstream", sqlite_where=_UNSENT, postgresql_where=_UNSENT),
     Index(

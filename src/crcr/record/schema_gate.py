@@ -81,6 +81,7 @@ waivers = Table(
     Column("ended_by", Text),
     Column("used_at", BigInteger),
     Column("repository_id", BigInteger),
+    Column("base_ref", Text),
     Index("ix_waivers_pull", "upstream", "number"),
     Index("ix_waivers_recent", "upstream", "created_at"),
     sqlite_autoincrement=True,
@@ -94,6 +95,7 @@ approvals = Table(
     Column("number", Integer, primary_key=True, autoincrement=False),
     Column("who", Text, nullable=False),
     Column("at", BigInteger, nullable=False),
+    Column("base_ref", Text),
     sqlite_with_rowid=False,
 )
 

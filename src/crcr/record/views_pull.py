@@ -40,8 +40,8 @@ _MOST_OF_COMMIT = 2_000
 _TESTED = ("opened", "reopened", "synchronize", "checks_requested", None)
 
 _DELIVERY = (
-    "SELECT guid, event, action, state, reason, number, head_sha, ref, received_at FROM deliveries"
-    " WHERE upstream = :upstream"
+    "SELECT guid, event, action, state, reason, number, head_sha, base_ref, relay_reason, ref, received_at"
+    " FROM deliveries WHERE upstream = :upstream"
 )
 _OF_PULL = Statement(
     text(f"{_DELIVERY} AND number = :number ORDER BY received_at DESC, guid DESC LIMIT :most")
@@ -80,14 +80,16 @@ async def pull_view(reader: CommitReader, number: int) -> PullView:
             "what is very old is no longer kept",
         )
     arrived = await tx.all(_OF_PULL, upstream=upstream.key, number=number, most=_MOST_OF_PULL)
-    tested = [row for row in arrived if row["head_sha"] == pull.head_sha and row["event"] == "pull_request"]
+    of_head = [row for row in arrived if row["head_sha"] == pull.head_sha and row["event"] == "pull_request"]
+    # One of an earlier release has no base.
+    tested = [row for row in of_head if row["base_ref"] in (None, pull.base_ref)]
     told = _speaks(tested, *_TESTED[:3])
-    closed = None if pull.is_open else _speaks(tested, "closed")
+    closed = None if pull.is_open else _closing(of_head)
     gate = await reader.gate(pull.head_sha, told)
     backends = await reader.backends(told) if told else ()
     after_closing = await reader.backends(closed) if closed else ()
     known = Known(
-        arrivals=await _arrivals(reader, arrived[:_MOST_ARRIVALS], pull.head_sha),
+        arrivals=await _arrivals(reader, arrived[:_MOST_ARRIVALS], pull.head_sha, pull.base_ref),
         backends=(*backends, *after_closing),
         waivers=await waivers_of_pulls(tx, upstream, reader.seen, (number,), reader.now),
         checks=await reader.checks(pull.head_sha, gate),
@@ -181,20 +183,36 @@ async def _arrived(
 def _speaks(newest_first: list[Row], *actions: str | None) -> str | None:
     """The newest delivery whose dispatches are what is shown; one that was superseded dispatched nothing."""
     for row in newest_first:
-        if row["action"] in actions and row["state"] != DeliveryState.SUPERSEDED.value:
+        tested = row["action"] in actions or row["relay_reason"] is not None
+        if tested and row["state"] != DeliveryState.SUPERSEDED.value:
             return str(row["guid"])
     return None
 
 
-async def _arrivals(reader: CommitReader, rows: list[Row], head_sha: str) -> tuple[Arrival, ...]:
-    return tuple([await _arrival(reader.tx, reader.upstream, reader.seen, row, head_sha) for row in rows])
+def _closing(newest_first: list[Row]) -> str | None:
+    closings = [row for row in newest_first if row["action"] == "closed"]
+    return _speaks(closings, "closed")
 
 
-async def _arrival(tx: Tx, upstream: RepoName, seen: Seen, row: Row, head_sha: str) -> Arrival:
+async def _arrivals(
+    reader: CommitReader, rows: list[Row], head_sha: str, base_ref: str | None = None
+) -> tuple[Arrival, ...]:
+    of_other_base = [base_ref is not None and row["base_ref"] not in (None, base_ref) for row in rows]
+    return tuple(
+        [
+            await _arrival(reader.tx, reader.upstream, reader.seen, row, head_sha, older=older)
+            for row, older in zip(rows, of_other_base, strict=True)
+        ]
+    )
+
+
+async def _arrival(
+    tx: Tx, upstream: RepoName, seen: Seen, row: Row, head_sha: str, *, older: bool
+) -> Arrival:
     dispatches = await tx.all(_STATES, delivery=row["guid"], upstream=upstream.key)
     counted = Counter(each["state"] for each in dispatches if each["downstream"] in seen.public)
     state = DeliveryState(row["state"])
-    older = row["head_sha"] is not None and row["head_sha"] != head_sha
+    older = older or (row["head_sha"] is not None and row["head_sha"] != head_sha)
     return Arrival(
         guid=row["guid"],
         event=row["event"],

@@ -1,6 +1,7 @@
 """Waivers in their table: given, taken back, in force.
 
-Bound to a pull request, and to its head of that moment unless it was given `until` a time.
+Bound to a pull request on its base, and to its head of that moment unless it was given `until` a time: a waiver is
+about merging into one branch, and does not follow the pull request to another.
 """
 
 from dataclasses import dataclass
@@ -16,17 +17,19 @@ from crcr.record.times import from_us_or_none, to_us
 
 _GIVE = Statement(
     text(
-        "INSERT INTO waivers (upstream, number, head_sha, until_at, downstream, job, who, reason, created_at,"
-        " repository_id) VALUES (:upstream, :number, :head_sha, :until_at, :downstream, :job, :who, :reason,"
+        "INSERT INTO waivers (upstream, number, head_sha, base_ref, until_at, downstream, job, who, reason, created_at,"
+        " repository_id) VALUES (:upstream, :number, :head_sha, :base_ref, :until_at, :downstream, :job, :who, :reason,"
         " :created_at, (SELECT r.repository_id FROM repositories r WHERE r.upstream = :upstream"
         " AND r.downstream = :downstream))"
     )
 )
-# Without a head (a merge group asks) the pull request's own head of today is what binds.
+# Without a head (a merge group asks) the pull request's own head of today is what binds; its base always does.
 _IN_FORCE = Statement(
     text(
         "SELECT w.waiver_id, w.number, w.downstream, w.job, w.who, w.reason, w.until_at, w.repository_id FROM waivers w"
         " WHERE w.upstream = :upstream AND w.number = :number AND w.ended_at IS NULL AND w.created_at <= :now"
+        " AND w.base_ref = :base_ref AND w.base_ref = (SELECT p.base_ref FROM pulls p WHERE p.upstream = w.upstream"
+        " AND p.number = w.number)"
         " AND CASE WHEN w.until_at IS NOT NULL THEN w.until_at > :now ELSE w.head_sha = coalesce(:head_sha,"
         " (SELECT p.head_sha FROM pulls p WHERE p.upstream = w.upstream AND p.number = w.number)) END"
         " ORDER BY w.waiver_id"
@@ -45,6 +48,8 @@ _USED = Statement(
     text(
         "UPDATE waivers SET used_at = :at WHERE upstream = :upstream AND number = :number AND downstream = :downstream"
         " AND (job = :job OR (job IS NULL AND :job IS NULL)) AND who = :who AND used_at IS NULL AND ended_at IS NULL"
+        " AND base_ref = (SELECT p.base_ref FROM pulls p WHERE p.upstream = waivers.upstream"
+        " AND p.number = waivers.number)"
         " AND CASE WHEN until_at IS NOT NULL THEN until_at > :at ELSE head_sha = (SELECT p.head_sha FROM pulls p"
         " WHERE p.upstream = waivers.upstream AND p.number = waivers.number) END"
     )
@@ -55,6 +60,7 @@ _USED = Statement(
 class NewWaiver:
     number: int
     head_sha: str
+    base_ref: str
     downstream: RepoName
     job: str | None
     until_at: datetime | None
@@ -68,6 +74,7 @@ async def give_waiver(tx: Tx, upstream: RepoName, waiver: NewWaiver, now: dateti
         upstream=upstream.key,
         number=waiver.number,
         head_sha=waiver.head_sha,
+        base_ref=waiver.base_ref,
         until_at=to_us(waiver.until_at) if waiver.until_at else None,
         downstream=waiver.downstream.key,
         job=waiver.job,
@@ -93,11 +100,18 @@ async def take_back(
 
 
 async def waivers_in_force(
-    tx: Tx, upstream: RepoName, numbers: tuple[int, ...], now_us: int, *, head_sha: str | None = None
+    tx: Tx,
+    upstream: RepoName,
+    numbers: tuple[int, ...],
+    now_us: int,
+    *,
+    base_ref: str,
+    head_sha: str | None = None,
 ) -> tuple[Waiver, ...]:
     found: list[Waiver] = []
     for number in numbers:
-        rows = await tx.all(_IN_FORCE, upstream=upstream.key, number=number, now=now_us, head_sha=head_sha)
+        where = {"upstream": upstream.key, "number": number, "base_ref": base_ref, "head_sha": head_sha}
+        rows = await tx.all(_IN_FORCE, now=now_us, **where)
         found += (
             Waiver(
                 downstream=RepoName(row["downstream"]),

@@ -1,0 +1,66 @@
+"""The deliveries that speak for a pull request's head on its base, and the downstreams dispatched for that before.
+
+A result belongs to a head on a base: the same commit merged elsewhere changes other files. A delivery without a base
+is one of an earlier release, and speaks for none.
+"""
+
+from sqlalchemy import text
+
+from crcr.decide.model import Pull, RepoName
+from crcr.record.database import Row, Tx
+from crcr.record.statement import Statement
+
+TESTED = "(action IN ('opened', 'reopened', 'synchronize') OR relay_reason IS NOT NULL)"
+"""Deliveries that backends test: those of a new head, and whichever told of a new base."""
+
+_OF_HEAD = f"WHERE upstream = :upstream AND number = :number AND head_sha = :head_sha AND {TESTED}"
+_NEWEST = Statement(
+    text(
+        f"SELECT guid, state, received_at FROM deliveries {_OF_HEAD}"  # noqa: S608  our own words
+        # What is in doubt may have changed the base: until GitHub has answered, no earlier result counts.
+        " AND ((state = 'accepted' AND base_ref = :base_ref) OR state = 'in_doubt')"
+        " ORDER BY received_at DESC, guid DESC LIMIT 1"
+    )
+)
+_BASES = Statement(
+    text(
+        f"SELECT DISTINCT base_ref FROM deliveries {_OF_HEAD}"  # noqa: S608  our own words
+        " AND state IN ('accepted', 'in_doubt')"
+    )
+)
+_DISPATCHED = Statement(
+    text(
+        "SELECT DISTINCT coalesce(n.downstream, d.downstream) AS downstream FROM deliveries v"
+        " JOIN dispatches d ON d.delivery = v.guid AND d.upstream = v.upstream"
+        # Under every name that the repository has had: a rename must not make a tested backend a new one.
+        " LEFT JOIN repositories n ON n.upstream = d.upstream"
+        " AND (n.downstream = d.downstream OR n.repository_id = d.repository_id)"
+        " WHERE v.upstream = :upstream AND v.number = :number AND v.head_sha = :head_sha AND v.base_ref = :base_ref"
+        " AND v.event = 'pull_request' AND d.action <> 'closed'"
+        " AND (d.sent_at IS NOT NULL OR d.attempted_at IS NOT NULL)"
+    )
+)
+
+
+async def newest_delivery(
+    tx: Tx, upstream: RepoName, number: int, *, head_sha: str, base_ref: str
+) -> Row | None:
+    """The delivery through which the pull request speaks for this head on this base."""
+    key = {"upstream": upstream.key, "number": number}
+    return await tx.one(_NEWEST, head_sha=head_sha, base_ref=base_ref, **key)
+
+
+async def is_base_unheard(tx: Tx, upstream: RepoName, pull: Pull) -> bool:
+    """Whether the pull request's head was told of, but only for other bases than its present one."""
+    key = {"upstream": upstream.key, "number": pull.number}
+    rows = await tx.all(_BASES, head_sha=pull.head_sha, **key)
+    return bool(rows) and all(row["base_ref"] != pull.base_ref for row in rows)
+
+
+async def dispatched_before(
+    tx: Tx, upstream: RepoName, number: int, *, head_sha: str, base_ref: str
+) -> frozenset[str]:
+    """Keys of downstreams that a dispatch for this head on this base was sent to, or may have reached."""
+    key = {"upstream": upstream.key, "number": number}
+    rows = await tx.all(_DISPATCHED, head_sha=head_sha, base_ref=base_ref, **key)
+    return frozenset(row["downstream"] for row in rows)

@@ -28,6 +28,7 @@ class PullFacts:
     head_sha: str
     is_open: bool
     updated_at: datetime
+    merged: bool = False
 
 
 @dataclass(frozen=True, slots=True)

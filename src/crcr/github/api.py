@@ -235,6 +235,7 @@ class _Pull(msgspec.Struct):
     state: str
     head: _Head
     updated_at: Time
+    merged: bool = False
 
 
 def installation_id(response: Response) -> int:
@@ -253,7 +254,8 @@ def repository_facts(response: Response) -> RepositoryFacts:
 
 def pull_facts(response: Response) -> PullFacts:
     found = decode(response, _Pull)
-    return PullFacts(found.head.sha, found.state == "open", found.updated_at.astimezone(UTC))
+    is_open, updated_at = found.state == "open", found.updated_at.astimezone(UTC)
+    return PullFacts(found.head.sha, is_open, updated_at, merged=found.merged)
 
 
 def file_text(response: Response) -> FileText | None:

@@ -122,6 +122,7 @@ def believe(known: Pull, facts: PullFacts) -> Pull:
         previous_sha=known.head_sha if known.head_sha != facts.head_sha else known.previous_sha,
         base_ref=facts.base_ref,
         is_open=facts.is_open,
+        merged=facts.merged,
         head_at=facts.updated_at,
         updated_at=max(known.updated_at, facts.updated_at),
     )

@@ -29,6 +29,7 @@ class PullFacts:
     base_ref: str
     is_open: bool
     updated_at: datetime
+    merged: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -240,6 +240,7 @@ class _Pull(msgspec.Struct):
     head: _Head
     base: _BaseRef
     updated_at: Time
+    merged: bool = False
 
 
 def installation_id(response: Response) -> int:
@@ -263,6 +264,7 @@ def pull_facts(response: Response) -> PullFacts:
         base_ref=found.base.ref,
         is_open=found.state == "open",
         updated_at=found.updated_at.astimezone(UTC),
+        merged=found.merged,
     )
 
 

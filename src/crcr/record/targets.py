@@ -302,6 +302,8 @@ class Targets:
                 before=before,
                 after=repository_id,
             )
+            # Who bears the name may be a member that left under another.
+            await self._publishing.everywhere(tx, upstream, now, speaks=False)
 
         await self._database.write(unit)
 

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from crcr.sim.github import Match, PullRequest
-from gating import GATE, GATING, Stage, finish, gated, newest_run, open_pull, run_all, start
+from gating import GATE, GATING, Stage, finish, gated, look, newest_run, open_pull, run_all, start
 from queueing import move_base, queued, settle
 from stage import UPSTREAM
 
-ONE = f"L4:\n  - {GATING}: {{jobs: [build, test]}}\n"
+ONE = f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: [build, test]}}\n"
 CHECK_RUNS = f"/repos/{UPSTREAM}/check-runs"
 
 
@@ -52,7 +52,7 @@ async def test_fault_68_the_next_pull_request_on_a_closed_head_does_not_merge_by
 
         twin = await same_head(it, pull)
         # The relay is slow: nothing has been published about the new pull request yet.
-        assert it.github.merge_state(twin).blocked_by == (f"{GATE}: cancelled",)
+        assert it.github.merge_state(twin).blocked_by == (f"{GATE}: failure",)
         await it.act()
         assert gates(it, pull.head_sha) == ["success", "cancelled", None]
         await run_all(it, build="failure")
@@ -69,8 +69,7 @@ async def test_fault_68_a_superseded_green_head_is_cancelled_with_one_call_and_o
         await it.github.push_to_pr(pull)
         await it.act()
         for _ in range(3):
-            await it.services.checks.look_again(it.clock.now())
-            await it.pass_time(60)
+            await look(it, 60)
         await close(it, pull)
 
         assert gates(it, first) == ["success", "cancelled"]
@@ -80,6 +79,7 @@ async def test_fault_68_a_merged_head_keeps_its_green(tmp_path: Path) -> None:
     async with gated(tmp_path, ONE, downstreams=(GATING,)) as it:
         by_github = await green_pull(it)
         await it.github.merge_pr(by_github)
+        await it.act()
         by_label = await green_pull(it, labels=["Merged"])
         await close(it, by_label)
         await it.act()

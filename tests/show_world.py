@@ -159,6 +159,7 @@ class World:
             "upstream": UPSTREAM.key,
             "number": 7,
             "head_sha": f"{7:040x}",
+            "base_ref": "main",
             "downstream": downstream,
             "who": "mia",
             "reason": "known on the new driver",

@@ -1,5 +1,6 @@
 """The schema's history leads to the schema, once, whoever starts first."""
 
+import json
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -15,6 +16,7 @@ from sqlalchemy import Connection, create_engine, text
 
 from crcr.decide.gate import GateState, Policy, judge_gate
 from crcr.decide.model import RepoName
+from crcr.decide.packing import pack
 from crcr.errors import StoreUnavailable
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.record.commit_facts import load_commit
@@ -187,3 +189,21 @@ async def test_what_the_first_schema_left_is_judged_like_anything_else(grown: Pl
     assert [(run.attempt, run.over) for run in backend.runs] == [(2, False)]
     policy = Policy(gate_timeout=timedelta(hours=8), job_timeout=timedelta(hours=6))
     assert judge_gate(commit, policy, now).state is GateState.PASSED
+
+
+@pytest.mark.parametrize(("base", "known"), [("main", True), ("stack", False)])
+async def test_a_head_that_was_dispatched_for_another_base_than_todays_is_unknown(
+    grown: Place, base: str, known: bool
+) -> None:
+    body = pack(json.dumps({"pull_request": {"base": {"ref": base}}}).encode())
+    with outright(grown).begin() as hand:
+        hand.execute(text("UPDATE deliveries SET body = :body"), {"body": body})
+        hand.execute(text("UPDATE pulls SET base_ref = 'main'"))
+    migrate(grown)
+    database, allowlist = opened(grown), read_allowlist(LISTED).allowlist
+    assert allowlist is not None
+    now = from_us(AT) + timedelta(hours=1)
+    commit = await database.read(lambda tx: load_commit(tx, RepoName(UP), HEAD, allowlist, now))
+    await database.close()
+
+    assert [subject.in_doubt for subject in commit.subjects] == [not known]

@@ -271,6 +271,7 @@ async def test_waivers_are_in_force_or_past(world: World) -> None:
     world.waiver(until_at=soon, head_sha="0" * 40, job="build")
     world.waiver(until_at=gone)
     world.waiver(head_sha="0" * 40)
+    world.waiver(until_at=soon, base_ref="stack")
     world.waiver(ended_at=gone, ended_by="zoe")
     waivers = (await seen(world)).waivers
     assert [each.state for each in sorted(waivers, key=lambda each: each.waiver_id)] == [
@@ -278,6 +279,7 @@ async def test_waivers_are_in_force_or_past(world: World) -> None:
         WaiverState.IN_FORCE,
         WaiverState.RUN_OUT,
         WaiverState.OTHER_COMMIT,
+        WaiverState.OTHER_BASE,
         WaiverState.TAKEN_BACK,
     ]
     assert waivers[-1].used_at is not None

@@ -11,7 +11,7 @@ from crcr.decide.events import PullRequest, Push
 from crcr.decide.model import DeliveryState, DispatchState, Level, Pull, RepoName
 from crcr.decide.ordering import move_head
 from crcr.decide.selection import DISPATCHED_ACTIONS
-from crcr.decide.upstream import HEAD_IN_DOUBT, Drop, Ignored, Plan, UpstreamFacts, plan
+from crcr.decide.upstream import BASE_CHANGED, HEAD_IN_DOUBT, Drop, Ignored, Plan, UpstreamFacts, plan
 from made import a_pull, a_push
 
 T = datetime(2026, 9, 1, tzinfo=UTC)
@@ -166,3 +166,69 @@ def test_a_pull_request_that_nobody_takes_is_still_followed() -> None:
 
     assert [(each.state, each.reason) for each in made.dispatches] == [(DispatchState.LEFT_OUT, "labels")]
     assert made.pull == OPEN
+
+
+# Another base
+
+ON_STACK = replace(PULL, action="edited", base_ref="stack", updated_at=LATER, changes_base=True)
+
+
+@pytest.mark.parametrize(
+    "action", ["edited", "labeled", "unlabeled", "ready_for_review", "converted_to_draft"]
+)
+def test_whatever_tells_of_another_base_is_dispatched_as_a_new_head(action: str) -> None:
+    event = replace(ON_STACK, action=action, changes_base=action == "edited")
+    made = planned(event, facts(PLAIN, pull=OPEN))
+
+    assert waiting_for(made) == {"org/plain": SENT}
+    assert (made.relay_reason, made.sent_as, made.drop) == (BASE_CHANGED, "synchronize", Drop.OLDER_HEADS)
+    assert made.pull is not None
+    assert (made.pull.base_ref, made.pull.head_at) == ("stack", LATER)
+
+
+def test_a_push_to_another_base_says_why_it_is_more_than_a_push() -> None:
+    push = replace(
+        ON_STACK, action="synchronize", head_sha="e" * 40, before=PULL.head_sha, changes_base=False
+    )
+    made = planned(push, facts(pull=OPEN))
+
+    assert (made.relay_reason, made.sent_as) == (BASE_CHANGED, None)
+    assert planned(replace(push, base_ref=PULL.base_ref), facts(pull=OPEN)).relay_reason is None
+    assert planned(replace(push, base_ref=PULL.base_ref), facts(pull=None)).relay_reason is None
+
+
+def test_two_bases_of_one_second_are_in_doubt_and_the_labels_are_not() -> None:
+    event = replace(ON_STACK, action="labeled", updated_at=T, labels=("npu",), changes_base=False)
+    made = planned(event, facts(pull=OPEN))
+
+    assert (made.state, made.relay_reason) == (DeliveryState.IN_DOUBT, BASE_CHANGED)
+    assert waiting_for(made) == {"org/plain": (DispatchState.HELD, HEAD_IN_DOUBT)}
+    assert made.pull is not None
+    assert (made.pull.base_ref, made.pull.labels) == (PULL.base_ref, ("npu",))
+
+
+def test_the_first_event_of_a_base_that_only_github_told_of_is_dispatched_however_late() -> None:
+    known = replace(OPEN, base_ref="stack", updated_at=LATER + timedelta(hours=1))
+    late = replace(ON_STACK, changes_base=False)
+
+    assert planned(late, facts(pull=known)).state is DeliveryState.SUPERSEDED
+    made = planned(late, replace(facts(pull=known), base_unheard=True))
+    assert (waiting_for(made), made.sent_as) == ({"org/plain": SENT}, "synchronize")
+    assert made.pull is not None
+    assert (made.pull.base_ref, made.pull.updated_at) == ("stack", known.updated_at)
+
+
+def test_a_closed_pull_request_is_dispatched_for_no_base() -> None:
+    made = planned(replace(ON_STACK, is_open=False), facts(pull=CLOSED))
+
+    assert (made.dispatches, made.relay_reason) == ((), None)
+
+
+def test_who_was_dispatched_for_the_head_is_left_out_by_no_label_that_went() -> None:
+    again = replace(PULL, action="reopened", updated_at=LATER)
+    labelled = entry("org/labelled", labels=("npu",), paths=("aten/**",))
+    given = facts(labelled, pull=OPEN)
+
+    assert waiting_for(planned(again, given)) == {"org/labelled": (DispatchState.LEFT_OUT, "labels")}
+    kept = planned(again, replace(given, dispatched=frozenset({"org/labelled"})))
+    assert waiting_for(kept) == {"org/labelled": SENT}

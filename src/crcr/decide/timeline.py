@@ -159,7 +159,7 @@ def _waiver(waiver: WaiverView) -> Iterator[Moment]:
         (MomentKind.USED, waiver.used_at, waiver.who),
         (MomentKind.TAKEN_BACK, waiver.ended_at, waiver.ended_by),
     )
-    older = waiver.state is WaiverState.OTHER_COMMIT
+    older = waiver.state in {WaiverState.OTHER_COMMIT, WaiverState.OTHER_BASE}
     for kind, at, who in happened:
         if at is not None:
             yield Moment(

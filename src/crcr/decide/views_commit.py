@@ -185,6 +185,7 @@ class WaiverState(StrEnum):
     TAKEN_BACK = "taken back"
     RUN_OUT = "run out"
     OTHER_COMMIT = "of another commit"
+    OTHER_BASE = "of another base"
     OVER = "over"
     """Its pull request is closed."""
 

@@ -125,12 +125,17 @@ async def send(tx: Tx, upstream: str, rows: list[Any], now: datetime) -> None:
     )
 
 
-async def drop_unsent(tx: Tx, upstream: RepoName, pull: Pull, drop: Drop, now: datetime) -> None:
-    """Cancel what is pointless now before it is sent, and mark what was sent for an older head."""
+async def drop_unsent(
+    tx: Tx, upstream: RepoName, pull: Pull, drop: Drop, now: datetime, *, cause: str | None = None
+) -> None:
+    """Cancel what is pointless now before it is sent, and mark what was sent for an older head or another base.
+
+    `cause` is said instead of the new head, where that is not what is new.
+    """
     closed = drop is Drop.ALL_BUT_CLOSED
     where = {"upstream": upstream.key, "number": pull.number, "at": to_us(now)}
     head = {"head_sha": pull.head_sha, "base_ref": pull.base_ref}
-    reason = "the pull request was closed" if closed else f"superseded by {pull.head_sha[:12]}"
+    reason = "the pull request was closed" if closed else cause or f"superseded by {pull.head_sha[:12]}"
     counted = await heads_before(tx, upstream, pull, any_head=closed)
     dropped = await tx.all(_DROP, any_head=int(closed), reason=reason, **head, **where)
     await _drop_effects(tx, upstream, dropped, reason, now)

@@ -142,7 +142,8 @@ class Inbox:
         if planned.pull is not None:
             await save_pull(tx, event.upstream, planned.pull)
             if planned.drop is not Drop.NONE:
-                await drop_unsent(tx, event.upstream, planned.pull, planned.drop, now)
+                cause = planned.reason
+                await drop_unsent(tx, event.upstream, planned.pull, planned.drop, now, cause=cause)
         await write_dispatches(tx, _dispatch_columns(receipt, event, planned), planned.dispatches, now)
         if planned.state is DeliveryState.IN_DOUBT and number is not None:
             await add_effects(tx, [_confirm_head(event.upstream, receipt, number)])

@@ -25,7 +25,7 @@ _IN_FORCE_FIRST, _ALL = 0, 1
 
 _COLUMNS = (
     "SELECT w.waiver_id, w.number, w.head_sha, w.until_at, w.downstream, w.job, w.who, w.reason, w.created_at,"
-    " w.ended_at, w.ended_by, w.used_at, p.head_sha AS pull_head, p.is_open"
+    " w.ended_at, w.ended_by, w.used_at, w.base_ref, p.head_sha AS pull_head, p.base_ref AS pull_base, p.is_open"
 )
 _AND_PULL = (
     " LEFT JOIN pulls p ON p.upstream = w.upstream AND p.number = w.number WHERE w.upstream = :upstream"
@@ -46,7 +46,7 @@ _IN_FORCE = Statement(
     text(
         f"{_COLUMNS} {_OPEN} CROSS JOIN waivers w"
         " WHERE p.upstream = :upstream AND w.upstream = p.upstream AND w.number = p.number AND w.ended_at IS NULL"
-        " AND (w.until_at > :now OR (w.until_at IS NULL AND w.head_sha = p.head_sha))"
+        " AND w.base_ref = p.base_ref AND (w.until_at > :now OR (w.until_at IS NULL AND w.head_sha = p.head_sha))"
         " ORDER BY w.created_at DESC, w.waiver_id DESC"
     )
 )
@@ -163,4 +163,6 @@ def _state(row: Row, now: datetime) -> WaiverState:
         return WaiverState.RUN_OUT
     if row["until_at"] is None and row["head_sha"] != row["pull_head"]:
         return WaiverState.OTHER_COMMIT
+    if row["base_ref"] != row["pull_base"]:
+        return WaiverState.OTHER_BASE
     return WaiverState.IN_FORCE if row["is_open"] else WaiverState.OVER

@@ -137,6 +137,7 @@ WAIVERS = {
     WaiverState.TAKEN_BACK: Status("C", "taken back", "off"),
     WaiverState.RUN_OUT: Status("—", "run out", "off"),
     WaiverState.OTHER_COMMIT: Status("—", "of another commit", "off"),
+    WaiverState.OTHER_BASE: Status("—", "of another base", "off"),
     WaiverState.OVER: Status("—", "over", "off"),
 }
 

@@ -38,7 +38,11 @@ def sent(it: Stage) -> list[tuple[str, str, str | None]]:
     """(action, base, relay.reason) of every pull request that the backend was told of."""
     bodies: list[dict[str, Any]] = [each.client_payload for each in it.github.dispatches(GATING)]
     return [
-        (body["payload"]["action"], body["payload"]["pull_request"]["base"]["ref"], body["relay"]["reason"])
+        (
+            body["payload"]["action"],
+            body["payload"]["pull_request"]["base"]["ref"],
+            body["relay"].get("reason"),
+        )
         for body in bodies
         if "pull_request" in body["payload"]
     ]

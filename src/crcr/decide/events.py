@@ -63,6 +63,8 @@ class Installation:
     installation_id: int
     account: str
     repositories: tuple[InstalledRepository, ...]
+    reads_actions: bool | None = None
+    """Whether its permissions let the App read Actions; None where they are not told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,7 @@ class InstallationRepositories:
     account: str
     added: tuple[InstalledRepository, ...]
     removed: tuple[InstalledRepository, ...]
+    reads_actions: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

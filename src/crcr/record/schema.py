@@ -18,6 +18,7 @@ from sqlalchemy import (
     SmallInteger,
     Table,
     Text,
+    TextClause,
     text,
 )
 
@@ -39,6 +40,10 @@ def key(name: str) -> Column[str]:
 
 def flag(name: str) -> Column[int]:
     return Column(name, SmallInteger, nullable=False, server_default=text("0"))
+
+
+def partial_index(name: str, *columns: str, where: TextClause) -> Index:
+    return Index(name, *columns, sqlite_where=where, postgresql_where=where)
 
 
 upstreams = Table(
@@ -85,6 +90,7 @@ repositories = Table(
     Column("suspended_at", BigInteger),
     Column("alarm", Text),
     Column("reads_actions", SmallInteger),
+    Column("told_at", BigInteger),
     Index("ix_repositories_suspended", "upstream", sqlite_where=_SUSPENDED, postgresql_where=_SUSPENDED),
     sqlite_with_rowid=False,
 )
@@ -134,14 +140,7 @@ deliveries = Table(
     Column("body_bytes", Integer, nullable=False),
     Column("body", LargeBinary),
     Index("ix_deliveries_recent", "upstream", "received_at"),
-    Index(
-        "ix_deliveries_pull",
-        "upstream",
-        "number",
-        "received_at",
-        sqlite_where=_OF_PULL,
-        postgresql_where=_OF_PULL,
-    ),
+    partial_index("ix_deliveries_pull", "upstream", "number", "received_at", where=_OF_PULL),
     Index("ix_deliveries_head", "head_sha", "upstream", sqlite_where=_OF_COMMIT, postgresql_where=_OF_COMMIT),
     Index("ix_deliveries_body_age", "received_at", sqlite_where=_HAS_BODY, postgresql_where=_HAS_BODY),
 )
@@ -173,6 +172,7 @@ dispatches = Table(
     Column("concerned", SmallInteger),
     Column("listed_at", BigInteger),
     Column("delay_s", Double),
+    Column("reads_actions", SmallInteger),
     Index("ix_dispatches_backend", "upstream", "downstream", "event", "created_at"),
     Index("ix_dispatches_unsent", "upstream", "downstream", sqlite_where=_UNSENT, postgresql_where=_UNSENT),
     Index(
@@ -201,6 +201,7 @@ runs = Table(
     Column("attempt", Integer, nullable=False, server_default=text("1")),
     Column("attempt_at", BigInteger),
     Column("over_attempt", Integer),
+    Column("conclusion", Text),
     Column("rerun_from", Integer),
     Column("rerun_at", BigInteger),
     Index("ix_runs_delivery", "delivery", "upstream", "downstream", "workflow"),
@@ -262,15 +263,7 @@ jobs = Table(
     Column("untrusted", LargeBinary, nullable=False),
     Index("ix_jobs_backend", "upstream", "downstream", "in_progress_at"),
     Index("ix_jobs_running", "silent_at", sqlite_where=_RUNNING, postgresql_where=_RUNNING),
-    Index(
-        "ix_jobs_ended",
-        "upstream",
-        "downstream",
-        "event",
-        "completed_at",
-        sqlite_where=_ENDED,
-        postgresql_where=_ENDED,
-    ),
+    partial_index("ix_jobs_ended", "upstream", "downstream", "event", "completed_at", where=_ENDED),
 )
 
 _OPEN_EFFECT = text("state IN ('waiting', 'claimed')")

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from crcr.decide.allowlist import Entry
-from crcr.decide.commit import Backend, Commit, Job, Run, Subject, Verdict, Waiver
+from crcr.decide.commit import Backend, Commit, Job, Run, Subject, Verdict, Verification, Waiver
 from crcr.decide.gate import Policy
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoName
 
@@ -27,7 +27,7 @@ def an_entry(name: str = "org/one", **options: Any) -> Entry:
 
 
 def a_job(conclusion: Conclusion | None = Conclusion.SUCCESS, name: str = "build", **facts: Any) -> Job:
-    """Return a completed job of run 10; see `an_open_job` for one that runs."""
+    """Return a completed job of run 10, confirmed by GitHub; see `an_open_job` for one that runs."""
     job = Job(
         workflow=".github/workflows/ci.yml",
         workflow_name="CI",
@@ -36,6 +36,7 @@ def a_job(conclusion: Conclusion | None = Conclusion.SUCCESS, name: str = "build
         name=name,
         state=JobState.COMPLETED,
         conclusion=conclusion,
+        verification=Verification.CONFIRMED,
         began_at=SENT + MINUTE,
         ended_at=SENT + 20 * MINUTE,
     )
@@ -60,6 +61,7 @@ def a_run(run_id: str = "10", **facts: Any) -> Run:
         attempt_at=seen,
         first_seen_at=seen,
         over=True,
+        conclusion=Conclusion.SUCCESS,
         rerun_at=NOW if facts.get("rerun_from") else None,
     )
     return replace(run, **facts)

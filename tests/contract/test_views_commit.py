@@ -9,8 +9,8 @@ import pytest
 
 from crcr.decide.base_history import ELSEWHERE, UNCHECKED, CommitPlace, CommitStanding
 from crcr.decide.commit import Verification
-from crcr.decide.gate import Standing
 from crcr.decide.model import DispatchState, Level
+from crcr.decide.standing import Standing
 from crcr.decide.views import Answer
 from crcr.decide.views_commit import (
     Arrival,

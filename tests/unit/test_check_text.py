@@ -77,6 +77,7 @@ def job(name: str = "build", **changes: object) -> Job:
         name=name,
         state=JobState.COMPLETED,
         conclusion=Conclusion.SUCCESS,
+        verification=Verification.CONFIRMED,
         began_at=NOON,
         ended_at=NOON + timedelta(minutes=30),
     )
@@ -275,7 +276,10 @@ WHAT_TO_DO = [
     (unsent("org/a", DispatchState.PARKED, "404"), "ask who is on call"),
     (backend("org/a", job(conclusion=Conclusion.TIMED_OUT)), "`/crcr retry org/a`"),
     (backend("org/a", job(conclusion=Conclusion.SKIPPED)), "`may_skip: true`"),
-    (backend("org/a", job(), entry=entry(jobs=None), readable=False), "name its `jobs` in the allowlist"),
+    (
+        backend("org/a", job(), entry=entry(jobs=None), readable=False),
+        "name its `jobs` literally in the allowlist, or grant Actions: read",
+    ),
 ]
 
 

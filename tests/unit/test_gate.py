@@ -27,9 +27,10 @@ from commits import (
     an_open_job,
     an_unsent_backend,
 )
-from crcr.decide.commit import Backend, Job, Run, Subject, Verdict, Waiver
-from crcr.decide.gate import BackendJudgement, GateJudgement, GateState, Policy, Standing, judge_gate
+from crcr.decide.commit import Backend, Job, Run, Subject, Verdict, Verification, Waiver
+from crcr.decide.gate import BackendJudgement, GateJudgement, GateState, Policy, judge_gate
 from crcr.decide.model import Conclusion, DispatchState, Level, RepoName
+from crcr.decide.standing import Standing
 
 C, D, S, G = Conclusion, DispatchState, Standing, GateState
 SECOND = timedelta(seconds=1)
@@ -80,6 +81,16 @@ def for_job(job: str | None) -> Callable[[str], Waiver]:
 
 XFAIL = {"expect": (("*xfail*", C.FAILURE),)}
 LATE = {"sent_at": LONG_AGO}
+BUILD: dict[str, Any] = {"options": {"jobs": ("build",)}}
+GOING = a_run(over=False, conclusion=None)
+FAILED_RUN = a_run(conclusion=C.FAILURE)
+FOREIGN = (a_run(over=False, conclusion=None, on_github=False),)
+ELSEWHERE = a_job(verification=Verification.SELF_REPORTED)
+UNCONFIRMED = a_job(verification=Verification.UNCHECKED)
+UNNAMED = a_job(verification=Verification.NOT_VERIFIABLE)
+UNCONFIRMED_XFAIL = a_job(C.FAILURE, "a xfail b", verification=Verification.UNCHECKED)
+DISPUTED_XFAIL = a_job(C.FAILURE, "a xfail b", verification=Verification.DISPUTED)
+SKIPPED: dict[str, Any] = {"conclusion": C.SKIPPED, "name": "test"}
 WAYS = [
     Way("one success", S.PASSED, jobs(a_job())),
     Way(
@@ -94,6 +105,10 @@ WAYS = [
         jobs(a_job(), options={"jobs": ("build",)}, runs=(), listed_at=None),
     ),
     Way("the failure that is expected", S.PASSED, jobs(a_job(C.FAILURE, "a xfail b"), options=XFAIL)),
+    Way("as reported", S.PASSED, jobs(UNCONFIRMED, **BUILD, readable=False, runs=(GOING,))),
+    Way("another CI", S.PASSED, jobs(ELSEWHERE, **BUILD, runs=FOREIGN)),
+    Way("a name that GitHub lacks, in a run that succeeded", S.PASSED, jobs(UNNAMED)),
+    Way("a glob, its runs over", S.PASSED, jobs(a_job(), options={"jobs": ("b*",)})),
     Way("all skipped, as it may", S.PASSED, jobs(a_job(C.SKIPPED), options={"may_skip": True})),
     *(
         Way(f"left out by {reason}", S.NOT_CONCERNED, unsent(D.LEFT_OUT, reason))
@@ -120,6 +135,14 @@ WAYS = [
     Way("runs over, nobody reported yet", S.WAITING, jobs()),
     Way("nobody asked whether the runs are over", S.WAITING, jobs(a_job(), readable=None, listed_at=None)),
     Way("asked to run again", S.WAITING, jobs(a_job(C.FAILURE), runs=(a_run(rerun_from=1),))),
+    Way("GitHub has not confirmed", S.WAITING, jobs(UNCONFIRMED)),
+    Way("GitHub was not asked", S.WAITING, jobs(UNCONFIRMED, **BUILD, readable=None)),
+    Way("GitHub has not confirmed, job waived", S.WAITING, jobs(UNCONFIRMED), for_job("build")),
+    Way("a skipped job is not confirmed", S.WAITING, jobs(a_job(), replace(UNCONFIRMED, **SKIPPED))),
+    Way("an expected failure is not confirmed", S.WAITING, jobs(UNCONFIRMED_XFAIL, options=XFAIL)),
+    Way("a name that GitHub lacks, in a run that goes on", S.WAITING, jobs(UNNAMED, runs=(GOING,))),
+    Way("named jobs, a run goes on", S.WAITING, jobs(a_job(), **BUILD, runs=(GOING,))),
+    Way("a glob, a run goes on", S.WAITING, jobs(a_job(), options={"jobs": ("b*",)}, runs=(GOING,))),
     Way("draft", S.HELD, unsent(D.HELD, "draft")),
     Way("approval", S.HELD, unsent(D.HELD, "approval")),
     Way("all skipped", S.DECLINED, jobs(a_job(C.SKIPPED))),
@@ -144,7 +167,14 @@ WAYS = [
         jobs(a_job(C.FAILURE), runs=(a_run(attempt=2, attempt_at=LONG_AGO),), **LATE),
     ),
     Way("unreadable Actions, no `jobs`", S.ERRORED, jobs(a_job(), readable=False)),
+    Way("unreadable Actions, a glob", S.ERRORED, jobs(a_job(), options={"jobs": ("b*",)}, readable=False)),
+    Way("a glob over another CI", S.ERRORED, jobs(ELSEWHERE, options={"jobs": ("b*",)}, runs=FOREIGN)),
+    Way("its run was deleted", S.ERRORED, jobs(UNNAMED, runs=(a_run(conclusion=C.NONE),))),
+    Way("not confirmed in time", S.ERRORED, jobs(UNCONFIRMED, **LATE)),
+    Way("named jobs, a run goes on too long", S.ERRORED, jobs(a_job(), **BUILD, runs=(GOING,), **LATE)),
     Way("unreadable Actions, nothing reported", S.ERRORED, silence(readable=False)),
+    Way("a name that GitHub lacks, in a run that failed", S.FAILED, jobs(UNNAMED, runs=(FAILED_RUN,))),
+    Way("an expected failure that GitHub disputes", S.FAILED, jobs(DISPUTED_XFAIL, options=XFAIL)),
     Way("failure", S.FAILED, jobs(a_job(), a_job(C.FAILURE, "test"))),
     Way("a new failure", S.FAILED, jobs(a_job(C.FAILURE, verdict=Verdict.NEW))),
     Way("action required", S.FAILED, jobs(a_job(C.ACTION_REQUIRED))),
@@ -296,25 +326,41 @@ NAMES = [
     (("build",), ["build"], True),
     (("build", "test"), ["build"], False),
     (("build", "test"), ["build", "test"], True),
-    (("test-*",), ["test-1"], True),
-    (("test-*",), ["build"], False),
-    (("test-*", "build"), ["test-1", "test-2"], False),
-    (("test [a, *]",), ["test [a, b]"], True),
     ((r"a\*b",), ["axb"], False),
-    (("a*b",), ["a*b"], True),
+    ((r"a\*b",), ["a*b"], True),
     ((r"win\x64",), [r"win\x64"], True),
     (("Build",), ["build"], False),
 ]
 
 
 @pytest.mark.parametrize(("wanted", "reported", "complete"), NAMES)
-def test_a_backend_with_jobs_is_complete_when_each_name_or_glob_has_a_result(
+def test_where_actions_cannot_be_read_names_alone_tell_that_a_backend_is_complete(
     wanted: tuple[str, ...], reported: list[str], complete: bool
 ) -> None:
     came = [a_job(name=name) for name in reported]
     backend = a_backend(*came, options={"jobs": wanted}, runs=(a_run(over=False),), readable=False)
     assert standing(backend) is (S.PASSED if complete else S.WAITING)
     assert standing(backend, now=DEADLINE) is (S.PASSED if complete else S.MISSING)
+
+
+GLOBS = [
+    (("test-*",), ["test-1"], True),
+    (("test-*",), ["build"], False),
+    (("test-*", "build"), ["test-1", "test-2"], False),
+    (("test [a, *]",), ["test [a, b]"], True),
+    (("a*b",), ["a*b"], True),
+]
+
+
+@pytest.mark.parametrize(("wanted", "reported", "complete"), NAMES + GLOBS)
+def test_a_backend_with_jobs_is_complete_when_each_name_or_glob_has_a_result_and_its_runs_are_over(
+    wanted: tuple[str, ...], reported: list[str], complete: bool
+) -> None:
+    came = [a_job(name=name) for name in reported]
+    backend = a_backend(*came, options={"jobs": wanted})
+    assert standing(backend) is (S.PASSED if complete else S.WAITING)
+    assert standing(backend, now=DEADLINE) is (S.PASSED if complete else S.MISSING)
+    assert standing(replace(backend, runs=(GOING,))) is S.WAITING
 
 
 def test_a_named_job_that_runs_is_no_final_result() -> None:

@@ -24,7 +24,7 @@ from commits import (
     an_entry,
     an_unsent_backend,
 )
-from crcr.decide.commit import Backend, Commit, Job, Subject, Verdict, Waiver
+from crcr.decide.commit import Backend, Commit, Job, Subject, Verdict, Verification, Waiver
 from crcr.decide.gate import GateState, judge_gate
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoName
 
@@ -94,17 +94,64 @@ def is_harmless(job: Job, backend: Backend) -> bool:
         passed = job.conclusion in GOOD
         failed = (job.conclusion or Conclusion.NONE) in BAD and job.verdict is not Verdict.INFRASTRUCTURE
     if passed:
-        return True
+        disputed = job.verification is Verification.DISPUTED and bool(expected)
+        return not disputed and not is_refuted(job, backend) and is_confirmed(job, backend)
     return failed and job.verdict in POLICY.excuses and not has_to_run_again(job, backend)
 
 
+def can_be_asked(job: Job, backend: Backend) -> bool:
+    return job.verification is not Verification.SELF_REPORTED and backend.readable is not False
+
+
+def ends(job: Job, backend: Backend) -> list[Conclusion | None]:
+    """How the run of a job that GitHub shows under no such name has ended."""
+    return [
+        run.conclusion for run in backend.runs if run.run_id == job.run_id and run.over and not run.superseded
+    ]
+
+
+def is_confirmed(job: Job, backend: Backend) -> bool:
+    """GitHub agrees, by its job or, where it has none of that name, by the run; or nobody can ask it."""
+    if not can_be_asked(job, backend) or job.verification in {Verification.CONFIRMED, Verification.DISPUTED}:
+        return True
+    good = {job.conclusion} | ({Conclusion.SUCCESS} if job.conclusion in GOOD else set())
+    return job.verification is Verification.NOT_VERIFIABLE and any(end in good for end in ends(job, backend))
+
+
+def is_refuted(job: Job, backend: Backend) -> bool:
+    by_run = job.verification is Verification.NOT_VERIFIABLE and can_be_asked(job, backend)
+    return by_run and any(ends(job, backend)) and not is_confirmed(job, backend)
+
+
+def is_open(job: Job, backend: Backend, now: datetime) -> bool:
+    """Whether a job may still come to something else: it runs, has to run again, or GitHub has not agreed yet."""
+    if job.state is JobState.IN_PROGRESS:
+        return not is_late(backend, now)
+    if is_late(backend, now):
+        return False
+    unconfirmed = not is_confirmed(job, backend) and not is_refuted(job, backend)
+    return has_to_run_again(job, backend) or (passes_as_reported(job, backend) and unconfirmed)
+
+
+def passes_as_reported(job: Job, backend: Backend) -> bool:
+    return job.state is JobState.COMPLETED and is_harmless(
+        replace(job, verification=Verification.CONFIRMED, verdict=Verdict.UNKNOWN), backend
+    )
+
+
 def is_complete(backend: Backend, waived: set[str | None], now: datetime) -> bool:
-    if backend.entry is not None and backend.entry.jobs is not None:
-        names = [job.name for job in last_results(backend)]
-        owed = [glob for glob in backend.entry.jobs if not any(fnmatchcase(name, glob) for name in names)]
-        return not owed or (is_late(backend, now) and set(owed) <= waived)
     runs = [run for run in backend.runs if not run.superseded]
-    if backend.readable is False or backend.listed_at is None or not runs:
+    names = [job.name for job in last_results(backend)]
+    wanted = backend.entry.jobs if backend.entry is not None else None
+    literal = wanted is not None and not any("*" in each for each in wanted)
+    if not literal and (backend.readable is False or any(not run.on_github for run in runs)):
+        return False
+    if wanted is not None:
+        owed = [glob for glob in wanted if not any(fnmatchcase(name, glob) for name in names)]
+        if owed:
+            return is_late(backend, now) and set(owed) <= waived
+        return backend.readable is False or all(run.over for run in runs if run.on_github)
+    if backend.listed_at is None or not runs:
         return False
     quiet = min(backend.listed_at - run.first_seen_at for run in runs)
     return all(run.over for run in runs) and quiet >= timedelta(minutes=2)
@@ -120,8 +167,7 @@ def may_pass(subject: Subject, backend: Backend, now: datetime) -> bool:
     jobs = last_results(backend)
     troubling = [job for job in jobs if not is_harmless(job, backend)]
     for job in troubling:
-        unsettled = job.state is JobState.IN_PROGRESS or has_to_run_again(job, backend)
-        if job.name not in waived or (unsettled and not is_late(backend, now)):
+        if job.name not in waived or is_open(job, backend, now):
             return False
     if not is_complete(backend, waived, now):
         return False
@@ -168,6 +214,18 @@ def check_no_open_job_is_passed_over(commit: Commit, now: datetime) -> None:
             waived = {waiver.job for waiver in the_waivers(subject, backend, now)}
             running = {job.name for job in last_results(backend) if job.state is JobState.IN_PROGRESS}
             assert None in waived or running <= waived
+
+
+def check_no_going_run_is_passed_over(commit: Commit, now: datetime) -> None:
+    """A live run that GitHub has not seen end, where it can be asked, passes by a waiver only."""
+    if judge_gate(commit, POLICY, now).state is not GateState.PASSED:
+        return
+    for subject in (each for each in commit.subjects if each.reused_from is None):
+        for backend in filter(is_member, subject.backends):
+            if backend.state is not DispatchState.SENT or backend.readable is False:
+                continue
+            going = any(run.on_github and not run.over and not run.superseded for run in backend.runs)
+            assert not going or the_waivers(subject, backend, now)
 
 
 def shuffled(commit: Commit, random: Random) -> Commit:
@@ -235,6 +293,7 @@ WORKFLOWS = ("ci.yml", "nightly.yml")
 times = st.integers(0, 60 * 9).map(lambda minutes: NOW - minutes * MINUTE)
 conclusions = st.sampled_from(list(Conclusion))
 verdicts = st.sampled_from(list(Verdict))
+verifications = st.sampled_from([*Verification, *[Verification.CONFIRMED] * 4])
 job_states = st.sampled_from(
     [JobState.IN_PROGRESS, JobState.COMPLETED, JobState.COMPLETED, JobState.TIMED_OUT]
 )
@@ -267,6 +326,7 @@ def some_jobs(draw: st.DrawFn) -> Job:
         attempt=draw(st.integers(1, 3)),
         verdict=draw(verdicts),
         superseded=draw(st.sampled_from([False, False, True])),
+        verification=draw(verifications),
     )
 
 
@@ -277,6 +337,8 @@ runs = st.builds(
     attempt_at=times,
     first_seen_at=times,
     over=st.booleans(),
+    conclusion=st.none() | conclusions,
+    on_github=st.sampled_from([True, True, True, False]),
     superseded=st.sampled_from([False, False, True]),
     rerun_from=st.none() | st.integers(1, 3),
     rerun_at=st.none() | times,
@@ -360,6 +422,12 @@ def test_the_gate_passes_exactly_when_every_member_may(commit: Commit) -> None:
 @given(commits)
 def test_no_open_job_is_passed_over_without_a_waiver(commit: Commit) -> None:
     check_no_open_job_is_passed_over(commit, NOW)
+
+
+@settings(max_examples=300, deadline=None)
+@given(commits)
+def test_no_live_run_is_passed_over_without_a_waiver(commit: Commit) -> None:
+    check_no_going_run_is_passed_over(commit, NOW)
 
 
 @settings(max_examples=300, deadline=None)
@@ -464,6 +532,7 @@ def report(at: int, nth: int, name: str, conclusion: Conclusion | None, again: b
             attempt=run.attempt,
             superseded=run.superseded,
             began_at=world.now,
+            verification=Verification.UNCHECKED,
         )
         others = tuple(each for each in world.backends[at].jobs if by_row(each) != by_row(job))
         world.set(at, jobs=(*others, job))
@@ -499,8 +568,23 @@ def ask_again(at: int, nth: int) -> Step:
     return step
 
 
-def end_run(at: int, nth: int) -> Step:
-    return lambda world: world.set_run(at, nth, over=True)
+def end_run(at: int, nth: int, conclusion: Conclusion = Conclusion.SUCCESS) -> Step:
+    return lambda world: world.set_run(at, nth, over=True, conclusion=conclusion)
+
+
+def verify(at: int, name: str, verification: Verification) -> Step:
+    """GitHub's view of a completed job becomes known."""
+
+    def step(world: World) -> None:
+        jobs = (
+            replace(job, verification=verification)
+            if job.name == name and job.state is JobState.COMPLETED
+            else job
+            for job in world.backends[at].jobs
+        )
+        world.set(at, jobs=tuple(jobs))
+
+    return step
 
 
 def look_up(at: int, readable: bool) -> Step:
@@ -558,7 +642,8 @@ steps: st.SearchStrategy[Step] = st.one_of(
     st.builds(go_silent, which, names),
     st.builds(judge_failures, which, verdicts),
     st.builds(ask_again, which, nth),
-    st.builds(end_run, which, nth),
+    st.builds(end_run, which, nth, conclusions),
+    st.builds(verify, which, names, verifications),
     st.builds(look_up, which, st.sampled_from([True, True, False])),
     st.builds(wait, st.sampled_from([1, 2, 30, 180, 360])),
     st.builds(
@@ -581,6 +666,7 @@ def green(at: int) -> list[Step]:
         begin_run(at, "ci.yml"),
         report(at, -1, "build", None, again=False),
         report(at, -1, "build", Conclusion.SUCCESS, again=False),
+        verify(at, "build", Verification.CONFIRMED),
         end_run(at, -1),
         wait(2),
         look_up(at, readable=True),
@@ -621,5 +707,6 @@ def test_every_rule_holds_after_every_step_of_any_history(
         commit = world.commit()
         check_passing(commit, world.now)
         check_no_open_job_is_passed_over(commit, world.now)
+        check_no_going_run_is_passed_over(commit, world.now)
         check_order_is_nothing(commit, world.now, random)
         check_time_alone_changes_nothing_before_the_recheck(commit, world.now, percent)

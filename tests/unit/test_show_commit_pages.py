@@ -11,8 +11,8 @@ import pytest
 from fastapi import FastAPI
 from markupsafe import Markup
 
-from crcr.decide.gate import Standing
 from crcr.decide.model import DispatchState
+from crcr.decide.standing import Standing
 from crcr.decide.views import Answer, JobView
 from crcr.decide.views_commit import BackendState, GateShown, PullState, PullView, WaiverState
 from crcr.errors import CrcrError

@@ -192,7 +192,7 @@ def test_a_push_to_all_zeros_is_a_deletion_even_if_it_does_not_say_so() -> None:
 def test_installations_name_their_repositories() -> None:
     hello = InstalledRepository(186853002, RepoName("Codertocat/Hello-World"))
     created = parse_event("installation", example("installation", "created"))
-    assert created == Installation("created", 957387, "Codertocat", (hello,))
+    assert created == Installation("created", 957387, "Codertocat", (hello,), reads_actions=False)
     suspended = parse_event("installation", example("installation", "suspend"))
     assert isinstance(suspended, Installation)
     assert suspended.repositories == ()

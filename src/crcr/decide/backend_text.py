@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from crcr.decide.check_runs import MOST_TEXT
 from crcr.decide.commit import Backend, FailedTestShown, Job
-from crcr.decide.gate import BLOCKED, BackendJudgement, Part, Standing
+from crcr.decide.gate import BackendJudgement
 from crcr.decide.markdown import (
     Section,
     code,
@@ -30,6 +30,7 @@ from crcr.decide.part_text import (
     waivers_of,
     worst_first,
 )
+from crcr.decide.standing import BLOCKED, Part, Standing
 
 MOST_TITLE = 120
 MOST_FAILURES = 20

@@ -10,10 +10,11 @@ from crcr.decide.annotations import annotations
 from crcr.decide.backend_text import backend_summary, backend_title, failed_tests, job_summary, job_title
 from crcr.decide.check_runs import Annotation, Button
 from crcr.decide.commit import Backend, Job
-from crcr.decide.gate import BackendJudgement, GateJudgement, GateState, Part
+from crcr.decide.gate import BackendJudgement, GateJudgement, GateState
 from crcr.decide.gate_text import gate_summary, gate_title
 from crcr.decide.markdown import is_link, one_line
 from crcr.decide.part_text import worst_first
+from crcr.decide.standing import Part
 
 __all__ = ["WAIVE", "Words", "backend_words", "gate_words", "is_link", "job_words", "one_line"]
 

@@ -13,18 +13,9 @@ from crcr.decide import check_text
 from crcr.decide.allowlist import Entry
 from crcr.decide.check_runs import GATE_NAME, CheckStatus, Shown
 from crcr.decide.commit import Backend, Commit, Job, Subject
-from crcr.decide.gate import (
-    BLOCKED,
-    HELD_FOR,
-    BackendJudgement,
-    GateJudgement,
-    GateState,
-    Part,
-    Policy,
-    Standing,
-    judge_for,
-)
+from crcr.decide.gate import HELD_FOR, GateJudgement, GateState, Policy, judge_for
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level
+from crcr.decide.standing import BLOCKED, BackendJudgement, Part, Standing
 
 MOST_JOB_CHECKS = 20
 """Of a backend with more jobs only the failed ones get a check of their own."""
@@ -281,7 +272,7 @@ def _digest(job: Job) -> str:
 def _job(backend: Backend, part: Part, job: Job, policy: CheckPolicy, *, name: str) -> Wanted:
     again = backend.runs_again(job) and part.standing is Standing.WAITING
     open_status = CheckStatus.QUEUED if again else None
-    if job.state is JobState.IN_PROGRESS:
+    if job.state is JobState.IN_PROGRESS or (part.standing is Standing.WAITING and not again):
         open_status = CheckStatus.IN_PROGRESS
     shown = _dressed(
         backend,
@@ -312,6 +303,6 @@ def _job_conclusion(part: Part, job: Job) -> Conclusion:
         return Conclusion.TIMED_OUT
     if job.conclusion is None or job.conclusion is Conclusion.NONE:
         return Conclusion.FAILURE
-    if part.standing is Standing.FAILED and harmless:
-        return Conclusion.FAILURE  # a probe's unexpected success
+    if part.standing in {Standing.FAILED, Standing.ERRORED} and harmless:
+        return Conclusion.FAILURE  # a probe's unexpected success, or one that GitHub did not confirm
     return job.conclusion

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from crcr.decide.commands import Waive, spell
-from crcr.decide.gate import BLOCKED, GateJudgement
+from crcr.decide.gate import GateJudgement
 from crcr.decide.outside import Role
+from crcr.decide.standing import BLOCKED
 
 MOST_OFFERED = 10
 

@@ -79,6 +79,10 @@ class Run:
     superseded: bool = False
     over: bool = False
     """GitHub says that its highest attempt has ended."""
+    conclusion: Conclusion | None = None
+    """How GitHub says that it ended; `Conclusion.NONE` for a run that GitHub does not have any more."""
+    on_github: bool = True
+    """Whether it is a run of GitHub Actions, which GitHub can be asked about."""
     rerun_from: int | None = None
     """The attempt that somebody asked to run again, and when."""
     rerun_at: datetime | None = None
@@ -100,7 +104,7 @@ class Backend:
     listed_at: datetime | None = None
     """When GitHub last listed the runs of this dispatch."""
     readable: bool | None = None
-    """Whether GitHub lets us read its Actions; None when nobody has asked yet."""
+    """Whether the App could read its Actions when it was dispatched; None when that was not known."""
     runs: tuple[Run, ...] = ()
     jobs: tuple[Job, ...] = ()
     repository_id: int | None = None

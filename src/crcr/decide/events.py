@@ -65,6 +65,8 @@ class Installation:
     installation_id: int
     account: str
     repositories: tuple[InstalledRepository, ...]
+    reads_actions: bool | None = None
+    """Whether its permissions let the App read Actions; None where they are not told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,7 @@ class InstallationRepositories:
     account: str
     added: tuple[InstalledRepository, ...]
     removed: tuple[InstalledRepository, ...]
+    reads_actions: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from crcr.decide.commit import Backend, Commit, Job, Subject, Verdict, Waiver
-from crcr.decide.globs import name_glob
+from crcr.decide.completeness import QUIET, nothing_yet, owed_parts
+from crcr.decide.confirmation import Confirmation, confirmation
 from crcr.decide.model import Conclusion, DispatchState, JobState
 from crcr.decide.standing import (
     BLOCKED,
@@ -38,8 +39,6 @@ __all__ = [
     "judge_gate",
 ]
 
-QUIET = timedelta(minutes=2)
-"""So long no new run may appear before the runs that are over are all of them."""
 HELD_FOR = frozenset({"draft", "approval"})
 """Reasons of a held dispatch that only people end; every other hold ends by itself."""
 
@@ -170,22 +169,16 @@ def _parts(backend: Backend, policy: Policy, *, late: bool) -> Iterable[Part]:
     yield from parts
     if any(part.standing is Standing.WAITING for part in parts):
         return
-    owed = tuple(_owed(backend, jobs, late=late))
+    owed = tuple(owed_parts(backend, jobs, late=late))
     yield from owed
     if not owed:
-        yield from _declined(backend, parts) if parts else (_nothing_yet(late=late),)
+        yield from _declined(backend, parts) if parts else (nothing_yet(late=late),)
 
 
 def _checked_for_rename(backend: Backend) -> Part:
     names = ", ".join(map(str, backend.possible_renames))
     reason = f"checking for a rename: it left L4, and whether it is {names} now is not known yet"
     return Part(standing=Standing.WAITING, name=None, reason=reason)
-
-
-def _nothing_yet(*, late: bool) -> Part:
-    if late:
-        return Part(standing=Standing.MISSING, name=None, reason="no run has answered in time")
-    return Part(standing=Standing.WAITING, name=None, reason="no run has answered yet")
 
 
 def _not_sent_yet(_backend: Backend) -> Part:
@@ -238,6 +231,8 @@ def _job_part(job: Job, backend: Backend, policy: Policy, *, late: bool) -> Part
     else:
         standing, reason = _concluded(job, backend)
     if standing is Standing.PASSED:
+        standing, reason = _held_against_github(job, backend, reason, late=late)
+    if standing in {Standing.PASSED, Standing.WAITING}:
         return _part(standing, job, reason)
     if backend.runs_again(job):
         if late:
@@ -246,6 +241,20 @@ def _job_part(job: Job, backend: Backend, policy: Policy, *, late: bool) -> Part
     if standing is Standing.FAILED and job.verdict in policy.excuses:
         return _part(Standing.EXCUSED, job, f"{reason}, {job.verdict}")
     return _part(standing, job, reason)
+
+
+def _held_against_github(job: Job, backend: Backend, reason: str, *, late: bool) -> tuple[Standing, str]:
+    """A result that passes, as far as GitHub agrees with it."""
+    said = confirmation(job, backend)
+    if said is Confirmation.OPEN:
+        if late:
+            return Standing.ERRORED, f"reported {reason}, and GitHub has not confirmed it in time"
+        return Standing.WAITING, f"reported {reason}, GitHub has not confirmed"
+    if said is Confirmation.REFUTED:
+        return Standing.FAILED, f"reported {reason}, and GitHub does not agree"
+    if said is Confirmation.RUN_DELETED:
+        return Standing.ERRORED, f"reported {reason}, and its run was deleted before GitHub confirmed it"
+    return Standing.PASSED, reason
 
 
 def _part(standing: Standing, job: Job, reason: str) -> Part:
@@ -264,56 +273,6 @@ def _concluded(job: Job, backend: Backend) -> tuple[Standing, str]:
     if conclusion is expected:
         return Standing.PASSED, f"{said}, as expected"
     return Standing.FAILED, f"{said}, where {expected.value} is expected"
-
-
-# What is owed besides the jobs that reported
-
-
-def _owed(backend: Backend, jobs: tuple[Job, ...], *, late: bool) -> Iterable[Part]:
-    if backend.entry is not None and backend.entry.jobs is not None:
-        yield from _owed_by_name(backend.entry.jobs, jobs, late=late)
-    elif backend.readable is False:
-        if backend.gates:  # whoever gates nothing may just follow its jobs
-            reason = "its allowlist entry names no `jobs`, and the App may not read its Actions"
-            yield Part(standing=Standing.ERRORED, name=None, reason=reason)
-    elif not _runs_are_over(backend):
-        yield _owed_by_runs(backend, jobs, late=late)
-    elif not jobs:
-        standing = Standing.MISSING if late else Standing.WAITING
-        yield Part(standing=standing, name=None, reason="its runs are over, and nobody has reported")
-
-
-def _owed_by_name(wanted: tuple[str, ...], jobs: tuple[Job, ...], *, late: bool) -> Iterable[Part]:
-    standing = Standing.MISSING if late else Standing.WAITING
-    for glob in wanted:
-        if not any(job.name == glob or name_glob(glob).matches(job.name) for job in jobs):
-            reason = "nothing arrived in time" if late else "has not reported yet"
-            yield Part(standing=standing, name=glob, reason=reason)
-
-
-def _runs_are_over(backend: Backend) -> bool:
-    """GitHub says that every known run has ended, and listed no other for a while after the newest began."""
-    runs = backend.live_runs
-    listed_at = backend.listed_at
-    return (
-        bool(runs)
-        and all(run.over for run in runs)
-        and listed_at is not None
-        and listed_at >= max(run.first_seen_at for run in runs) + QUIET
-    )
-
-
-def _owed_by_runs(backend: Backend, jobs: tuple[Job, ...], *, late: bool) -> Part:
-    if not backend.live_runs:
-        return _nothing_yet(late=late)
-    if late:
-        standing = Standing.ERRORED if jobs else Standing.MISSING
-        reason = "GitHub has not told in time that its runs are over"
-    else:
-        standing, reason = Standing.WAITING, "GitHub has not told yet that its runs are over"
-        if all(run.over for run in backend.live_runs):
-            reason = "its runs are over; another may still appear within 2 minutes"
-    return Part(standing=standing, name=None, reason=reason)
 
 
 def _declined(backend: Backend, parts: list[Part]) -> Iterable[Part]:

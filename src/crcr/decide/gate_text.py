@@ -8,15 +8,8 @@ from itertools import chain
 
 from crcr.decide.check_runs import MOST_TEXT
 from crcr.decide.commit import Backend, Subject
-from crcr.decide.gate import (
-    BLOCKED,
-    BackendJudgement,
-    GateJudgement,
-    GateState,
-    Part,
-    Standing,
-    SubjectJudgement,
-)
+from crcr.decide.confirmation import Confirmation, confirmation
+from crcr.decide.gate import BackendJudgement, GateJudgement, GateState, SubjectJudgement
 from crcr.decide.markdown import Section, code, cut, fitting, listed, one_line, page, prose, row, table, utc
 from crcr.decide.model import Level
 from crcr.decide.part_text import (
@@ -29,6 +22,7 @@ from crcr.decide.part_text import (
     waiver_words,
     waivers_of,
 )
+from crcr.decide.standing import BLOCKED, Part, Standing
 
 MOST_TITLE = 120
 _MOST_PARTS = 3
@@ -212,8 +206,12 @@ def _why(judged: BackendJudgement) -> str:
 
 
 def _passed_words(judged: BackendJudgement) -> str:
-    jobs = sum(part.job is not None for part in judged.parts)
-    return f"{jobs} {'job' if jobs == 1 else 'jobs'}"
+    jobs = [part.job for part in judged.parts if part.job is not None]
+    said = f"{len(jobs)} {'job' if len(jobs) == 1 else 'jobs'}"
+    unasked = sum(confirmation(job, judged.backend) is Confirmation.AS_REPORTED for job in jobs)
+    if not unasked:
+        return said
+    return f"{said}, as reported" if unasked == len(jobs) else f"{said}, {unasked} of them as reported"
 
 
 def _part(part: Part) -> str:
@@ -245,7 +243,7 @@ def _what_to_do(judged: BackendJudgement) -> str:
     if judged.standing not in BLOCKED:
         return ""
     if lacks_jobs(judged):
-        return f"name its `jobs` in the allowlist or let the App read its Actions, or {waive}"
+        return f"name its `jobs` literally in the allowlist, or grant Actions: read, or {waive}"
     return f"{retry}, ask who is on call, or {waive}"
 
 

@@ -32,10 +32,15 @@ class Glob:
     accept: int
     separator: str | None
 
+    @property
+    def is_literal(self) -> bool:
+        """Whether it matches one text only."""
+        return self.accept == 1
+
     def matches(self, text: str) -> bool:
         if not text.startswith(self.prefix):
             return False
-        if self.accept == 1:
+        if self.is_literal:
             return len(text) == len(self.prefix)
         states = self._step(0, 1)
         for character in text[len(self.prefix) :]:

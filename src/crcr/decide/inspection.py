@@ -10,6 +10,12 @@ from datetime import datetime
 RIGHTS_IN_ORDER = ("read", "write", "admin")
 
 
+def grants(permissions: Mapping[str, str], name: str, right: str) -> bool:
+    """Whether an installation's permissions hold this right, or one that includes it."""
+    given = permissions.get(name)
+    return given in RIGHTS_IN_ORDER and RIGHTS_IN_ORDER.index(given) >= RIGHTS_IN_ORDER.index(right)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstallationFacts:
     """The App's installation on one repository."""
@@ -20,8 +26,11 @@ class InstallationFacts:
     events: tuple[str, ...] = ()
 
     def grants(self, name: str, right: str) -> bool:
-        given = self.permissions.get(name)
-        return given in RIGHTS_IN_ORDER and RIGHTS_IN_ORDER.index(given) >= RIGHTS_IN_ORDER.index(right)
+        return grants(self.permissions, name, right)
+
+    @property
+    def reads_actions(self) -> bool:
+        return not self.suspended and self.grants("actions", "read")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

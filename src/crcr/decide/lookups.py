@@ -1,12 +1,36 @@
-"""A question to GitHub's Actions about one dispatch, and how long to wait before it is asked again."""
+"""A question to GitHub's Actions about one dispatch, and how long to wait before it is asked again.
+
+One question serves all runs and jobs of the dispatch. Where GitHub tells of runs by webhook, it is hardly ever asked.
+"""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from enum import StrEnum
 
 from crcr.decide.model import RepoName
 
 _SOONEST = timedelta(seconds=15)
 _LATEST = timedelta(minutes=10)
+_STEPS = (timedelta(seconds=5), timedelta(seconds=15), timedelta(seconds=30), timedelta(minutes=1))
+"""After so long it is asked again while the gate waits; a report is sent from inside a job that ends a little later."""
+FAST_PHASE = _STEPS[-1]
+TOGETHER = timedelta(seconds=15)
+"""So long a result waits for others, after a list that came too early for it."""
+_TOLD = timedelta(hours=24)
+"""Whose runs GitHub told of within this time, of those it will tell again."""
+SETTLING = timedelta(seconds=20)
+"""When a result that no gate waits for is looked up."""
+TOLD_SETTLING = timedelta(minutes=1)
+"""When a result is looked up although GitHub should have told how its run ended."""
+
+
+class Remaining(StrEnum):
+    """What is left to be asked about a dispatch."""
+
+    NOTHING = "nothing"
+    UNTIL_REPORT = "until report"
+    """Something is unconfirmed, and a known job is running, whose report or silence asks again."""
+    UNCONFIRMED = "unconfirmed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +57,8 @@ class Question:
     """Other runs than the known ones may answer the delivery."""
     gates: bool = False
     """The gate waits for the answer."""
+    told_at: datetime | None = None
+    """When GitHub last told by webhook of a run of this repository."""
 
     @property
     def key(self) -> dict[str, str]:
@@ -43,6 +69,18 @@ class Question:
         }
 
 
-def ask_again_after(waited: timedelta) -> timedelta:
-    """Less and less often, the longer it takes."""
-    return min(max(_SOONEST, waited / 6), _LATEST)
+def is_told(told_at: datetime | None, now: datetime) -> bool:
+    """Whether GitHub tells of this repository's runs by itself."""
+    return told_at is not None and now - told_at < _TOLD
+
+
+def ask_again_after(waited: timedelta, *, gates: bool, told: bool) -> timedelta:
+    """How long to wait: for the gate a few seconds, then a minute; in the end less and less often."""
+    if not gates:
+        return min(max(_SOONEST, waited / 6), _LATEST)
+    if told:
+        return TOLD_SETTLING if waited < TOLD_SETTLING else _LATEST
+    for step in _STEPS:
+        if waited + timedelta(seconds=1) < step:
+            return step - waited
+    return min(max(timedelta(minutes=1), waited / 60), _LATEST)

@@ -3,8 +3,10 @@
 from collections.abc import Iterable
 
 from crcr.decide.commit import Backend, Job, Verdict, Verification, Waiver
-from crcr.decide.gate import BLOCKED, BackendJudgement, Part, Standing
+from crcr.decide.completeness import why_names_needed
+from crcr.decide.gate import BackendJudgement
 from crcr.decide.markdown import code, listed, utc
+from crcr.decide.standing import BLOCKED, Part, Standing
 
 OPEN = frozenset({Standing.WAITING, Standing.HELD})
 NAME_CHARACTERS = 100
@@ -71,8 +73,5 @@ def oncall_words(backend: Backend) -> str:
 
 
 def lacks_jobs(judged: BackendJudgement) -> bool:
-    """Whether nothing can tell when it is complete: no `jobs` are listed, and its Actions cannot be read."""
-    entry = judged.backend.entry
-    return (
-        judged.backend.readable is False and entry is not None and entry.jobs is None and judged.backend.gates
-    )
+    """Whether nothing can tell when it is complete: its `jobs` are not named literally, and nobody can ask."""
+    return why_names_needed(judged.backend) is not None

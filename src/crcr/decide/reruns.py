@@ -6,8 +6,9 @@ GitHub re-runs its own runs; whatever never started, or ran in another CI, gets 
 from dataclasses import dataclass
 
 from crcr.decide.commit import Backend
-from crcr.decide.gate import BLOCKED, BackendJudgement
+from crcr.decide.gate import BackendJudgement
 from crcr.decide.model import DispatchState, RepoName
+from crcr.decide.standing import BLOCKED
 
 _AGAIN = frozenset({DispatchState.SENT, DispatchState.PARKED})
 CUT_OFF = frozenset({"left the allowlist", "suspended"})

@@ -6,9 +6,10 @@ from datetime import datetime
 from enum import StrEnum
 
 from crcr.decide.base_history import CommitPlace
-from crcr.decide.gate import GateState, Standing
+from crcr.decide.gate import GateState
 from crcr.decide.model import DeliveryState, DispatchState, Level, RepoName
 from crcr.decide.numbers import Counted
+from crcr.decide.standing import Standing
 from crcr.decide.views import Answer, DispatchView, JobView
 
 

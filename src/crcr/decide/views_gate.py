@@ -7,10 +7,11 @@ from collections.abc import Collection
 from datetime import datetime
 
 from crcr.decide.commit import Backend
-from crcr.decide.gate import BLOCKED, BackendJudgement, GateJudgement, Part, Standing, SubjectJudgement
+from crcr.decide.gate import BackendJudgement, GateJudgement, SubjectJudgement
 from crcr.decide.gate_text import gate_title
 from crcr.decide.model import RepoName
 from crcr.decide.part_text import doubt_words, lacks_jobs, worst_first
+from crcr.decide.standing import BLOCKED, Part, Standing
 from crcr.decide.views_commit import GatePart, GateRow, GateShown, GateSubject, GateView
 
 _MOST_PARTS = 10

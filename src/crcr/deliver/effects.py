@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Protocol
 
 from crcr.decide.effects import ClaimedEffect, DispatchLoad
+from crcr.decide.inspection import InstallationFacts
 from crcr.decide.model import RepoName
 from crcr.decide.outside import PullFacts, RepositoryFacts, Target
 from crcr.decide.payload import Relay
@@ -22,13 +23,17 @@ class Targets(Protocol):
         upstream: RepoName,
         downstream: RepoName,
         facts: RepositoryFacts,
-        installation_id: int,
+        installation: InstallationFacts,
         *,
         now: datetime,
     ) -> bool: ...
     async def set_installation(
         self, upstream: RepoName, downstream: RepoName, installation_id: int | None
     ) -> None: ...
+
+
+class Installed(Protocol):
+    async def read_installation(self, repo: RepoName) -> InstallationFacts | None: ...
 
 
 class Doubts(Protocol):
@@ -93,18 +98,19 @@ class SendDispatch:
 class IdentifyRepository:
     """Read a newly listed repository's immutable ids before anyone can claim its name."""
 
-    def __init__(self, targets: Targets, github: GitHub, clock: Clock) -> None:
+    def __init__(self, targets: Targets, github: GitHub, setup: Installed, clock: Clock) -> None:
         self._targets = targets
+        self._setup = setup
         self._github = github
         self._clock = clock
 
     async def __call__(self, effect: ClaimedEffect) -> None:
         downstream = RepoName(effect.target)
-        installation_id = await self._github.find_installation(downstream)
-        facts = await self._github.read_repository(downstream, installation_id)
-        await self._targets.identify(
-            effect.upstream, downstream, facts, installation_id, now=self._clock.now()
-        )
+        installation = await self._setup.read_installation(downstream)
+        if installation is None:
+            raise OutsideRefused(f"The App is not installed on {downstream}.", status=404)
+        facts = await self._github.read_repository(downstream, installation.installation_id)
+        await self._targets.identify(effect.upstream, downstream, facts, installation, now=self._clock.now())
 
 
 class ConfirmHead:

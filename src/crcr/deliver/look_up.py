@@ -10,9 +10,10 @@ from typing import Protocol
 import structlog
 
 from crcr.decide.effects import ClaimedEffect
-from crcr.decide.lookups import Question, ask_again_after
+from crcr.decide.lookups import FAST_PHASE, Question, Remaining, ask_again_after, is_told
 from crcr.decide.model import RepoName
 from crcr.decide.outside import ActionsJob, ActionsRun, Target
+from crcr.deliver.effects import Installed
 from crcr.errors import NotYet, OutsideRefused
 from crcr.ports import Actions, Clock, GitHub
 
@@ -35,13 +36,16 @@ class Lookups(Protocol):
         now: datetime,
         *,
         listed: tuple[ActionsRun, ...] | None,
-    ) -> bool: ...
+    ) -> Remaining: ...
     async def not_readable(self, question: Question, now: datetime) -> None: ...
 
 
 class LookUp:
-    def __init__(self, lookups: Lookups, actions: Actions, github: GitHub, clock: Clock) -> None:
+    def __init__(
+        self, lookups: Lookups, actions: Actions, github: GitHub, setup: Installed, clock: Clock
+    ) -> None:
         self._lookups = lookups
+        self._setup = setup
         self._actions = actions
         self._github = github
         self._clock = clock
@@ -51,21 +55,32 @@ class LookUp:
         if question is None:
             return False
         try:
-            settled = await self._ask(question)
+            remaining = await self._ask(question)
         except OutsideRefused as refusal:
             if refusal.status == 401:
                 raise
-            log.info("actions_not_readable", downstream=str(question.downstream), error=str(refusal))
-            await self._lookups.not_readable(question, self._clock.now())
-            settled = not question.gates  # the gate is red for it; a right that comes later must mend that
-        waited = self._clock.now() - effect.first_attempt_at
-        if not settled and waited < _PATIENCE:
-            raise NotYet(
-                "GitHub has not seen its end yet", retry_after_s=ask_again_after(waited).total_seconds()
-            )
-        return True
+            remaining = await self._explain(question, refusal)
+        now = self._clock.now()
+        waited = now - effect.first_attempt_at
+        if remaining is Remaining.NOTHING or waited >= _PATIENCE:
+            return True
+        if remaining is Remaining.UNTIL_REPORT and waited >= FAST_PHASE:
+            return True
+        again = ask_again_after(waited, gates=question.gates, told=is_told(question.told_at, now))
+        raise NotYet("GitHub has not seen its end yet", retry_after_s=again.total_seconds())
 
-    async def _ask(self, question: Question) -> bool:
+    async def _explain(self, question: Question, refusal: OutsideRefused) -> Remaining:
+        """GitHub refuses: only the App's rights there tell whether that is so for good, or a fault that passes."""
+        installation = await self._setup.read_installation(question.downstream)
+        if installation is not None and installation.reads_actions:
+            log.warning("actions_refused", downstream=str(question.downstream), error=str(refusal))
+            return Remaining.UNCONFIRMED
+        log.info("actions_not_readable", downstream=str(question.downstream), error=str(refusal))
+        await self._lookups.not_readable(question, self._clock.now())
+        # The gate may be red for it; a right that comes later must mend that.
+        return Remaining.UNCONFIRMED if question.gates else Remaining.NOTHING
+
+    async def _ask(self, question: Question) -> Remaining:
         installation_id = question.installation_id
         if installation_id is None:
             installation_id = await self._github.find_installation(question.downstream)

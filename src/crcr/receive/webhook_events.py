@@ -22,6 +22,7 @@ from crcr.decide.events import (
     RepositoryMoved,
     Unwanted,
 )
+from crcr.decide.inspection import grants
 from crcr.decide.model import RepoName
 from crcr.errors import BadRequest
 from crcr.receive import webhook_shapes as shapes
@@ -134,6 +135,7 @@ def _installation(body: shapes.InstallationBody) -> Installation:
         installation_id=body.installation.id,
         account=login(body.installation.account),
         repositories=installed(body.repositories, "$.repositories"),
+        reads_actions=_reads_actions(body.installation),
     )
 
 
@@ -144,7 +146,13 @@ def _installation_repositories(body: shapes.InstallationRepositoriesBody) -> Ins
         account=login(body.installation.account),
         added=installed(body.repositories_added, "$.repositories_added"),
         removed=installed(body.repositories_removed, "$.repositories_removed"),
+        reads_actions=_reads_actions(body.installation),
     )
+
+
+def _reads_actions(installation: shapes.InstallationPart) -> bool | None:
+    granted = installation.permissions
+    return None if granted is None else grants(granted, "actions", "read")
 
 
 def _repository_moved(body: shapes.RepositoryBody) -> RepositoryMoved:

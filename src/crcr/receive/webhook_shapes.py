@@ -228,6 +228,7 @@ class WorkflowJobBody(Struct):
 class InstallationPart(Struct):
     id: Id
     account: AccountPart | None = None
+    permissions: dict[str, str] | None = None
 
 
 class InstallationBody(Struct):

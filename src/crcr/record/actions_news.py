@@ -4,20 +4,20 @@ Believed only of repositories whose id is bound, and only about runs that answer
 signed reports, or by the delivery's id in their name.
 """
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from sqlalchemy import text
 
 from crcr.decide.actions import named_in
 from crcr.decide.events import JobTold, RunTold
-from crcr.decide.model import Level, RepoName
+from crcr.decide.model import RepoName
 from crcr.record.database import Database, Row, Tx
-from crcr.record.effect_rows import add_once
 from crcr.record.log_rows import note_change
+from crcr.record.lookup_effects import look_up_ended_run
 from crcr.record.lookup_rows import hasten_silence, see_run, verify_jobs
-from crcr.record.lookups import SETTLING, look_up
 from crcr.record.publishing import Publishing
 from crcr.record.statement import Statement
+from crcr.record.times import to_us
 
 _RUN = Statement(
     text(
@@ -37,6 +37,14 @@ _NAMED = Statement(
         " AND d.attempted_at IS NOT NULL"
     )
 )
+_TOLD = Statement(
+    text(
+        "UPDATE repositories SET told_at = :at WHERE downstream = :downstream AND repository_id = :repository_id"
+        " AND (told_at IS NULL OR told_at <= :before)"
+    )
+)
+_TOLD_EVERY = timedelta(hours=1)
+"""Written down no more often: it only has to tell whether GitHub told anything within a day."""
 
 
 class ActionsNews:
@@ -62,15 +70,18 @@ class ActionsNews:
         for row in await self._known(tx, event, run.run_id):
             if run.is_over:
                 await hasten_silence(tx, row, run.attempt, now)
-                await self._ask(tx, row, now)
+                await look_up_ended_run(tx, row, now)
             await self._tell(tx, row, now)
+        if answers:
+            where = {"downstream": event.repository.key, "repository_id": event.repository_id}
+            await tx.run(_TOLD, at=to_us(now), before=to_us(now - _TOLD_EVERY), **where)
         return bool(answers)
 
     async def _job_told(self, tx: Tx, event: JobTold, now: datetime) -> bool:
         rows = await self._known(tx, event, event.run_id)
         for row in rows:
-            # One job alone does not tell whether its name is one job's only: just its id does here.
-            if await verify_jobs(tx, row, (event.job,), now, whole=False):
+            # One job alone does not tell whether another has its name: only its failure counts here.
+            if await verify_jobs(tx, row, (event.job,), now):
                 await self._tell(tx, row, now)
         return bool(rows)
 
@@ -85,11 +96,6 @@ class ActionsNews:
         for guid in named_in(event.run.display_title):
             found += await tx.all(_NAMED, guid=guid, repository_id=event.repository_id)
         return found if len(found) == 1 else []
-
-    async def _ask(self, tx: Tx, row: Row, now: datetime) -> None:
-        if row["level"] >= Level.L3:
-            question = look_up(row["upstream"], row["delivery"], row["downstream"], now, after=SETTLING)
-            await add_once(tx, question)
 
     async def _tell(self, tx: Tx, row: Row, now: datetime) -> None:
         where = {"downstream": row["downstream"], "delivery": row["delivery"], "number": row["number"]}

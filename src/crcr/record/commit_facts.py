@@ -14,6 +14,7 @@ from sqlalchemy import bindparam, select, text
 
 from crcr.decide.allowlist import Allowlist
 from crcr.decide.commit import Backend, Commit, FailedTestShown, Job, Run, Subject, Verification, Waiver
+from crcr.decide.identity import IssuerKind
 from crcr.decide.merge_group import branch_of
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoName
 from crcr.decide.ordering import has_landed
@@ -57,7 +58,9 @@ _CLOSED_PULLS = Statement(
 _DISPATCHES = Statement(
     text(
         "SELECT d.delivery, d.downstream, d.level, d.state, d.reason, d.created_at, d.sent_at, d.listed_at,"
-        " d.repository_id, r.repository_id AS bound_id, r.name, r.reads_actions"
+        " d.repository_id, r.repository_id AS bound_id, r.name,"
+        # What was known at the dispatch counts: a right that is taken away later must not open anything.
+        " coalesce(d.reads_actions, r.reads_actions) AS reads_actions"
         " FROM dispatches d LEFT JOIN repositories r ON r.upstream = d.upstream AND r.downstream = d.downstream"
         " WHERE d.delivery = :delivery AND d.upstream = :upstream AND d.level >= 3 ORDER BY d.downstream"
     )
@@ -65,7 +68,7 @@ _DISPATCHES = Statement(
 _RUNS = Statement(
     text(
         "SELECT downstream, run_id, workflow, superseded, first_seen_at, attempt, attempt_at, over_attempt, rerun_from,"
-        " rerun_at FROM runs WHERE delivery = :delivery AND upstream = :upstream ORDER BY first_seen_at, run_id"
+        " rerun_at, conclusion, issuer FROM runs WHERE delivery = :delivery AND upstream = :upstream ORDER BY first_seen_at, run_id"
     )
 )
 _JOB_COLUMNS = (
@@ -231,6 +234,8 @@ def _run(row: Row) -> Run:
         first_seen_at=from_us(row["first_seen_at"]),
         superseded=bool(row["superseded"]),
         over=(row["over_attempt"] or 0) >= row["attempt"],
+        conclusion=Conclusion(row["conclusion"]) if row["conclusion"] else None,
+        on_github=row["issuer"] == IssuerKind.GITHUB.value,
         rerun_from=row["rerun_from"],
         rerun_at=from_us_or_none(row["rerun_at"]),
     )

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import bindparam, select, text
 
 from crcr.decide.events import MergeGroup, PullRequest, Push
-from crcr.decide.model import DispatchState, EffectKind, Pull, RepoName
+from crcr.decide.model import DispatchState, EffectKind, Level, Pull, RepoName
 from crcr.decide.upstream import Drop, PlannedDispatch
 from crcr.record.counting import heads_before, recount
 from crcr.record.database import Row, Tx
@@ -33,6 +33,14 @@ _DISPATCH = Statement(
             repositories.c.downstream == bindparam("downstream"),
         )
         .scalar_subquery()
+    )
+)
+# Whether a result can be held against GitHub's view is decided here: what is taken away later changes nothing.
+_READS_ACTIONS = Statement(
+    text(
+        "UPDATE dispatches SET reads_actions = (SELECT r.reads_actions FROM repositories r"
+        " WHERE r.upstream = dispatches.upstream AND r.downstream = dispatches.downstream)"
+        " WHERE delivery = :delivery AND upstream = :upstream AND level >= 4"
     )
 )
 # The same head on another base is another head: what it changes there is something else.
@@ -109,6 +117,8 @@ async def write_dispatches(
     ]
     if rows:
         await tx.many(_DISPATCH, rows)
+    if any(row["level"] >= Level.L4 for row in rows):
+        await tx.run(_READS_ACTIONS, delivery=shared["delivery"], upstream=shared["upstream"])
     await send(tx, shared["upstream"], [row for row in rows if row["state"] == DispatchState.WAITING], now)
 
 

@@ -5,7 +5,7 @@ else); `lane` is the unit of order inside it (the events of one pull request arr
 """
 
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import text
@@ -44,6 +44,14 @@ _ADD_ONCE = (
 _ADD_UNLESS_WAITING = Statement(
     text(_ADD_ONCE.format(payload=":payload", lock="")),
     on_postgresql=text(_ADD_ONCE.format(payload="CAST(:payload AS bytea)", lock="FOR SHARE")),
+)
+_BEGUN_BEFORE = f"{_LATER} AND (first_attempt_at IS NULL OR first_attempt_at <= :begun_before)"
+_BEGIN_AGAIN = Statement(
+    text(f"UPDATE effects SET due_at = :due_at, first_attempt_at = NULL WHERE {_BEGUN_BEFORE}"),  # noqa: S608
+    on_postgresql=text(
+        "UPDATE effects SET due_at = :due_at, first_attempt_at = NULL WHERE effect_id IN"  # noqa: S608
+        f" (SELECT effect_id FROM effects WHERE {_BEGUN_BEFORE} FOR UPDATE SKIP LOCKED)"
+    ),
 )
 _SOON_US = 1_000_000
 """Sooner by less is not worth the lock of a row that many rely on: clocks of two machines differ by as much."""
@@ -84,6 +92,19 @@ async def add_once(tx: Tx, *rows: dict[str, Any]) -> None:
     wanted = [{**row, "soon": row["due_at"] + _SOON_US} for row in rows]
     await tx.many(_HASTEN, ({name: row[name] for name in (*_QUEUE, "soon")} for row in wanted))
     await tx.many(_ADD_UNLESS_WAITING, wanted)
+    tx.signal(EFFECTS)
+
+
+async def add_paced(tx: Tx, row: dict[str, Any], pace: timedelta) -> None:
+    """Add an effect as `add_once` does; but one that waits and was begun less than `pace` ago keeps its own times.
+
+    So any number of facts within that time are looked at by the same few attempts.
+    """
+    pace_us = pace // timedelta(microseconds=1)
+    queue = {name: row[name] for name in _QUEUE}
+    soon, begun_before = row["due_at"] + _SOON_US, row["created_at"] - pace_us
+    await tx.run(_BEGIN_AGAIN, **queue, soon=soon, begun_before=begun_before)
+    await tx.many(_ADD_UNLESS_WAITING, [{**row, "soon": row["due_at"] + pace_us}])
     tx.signal(EFFECTS)
 
 

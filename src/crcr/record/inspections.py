@@ -33,6 +33,11 @@ _FOUND = Statement(
         " DO UPDATE SET inspected_at = excluded.inspected_at, found = excluded.found"
     )
 )
+_READS_ACTIONS = Statement(
+    text(
+        "UPDATE repositories SET reads_actions = :reads_actions WHERE upstream = :upstream AND downstream = :downstream"
+    )
+)
 _ONE = Statement(
     text(
         "SELECT asked_at, inspected_at, found FROM inspections"
@@ -81,6 +86,9 @@ class Inspections:
         async def unit(tx: Tx) -> None:
             told = msgspec.json.encode(found).decode()
             await tx.run(_FOUND, found=told, now=to_us(now), **_key(upstream, downstream))
+            if found.installation is not None:
+                reads = int(found.installation.reads_actions)
+                await tx.run(_READS_ACTIONS, reads_actions=reads, **_key(upstream, downstream))
             await note_change(tx, upstream, "backend", downstream=downstream.key, now=now)
 
         await self._database.write(unit)

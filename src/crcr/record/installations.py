@@ -16,9 +16,12 @@ from crcr.record.targets import identify
 
 _INSTALLED = Statement(
     text(
-        "UPDATE repositories SET installation_id = :installation_id"
+        "UPDATE repositories SET installation_id = :installation_id, reads_actions = coalesce(:reads_actions, reads_actions)"
         " WHERE downstream = :downstream AND (repository_id IS NULL OR repository_id = :repository_id)"
     )
+)
+_PERMITTED = Statement(
+    text("UPDATE repositories SET reads_actions = :reads_actions WHERE installation_id = :installation_id")
 )
 _UNINSTALLED = Statement(
     text("UPDATE repositories SET installation_id = NULL WHERE installation_id = :installation_id")
@@ -73,7 +76,7 @@ class Installations:
             await tx.run(_MOVED_BACK, **where)
             await self._identify(tx, event.new_name, now)
         elif isinstance(event, InstallationRepositories):
-            await self._installed(tx, event.installation_id, event.added, now)
+            await self._installed(tx, event, event.added, now)
             for gone in event.removed:
                 await tx.run(
                     _UNINSTALLED_ONE, installation_id=event.installation_id, downstream=gone.name.key
@@ -81,14 +84,22 @@ class Installations:
         elif event.action in {"deleted", "suspend"}:
             await tx.run(_UNINSTALLED, installation_id=event.installation_id)
         else:
-            await self._installed(tx, event.installation_id, event.repositories, now)
+            await self._installed(tx, event, event.repositories, now)
 
     async def _installed(
-        self, tx: Tx, installation_id: int, added: tuple[InstalledRepository, ...], now: datetime
+        self,
+        tx: Tx,
+        event: Installation | InstallationRepositories,
+        added: tuple[InstalledRepository, ...],
+        now: datetime,
     ) -> None:
+        installation_id = event.installation_id
+        reads_actions = None if event.reads_actions is None else int(event.reads_actions)
+        if reads_actions is not None:
+            await tx.run(_PERMITTED, reads_actions=reads_actions, installation_id=installation_id)
         for repository in added:
             ids = {"installation_id": installation_id, "repository_id": repository.repository_id}
-            await tx.run(_INSTALLED, downstream=repository.name.key, **ids)
+            await tx.run(_INSTALLED, downstream=repository.name.key, reads_actions=reads_actions, **ids)
             await tx.run(_UPSTREAM_INSTALLED, name=repository.name.key, **ids)
             await self._identify(tx, repository.name, now)
 

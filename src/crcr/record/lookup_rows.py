@@ -37,7 +37,10 @@ _SEE_RUN = Statement(
     text(
         "UPDATE runs SET attempt_at = CASE WHEN attempt < :attempt THEN :at ELSE attempt_at END,"
         " attempt = CASE WHEN attempt < :attempt THEN :attempt ELSE attempt END, over_attempt = CASE WHEN :over = 1 AND coalesce(over_attempt, 0) < :attempt"
-        " THEN :attempt ELSE over_attempt END WHERE run_id = :run_id AND upstream = :upstream AND downstream = :downstream"
+        " THEN :attempt ELSE over_attempt END,"
+        # How the attempt of `over_attempt` ended.
+        " conclusion = CASE WHEN :over = 1 AND coalesce(over_attempt, 0) <= :attempt THEN :conclusion ELSE conclusion END"
+        " WHERE run_id = :run_id AND upstream = :upstream AND downstream = :downstream"
     )
 )
 _HASTEN = Statement(
@@ -57,6 +60,7 @@ _COLUMNS = (
         "in_progress_at",
         "silent_at",
         "asked_at",
+        "verification",
     ),
 )
 _RUN_JOBS = Statement(
@@ -66,7 +70,6 @@ _RUN_JOBS = Statement(
         jobs.c.downstream == bindparam("downstream"),
         jobs.c.workflow == bindparam("workflow"),
         jobs.c.run_id == bindparam("run_id"),
-        jobs.c.verification == "unchecked",
     )
 )
 _VERIFY = Statement(
@@ -109,7 +112,15 @@ async def see_run(tx: Tx, where: Mapping[str, Any], run: ActionsRun, now: dateti
         at=at,
         **key,
     )
-    await tx.run(_SEE_RUN, run_id=str(run.run_id), attempt=run.attempt, over=int(run.is_over), at=at, **key)
+    await tx.run(
+        _SEE_RUN,
+        run_id=str(run.run_id),
+        attempt=run.attempt,
+        over=int(run.is_over),
+        conclusion=(run.conclusion or Conclusion.NONE).value,
+        at=at,
+        **key,
+    )
 
 
 async def hasten_silence(tx: Tx, run: Row, attempt: int, now: datetime) -> None:
@@ -118,19 +129,26 @@ async def hasten_silence(tx: Tx, run: Row, attempt: int, now: datetime) -> None:
     await tx.run(_HASTEN, at=to_us(now + GRACE), attempt=attempt, **key)
 
 
-async def verify_jobs(tx: Tx, run: Row, seen: Iterable[ActionsJob], now: datetime, *, whole: bool) -> bool:
+async def verify_jobs(
+    tx: Tx, run: Row, seen: Iterable[ActionsJob], now: datetime, *, whole: ActionsRun | None = None
+) -> bool:
     """Hold GitHub's jobs against the reported ones of a run; True when something changed.
 
-    `whole` says that all jobs of the attempts in `seen` are there: a row without a match has none.
+    `whole` is the run when all jobs of the attempts in `seen` are there: a row without a match has none.
     """
     key = {name: run[name] for name in ("delivery", "upstream", "downstream", "workflow", "run_id")}
     by_attempt: dict[int, list[ActionsJob]] = {}
     for job in seen:
         by_attempt.setdefault(job.attempt, []).append(job)
+    rows = await tx.all(_RUN_JOBS, **key)
     changed = False
-    for row in await tx.all(_RUN_JOBS, **key):
+    for row in rows:
         candidates = by_attempt.get(row["attempt"])
-        if candidates is not None and await _verify_one(tx, row, candidates, now, whole=whole):
+        if candidates is None or row["verification"] != Verification.UNCHECKED:
+            continue
+        reported = [_reported(each) for each in rows if each["attempt"] == row["attempt"]]
+        matched = match(_reported(row), reported, candidates)
+        if await _verify_one(tx, row, matched, now, whole=whole):
             note_job(tx, {name: row[name] for name in _KEY}, now)
             changed = True
     if changed:
@@ -138,13 +156,13 @@ async def verify_jobs(tx: Tx, run: Row, seen: Iterable[ActionsJob], now: datetim
     return changed
 
 
-async def _verify_one(tx: Tx, row: Row, candidates: list[ActionsJob], now: datetime, *, whole: bool) -> bool:
+async def _verify_one(
+    tx: Tx, row: Row, seen: tuple[ActionsJob, ...], now: datetime, *, whole: ActionsRun | None
+) -> bool:
     job = _reported(row)
-    seen = match(job, candidates, whole=whole)
-    if seen is None and not whole:
-        return False
     if job.state is JobState.COMPLETED:
-        finding = examine(job, seen)
+        run_over = whole is not None and (whole.is_over or whole.attempt > row["attempt"])
+        finding = examine(job, seen, whole=whole is not None, run_over=run_over)
         if finding is None:
             return False
         counts = finding.conclusion or job.conclusion or Conclusion.NONE
@@ -159,28 +177,27 @@ async def _verify_one(tx: Tx, row: Row, candidates: list[ActionsJob], now: datet
         return True
     if row["asked_at"] is None and row["silent_at"] > to_us(now):
         return False
-    return await _end_silent(tx, row, seen, now)
+    return await _end_silent(tx, row, seen, now, whole=whole is not None)
 
 
-async def _end_silent(tx: Tx, row: Row, seen: ActionsJob | None, now: datetime) -> bool:
+async def _end_silent(tx: Tx, row: Row, seen: tuple[ActionsJob, ...], now: datetime, *, whole: bool) -> bool:
     """End a silent job: by GitHub's word where that is a failure, else as timed out."""
-    if seen is not None and not seen.is_over:
+    end = examine_silent(seen, whole=whole)
+    if end is None:
         return False
-    ended = examine_silent(seen)
-    event = JobEvent.WENT_SILENT if ended is None else JobEvent.ENDED_ON_GITHUB
+    event = JobEvent.WENT_SILENT if end.conclusion is None else JobEvent.ENDED_ON_GITHUB
     verdict = LIFECYCLE[JobState(row["state"]), event]
     if not isinstance(verdict, Apply):
         return False
-    github = seen.conclusion if seen else None
-    ended_at = (seen.completed_at if seen else None) or now
+    ended_at = max((each.completed_at for each in seen if each.completed_at), default=now)
     await tx.run(
         _END,
         **_key_of(row),
         becomes=verdict.state.value,
-        counts=ended.value if ended else None,
-        said=github.value if github else None,
-        found=(Verification.CONFIRMED if ended else Verification.UNCHECKED).value,
-        ended_at=to_us(max(ended_at, from_us(row["in_progress_at"]))) if ended else None,
+        counts=end.conclusion.value if end.conclusion else None,
+        said=end.github.value if end.github else None,
+        found=(Verification.CONFIRMED if end.conclusion else Verification.UNCHECKED).value,
+        ended_at=to_us(max(ended_at, from_us(row["in_progress_at"]))) if end.conclusion else None,
         at=to_us(now),
     )
     return True

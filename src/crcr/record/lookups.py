@@ -12,27 +12,27 @@ from sqlalchemy import text
 
 from crcr.decide.actions import named_in
 from crcr.decide.allowlist import Entry
-from crcr.decide.gate import QUIET
-from crcr.decide.lookups import KnownRun, Question
-from crcr.decide.model import EffectKind, Level, RepoName
+from crcr.decide.completeness import QUIET
+from crcr.decide.lookups import (
+    KnownRun,
+    Question,
+    Remaining,
+)
+from crcr.decide.model import Level, RepoName
 from crcr.decide.outside import ActionsJob, ActionsRun
 from crcr.record.allowlists import Allowlists
 from crcr.record.database import Database, Row, Tx
-from crcr.record.effect_rows import effect_row
 from crcr.record.log_rows import note_change
 from crcr.record.lookup_rows import hasten_silence, see_run, verify_jobs
 from crcr.record.publishing import Publishing
 from crcr.record.renames import PRESENT
 from crcr.record.statement import Statement
-from crcr.record.times import from_us, to_us
-
-SETTLING = timedelta(seconds=20)
-"""A report is sent from inside a job: GitHub's own job ends a little later."""
+from crcr.record.times import from_us, from_us_or_none, to_us
 
 _DISPATCH = Statement(
     text(
         "SELECT d.upstream, d.delivery, d.downstream, d.level, d.state, d.event, d.number, d.head_sha, d.sent_at,"  # noqa: S608  our own text
-        " d.attempted_at, d.listed_at, r.name, r.repository_id, r.installation_id"
+        " d.attempted_at, d.listed_at, r.name, r.repository_id, r.installation_id, r.told_at"
         f" FROM dispatches d{PRESENT}"
         " WHERE d.delivery = :delivery AND d.upstream = :upstream AND d.downstream = :downstream"
     )
@@ -76,7 +76,7 @@ _GIVE_UP = Statement(
 )
 _GONE = Statement(
     text(
-        "UPDATE runs SET over_attempt = attempt WHERE run_id = :run_id AND upstream = :upstream"
+        "UPDATE runs SET over_attempt = attempt, conclusion = 'none' WHERE run_id = :run_id AND upstream = :upstream"
         " AND downstream = :downstream"
     )
 )
@@ -93,27 +93,30 @@ _LISTED = Statement(
         " AND upstream = :upstream AND downstream = :downstream"
     )
 )
+_READABLE_AFTER_ALL = Statement(
+    text(
+        "UPDATE dispatches SET reads_actions = 1 WHERE delivery = :delivery AND upstream = :upstream"
+        " AND downstream = :downstream AND reads_actions = 0"
+    )
+)
+_VERIFIABLE_AFTER_ALL = Statement(
+    text(
+        "UPDATE jobs SET verification = 'unchecked' WHERE delivery = :delivery AND upstream = :upstream"
+        " AND downstream = :downstream AND verification = 'not verifiable'"
+    )
+)
+_LOST_AFTER_DISPATCH = Statement(
+    text(
+        "SELECT 1 FROM dispatches WHERE delivery = :delivery AND upstream = :upstream AND downstream = :downstream"
+        " AND level >= 4 AND reads_actions = 1"
+    )
+)
 _READABLE = Statement(
     text(
         "UPDATE repositories SET reads_actions = :readable WHERE upstream = :upstream AND downstream = :downstream"
         " AND (reads_actions IS NULL OR reads_actions <> :readable)"
     )
 )
-
-
-def look_up(
-    upstream: RepoName | str, delivery: str, downstream: str, now: datetime, *, after: timedelta = timedelta()
-) -> dict[str, Any]:
-    """The effect that asks."""
-    row = effect_row(
-        upstream,
-        EffectKind.LOOK_UP,
-        target=downstream,
-        lane=f"lookup/{delivery}",
-        delivery=delivery,
-        now=now,
-    )
-    return {**row, "due_at": to_us(now + after)}
 
 
 class Lookups:
@@ -146,13 +149,13 @@ class Lookups:
         now: datetime,
         *,
         listed: tuple[ActionsRun, ...] | None,
-    ) -> bool:
-        """Write down what GitHub said; `listed` are the runs of that time. True when nothing is left to ask."""
+    ) -> Remaining:
+        """Write down what GitHub said; `listed` are the runs of that time. Return what is left to ask."""
 
-        async def unit(tx: Tx) -> bool:
+        async def unit(tx: Tx) -> Remaining:
             dispatch = await tx.one(_DISPATCH, **question.key)
             if dispatch is None:
-                return True
+                return Remaining.NOTHING
             found = tuple([run for run in seen if not await self._is_anothers(tx, question, run)])
             mine = [run for run in found if not await self._in_question(tx, question, run)]
             for run in mine:
@@ -169,7 +172,7 @@ class Lookups:
             doubtful = any(run not in mine and not run.is_over for run in found)
             await self._note_answer(tx, question, found, None if doubtful else listed, now)
             await self._tell(tx, dispatch, now)
-            return await self._is_settled(tx, question, entry)
+            return await self._remaining(tx, question, entry)
 
         return await self._database.write(unit)
 
@@ -195,15 +198,19 @@ class Lookups:
         return timedelta(seconds=own_s) if own_s else self._job_timeout
 
     async def not_readable(self, question: Question, now: datetime) -> None:
-        """GitHub does not let us look: silent jobs end as they are, and the gate says what is wrong."""
+        """The App may not read its Actions: silent jobs end as they are, and the gate says what is wrong.
+
+        Where it could when the dispatch was planned, results wait on: a right taken away must not confirm them.
+        """
 
         async def unit(tx: Tx) -> None:
             key = question.key
             where = {"upstream": key["upstream"], "downstream": key["downstream"]}
             await tx.run(_READABLE, readable=0, **where)
             await tx.run(_GIVE_UP, now=to_us(now), **key)
-            for row in await tx.all(_RUNS, **key):
-                await tx.run(_NOT_VERIFIABLE, **_of_run(row))
+            if await tx.one(_LOST_AFTER_DISPATCH, **key) is None:
+                for row in await tx.all(_RUNS, **key):
+                    await tx.run(_NOT_VERIFIABLE, **_of_run(row))
             dispatch = await tx.one(_DISPATCH, **key)
             if dispatch is not None:
                 await self._tell(tx, dispatch, now)
@@ -224,7 +231,7 @@ class Lookups:
         if run is None:
             return
         if run.run_id in jobs:
-            await verify_jobs(tx, row, jobs[run.run_id], now, whole=True)
+            await verify_jobs(tx, row, jobs[run.run_id], now, whole=run)
         if run.is_over:
             await hasten_silence(tx, row, run.attempt, now)
             return
@@ -245,7 +252,9 @@ class Lookups:
         now: datetime,
     ) -> None:
         where = {name: question.key[name] for name in ("upstream", "downstream")}
-        await tx.run(_READABLE, readable=1, **where)
+        became_readable = await tx.run(_READABLE, readable=1, **where)
+        if await tx.run(_READABLE_AFTER_ALL, **question.key) or became_readable:
+            await tx.run(_VERIFIABLE_AFTER_ALL, **question.key)
         if listed is None:
             return
         runs = await tx.all(_RUNS, **question.key)
@@ -266,27 +275,30 @@ class Lookups:
         )
         await self._publishing.again_for(tx, dispatch, now)
 
-    async def _is_settled(self, tx: Tx, question: Question, entry: Entry | None) -> bool:
-        """Whether asking again would tell nothing new: every run is over, checked, and surely the last.
-
-        Whoever names its jobs is complete without that.
-        """
+    async def _remaining(self, tx: Tx, question: Question, entry: Entry | None) -> Remaining:
+        """Whether asking again would tell anything: not when every run is over, checked, and surely the last."""
         dispatch = await tx.one(_DISPATCH, **question.key)
         runs = [row for row in await tx.all(_RUNS, **question.key) if row["issuer"] == "github"]
-        open_jobs = await tx.all(_OPEN_QUESTIONS, **question.key)
-        if any(row["state"] == "in_progress" for row in open_jobs):
-            return True  # its own report, or its silence, asks again
-        live = [row for row in runs if not row["superseded"]]
+        live = {row["run_id"]: row for row in runs if not row["superseded"]}
         if dispatch is None or dispatch["level"] < Level.L3 or not live:
-            return True
-        if any(row["state"] == "completed" for row in open_jobs):
-            return False
-        if entry is not None and entry.jobs is not None:
-            return True
-        over = all((row["over_attempt"] or 0) >= row["attempt"] for row in live)
-        newest = max(row["first_seen_at"] for row in live)
-        quiet = (dispatch["listed_at"] or 0) >= newest + QUIET // timedelta(microseconds=1)
-        return over and quiet
+            return Remaining.NOTHING
+        unchecked = [row for row in await tx.all(_OPEN_QUESTIONS, **question.key) if row["run_id"] in live]
+        running = any(row["state"] == "in_progress" for row in unchecked)
+        if any(row["state"] == "completed" for row in unchecked):
+            return Remaining.UNTIL_REPORT if running else Remaining.UNCONFIRMED
+        if running or _are_over(dispatch, list(live.values()), entry):
+            return Remaining.NOTHING
+        return Remaining.UNCONFIRMED
+
+
+def _are_over(dispatch: Row, live: list[Row], entry: Entry | None) -> bool:
+    """Whether the runs are over as far as the gate needs to know; names of jobs tell the most, and all at L3."""
+    named = entry is not None and entry.jobs is not None
+    if named and dispatch["level"] < Level.L4:
+        return True
+    newest = max(row["first_seen_at"] for row in live)
+    quiet = named or (dispatch["listed_at"] or 0) >= newest + QUIET // timedelta(microseconds=1)
+    return quiet and all((row["over_attempt"] or 0) >= row["attempt"] for row in live)
 
 
 def _of_run(row: Row) -> dict[str, Any]:
@@ -316,6 +328,7 @@ def _question(upstream: RepoName, dispatch: Row, runs: list[Row], unchecked: lis
         runs=known,
         wants_list=dispatch["level"] >= Level.L3 or not any(row["reported"] for row in runs),
         gates=dispatch["level"] >= Level.L4,
+        told_at=from_us_or_none(dispatch["told_at"]),
     )
 
 

@@ -29,11 +29,10 @@ from crcr.record.allowlists import Allowlists
 from crcr.record.builds import bind_build
 from crcr.record.counting import recount
 from crcr.record.database import Database, Row, Tx
-from crcr.record.effect_rows import add_once
 from crcr.record.forwards import Forwards
 from crcr.record.job_rows import JobRow, close_job, dispute_job, open_job
 from crcr.record.log_rows import note_change
-from crcr.record.lookups import SETTLING, look_up
+from crcr.record.lookup_effects import look_up_result
 from crcr.record.publishing import Publishing
 from crcr.record.renames import entry_of_id, find_dispatched_name
 from crcr.record.report_context import ReportContext
@@ -280,11 +279,8 @@ class Reports:
         """What a result of L3 and above brings about: its checks follow, and GitHub's view of it is asked."""
         if context.dispatch is not None:
             await self._publishing.again_for(tx, context.dispatch, now)
-        if isinstance(outcome, CloseJob) and context.identity.kind is IssuerKind.GITHUB:
-            key = context.key
-            await add_once(
-                tx, look_up(key["upstream"], key["delivery"], key["downstream"], now, after=SETTLING)
-            )
+            if isinstance(outcome, CloseJob) and context.identity.kind is IssuerKind.GITHUB:
+                await look_up_result(tx, context.dispatch, now)
 
     async def _open(self, tx: Tx, context: ReportContext, outcome: OpenJob, now: datetime) -> JobRow:
         identity, upstream, key = context.identity, context.upstream, context.key

@@ -90,6 +90,7 @@ repositories = Table(
     Column("suspended_at", BigInteger),
     Column("alarm", Text),
     Column("reads_actions", SmallInteger),
+    Column("told_at", BigInteger),
     Index("ix_repositories_id", "repository_id", "upstream"),
     Index("ix_repositories_suspended", "upstream", sqlite_where=_SUSPENDED, postgresql_where=_SUSPENDED),
     sqlite_with_rowid=False,
@@ -176,6 +177,7 @@ dispatches = Table(
     Column("delay_s", Double),
     Column("repository_id", BigInteger),
     Column("labels", Text),
+    Column("reads_actions", SmallInteger),
     Index("ix_dispatches_backend", "upstream", "downstream", "event", "created_at"),
     Index("ix_dispatches_unsent", "upstream", "downstream", sqlite_where=_UNSENT, postgresql_where=_UNSENT),
     Index(
@@ -204,6 +206,7 @@ runs = Table(
     Column("attempt", Integer, nullable=False, server_default=text("1")),
     Column("attempt_at", BigInteger),
     Column("over_attempt", Integer),
+    Column("conclusion", Text),
     Column("rerun_from", Integer),
     Column("rerun_at", BigInteger),
     Index("ix_runs_delivery", "delivery", "upstream", "downstream", "workflow"),
@@ -265,15 +268,7 @@ jobs = Table(
     Column("untrusted", LargeBinary, nullable=False),
     Index("ix_jobs_backend", "upstream", "downstream", "in_progress_at"),
     Index("ix_jobs_running", "silent_at", sqlite_where=_RUNNING, postgresql_where=_RUNNING),
-    Index(
-        "ix_jobs_ended",
-        "upstream",
-        "downstream",
-        "event",
-        "completed_at",
-        sqlite_where=_ENDED,
-        postgresql_where=_ENDED,
-    ),
+    partial_index("ix_jobs_ended", "upstream", "downstream", "event", "completed_at", where=_ENDED),
 )
 
 _OPEN_EFFECT = text("state IN ('waiting', 'claimed')")

@@ -14,7 +14,7 @@ from crcr.record.allowlists import Allowlists
 from crcr.record.database import Database, Tx
 from crcr.record.effect_rows import add_once
 from crcr.record.log_rows import note_change
-from crcr.record.lookups import look_up
+from crcr.record.lookup_effects import look_up
 from crcr.record.statement import Statement
 from crcr.record.times import to_us
 

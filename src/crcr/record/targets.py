@@ -10,6 +10,7 @@ from datetime import datetime
 from sqlalchemy import bindparam, select, text
 
 from crcr.decide.allowlist import Allowlist
+from crcr.decide.inspection import InstallationFacts
 from crcr.decide.model import Binding, EffectKind, Level, RepoName
 from crcr.decide.outside import RepositoryFacts
 from crcr.errors import NotFound
@@ -69,6 +70,11 @@ _SUSPEND = Statement(
 _SET_INSTALLATION = Statement(
     text(
         "UPDATE repositories SET installation_id = :installation_id WHERE upstream = :upstream AND downstream = :downstream"
+    )
+)
+_READS_ACTIONS = Statement(
+    text(
+        "UPDATE repositories SET reads_actions = :reads_actions WHERE upstream = :upstream AND downstream = :downstream"
     )
 )
 _CANCEL_QUEUE = Statement(
@@ -202,7 +208,7 @@ class Targets:
         upstream: RepoName,
         downstream: RepoName,
         facts: RepositoryFacts,
-        installation_id: int,
+        installation: InstallationFacts,
         now: datetime,
     ) -> bool:
         """Record what GitHub says of a repository; False, and an alarm, when that is not who was bound."""
@@ -218,14 +224,25 @@ class Targets:
                 _SET_INSTALLATION,
                 upstream=upstream.key,
                 downstream=downstream.key,
-                installation_id=installation_id,
+                installation_id=installation.installation_id,
             )
+            await self.note_rights(tx, upstream, downstream, installation)
             if news and (await levels_now(tx, upstream)).get(downstream.key) == Level.L4:
                 # A member that left may have waited for just this: is it this repository under its new name?
                 await self._publishing.everywhere(tx, upstream, now, speaks=False)
             return True
 
         return await self._database.write(unit)
+
+    async def note_rights(
+        self, tx: Tx, upstream: RepoName, downstream: RepoName, installation: InstallationFacts
+    ) -> None:
+        await tx.run(
+            _READS_ACTIONS,
+            upstream=upstream.key,
+            downstream=downstream.key,
+            reads_actions=int(installation.reads_actions),
+        )
 
     async def set_installation(
         self, upstream: RepoName, downstream: RepoName, installation_id: int | None

@@ -6,9 +6,10 @@ from typing import Any
 
 from pydantic import Field
 
-from crcr.decide.gate import GateState, Standing
+from crcr.decide.gate import GateState
 from crcr.decide.like_failures import Alike, like_failures
 from crcr.decide.model import DeliveryState, DispatchState
+from crcr.decide.standing import Standing
 from crcr.decide.views_commit import (
     BackendState,
     CommitView,

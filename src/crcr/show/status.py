@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 
 from crcr.decide.base_history import CommitStanding
 from crcr.decide.commit import Verification
-from crcr.decide.gate import Standing
 from crcr.decide.model import Conclusion, DeliveryState, DispatchState, EffectState, JobState, Level
 from crcr.decide.numbers import Counted, LastResult, count_as
+from crcr.decide.standing import Standing
 from crcr.decide.views import Answer, DispatchView, JobView, Probe
 from crcr.decide.views_commit import BackendState, GateShown, PullState, WaiverState
 from crcr.decide.window import Kind

@@ -166,6 +166,14 @@ class RepositoryActs(Simulation):
         installation.suspended_at = None
         return await self._emit_installation(installation, "unsuspend")
 
+    async def change_permissions(self, full_name: str, **rights: str | None) -> Delivery:
+        """The account accepts other permissions of the App; None takes one away."""
+        installation = self.installation(full_name)
+        installation.permissions.update({name: right for name, right in rights.items() if right is not None})
+        for name in (name for name, right in rights.items() if right is None):
+            installation.permissions.pop(name, None)
+        return await self._emit_installation(installation, "new_permissions_accepted")
+
     def installation(self, full_name: str) -> Installation:
         found = self.world.installation_of(self.repository(full_name))
         if found is None:

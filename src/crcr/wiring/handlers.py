@@ -39,7 +39,7 @@ def effect_handlers(ground: Ground, refreshers: dict[str, AllowlistRefresher]) -
             callback_url=f"{settings.public_url.rstrip('/')}/github/callback",
             audience=settings.oidc_audiences[0],
         ),
-        EffectKind.IDENTIFY_REPOSITORY: IdentifyRepository(ground.targets, github, clock),
+        EffectKind.IDENTIFY_REPOSITORY: IdentifyRepository(ground.targets, github, github, clock),
         EffectKind.CONFIRM_HEAD: ConfirmHead(
             Doubts(ground.database, ground.allowlists, ground.publishing), github, clock
         ),
@@ -65,7 +65,11 @@ def _upstream_handlers(ground: Ground) -> dict[EffectKind, Handler]:
         ),
         EffectKind.RERUN: Rerun(Reruns(database, publishing), github, github, clock),
         EffectKind.LOOK_UP: LookUp(
-            Lookups(database, ground.allowlists, publishing, ground.job_timeout), github, github, clock
+            Lookups(database, ground.allowlists, publishing, ground.job_timeout),
+            github,
+            github,
+            github,
+            clock,
         ),
         EffectKind.ANSWER_COMMAND: AnswerCommand(
             Commands(database, ground.allowlists, ground.desk, publishing), upstreams, github, voice, clock

@@ -14,6 +14,7 @@ def upgrade() -> None:
     """Each part of the migration names the fault that it closes."""
     _names()
     _bases()
+    _confirmations()
 
 
 def _names() -> None:
@@ -69,3 +70,10 @@ def _base_in(packed: bytes | None) -> str | None:
     except (zlib.error, ValueError, KeyError, TypeError):
         return None
     return base if isinstance(base, str) else None
+
+
+def _confirmations() -> None:
+    """Faults 58 and 59: how a run ended, whether Actions could be read at the dispatch, when GitHub last told of runs."""
+    op.add_column("runs", sa.Column("conclusion", sa.Text(), nullable=True))
+    op.add_column("dispatches", sa.Column("reads_actions", sa.SmallInteger(), nullable=True))
+    op.add_column("repositories", sa.Column("told_at", sa.BigInteger(), nullable=True))

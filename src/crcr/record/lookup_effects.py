@@ -1,0 +1,68 @@
+"""The effects that look up what GitHub's Actions say of a dispatch, and when they are due.
+
+One effect serves all results of a dispatch: many that come within a minute are looked up together.
+"""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import text
+
+from crcr.decide.lookups import FAST_PHASE, SETTLING, TOGETHER, TOLD_SETTLING, is_told
+from crcr.decide.model import EffectKind, Level, RepoName
+from crcr.record.database import Row, Tx
+from crcr.record.effect_rows import add_once, add_paced, effect_row
+from crcr.record.statement import Statement
+from crcr.record.times import from_us_or_none, to_us
+
+_RUNNING = Statement(
+    text(
+        "SELECT 1 FROM jobs WHERE delivery = :delivery AND upstream = :upstream AND downstream = :downstream"
+        " AND state = 'in_progress' LIMIT 1"
+    )
+)
+
+
+def look_up(
+    upstream: RepoName | str, delivery: str, downstream: str, now: datetime, *, after: timedelta = timedelta()
+) -> dict[str, Any]:
+    """The effect that asks."""
+    row = effect_row(
+        upstream,
+        EffectKind.LOOK_UP,
+        target=downstream,
+        lane=f"lookup/{delivery}",
+        delivery=delivery,
+        now=now,
+    )
+    return {**row, "due_at": to_us(now + after)}
+
+
+async def look_up_result(tx: Tx, dispatch: Row, now: datetime) -> None:
+    """Have a result held against GitHub's view: at once where the gate waits for it, and once for many results."""
+    key = dispatch["upstream"], dispatch["delivery"], dispatch["downstream"]
+    if dispatch["level"] < Level.L4:
+        await add_once(tx, look_up(*key, now, after=SETTLING))
+    elif is_told(from_us_or_none(dispatch["told_at"]), now):
+        await add_paced(tx, look_up(*key, now, after=TOLD_SETTLING), FAST_PHASE)
+    else:
+        await add_paced(tx, look_up(*key, now, after=await _pause(tx, dispatch, now)), FAST_PHASE)
+
+
+async def _pause(tx: Tx, dispatch: Row, now: datetime) -> timedelta:
+    """How long a result waits for others to be looked up with: not at all once no job is known to be running."""
+    listed_at = from_us_or_none(dispatch["listed_at"])
+    pause = timedelta() if listed_at is None else listed_at + TOGETHER - now
+    if pause <= timedelta():
+        return timedelta()
+    key = {name: dispatch[name] for name in ("upstream", "delivery", "downstream")}
+    return pause if await tx.one(_RUNNING, **key) else timedelta()
+
+
+async def look_up_ended_run(tx: Tx, dispatch: Row, now: datetime) -> None:
+    """GitHub told that a run is over: all of its jobs can be looked up with one list."""
+    key = dispatch["upstream"], dispatch["delivery"], dispatch["downstream"]
+    if dispatch["level"] >= Level.L3:
+        await add_once(
+            tx, look_up(*key, now, after=SETTLING if dispatch["level"] < Level.L4 else timedelta())
+        )

@@ -1,0 +1,104 @@
+"""Fault 58: a glob that one shard satisfies, or a name that two workflows share, opened the gate while a run was going."""
+
+from pathlib import Path
+
+import pytest
+
+from crcr.sim.github import JobSpec, Workflow
+from gating import GATE, GATING, check, finish, gate, gated, look, newest_run, open_pull, start
+from stage import Stage
+
+MINUTE, HOUR = 60.0, 3600.0
+ONE = (GATING,)
+SHARDS = Workflow(jobs=tuple(JobSpec(f"test-{number}") for number in (1, 2, 3)), run_name="CI {delivery_id}")
+
+
+def l4(options: str) -> str:
+    return f"L4:\n  - {GATING}: {{oncalls: [bob], {options}}}\n"
+
+
+def workflow(name: str, *, run_name: str | None = "{delivery_id}") -> Workflow:
+    path = f".github/workflows/{name}.yml"
+    return Workflow(name=name, path=path, jobs=(JobSpec("build"),), run_name=run_name)
+
+
+def summary(it: Stage, sha: str) -> str:
+    return str(check(it, GATE, sha).output["summary"])
+
+
+async def test_fault_58_one_shard_of_three_does_not_open_the_gate(tmp_path: Path) -> None:
+    async with gated(tmp_path, l4("jobs: ['test*']"), downstreams=ONE) as it:
+        it.github.repository(GATING).workflows = [SHARDS]
+        pull = await open_pull(it)
+        run = newest_run(it)
+        await start(it, run, "test-1")
+        await finish(it, run, **{"test-1": "success"})
+        await look(it, HOUR)
+        assert gate(it, pull) == "pending"
+        assert "GitHub has not told yet that its runs are over" in summary(it, pull.head_sha)
+        for name in ("test-2", "test-3"):
+            await start(it, run, name)
+            await finish(it, run, **{name: "success"})
+            await look(it, 6)
+
+        assert gate(it, pull) == "success"
+
+
+async def test_fault_58_a_second_workflow_with_the_same_job_name_is_waited_for(tmp_path: Path) -> None:
+    async with gated(tmp_path, l4("jobs: [build]"), downstreams=ONE) as it:
+        it.github.repository(GATING).workflows = [workflow("first"), workflow("second")]
+        pull = await open_pull(it)
+        first, second = it.github.runs(GATING)
+        await start(it, first)
+        await finish(it, first)
+        assert gate(it, pull) == "pending"
+        assert it.github.merge_state(pull).blocked_by
+        await start(it, second)
+        await finish(it, second, build="failure")
+
+        assert gate(it, pull) == "failure"
+
+
+async def test_fault_58_a_run_that_github_tells_of_later_publishes_a_new_pending_gate(tmp_path: Path) -> None:
+    async with gated(tmp_path, l4("jobs: [build]"), downstreams=ONE) as it:
+        it.github.repository(GATING).workflows = [workflow("first")]
+        it.github.repository(GATING).tells_app = True
+        pull = await open_pull(it)
+        run = newest_run(it)
+        await start(it, run)
+        await finish(it, run)
+        green = check(it, GATE, pull.head_sha)
+        assert green.conclusion == "success"
+        it.github.repository(GATING).workflows = [workflow("second")]
+        it.github.start_run(
+            GATING,
+            event="repository_dispatch",
+            event_type=run.event_type,
+            client_payload=run.client_payload,
+        )
+        await it.github.tell_news()
+        await it.act()
+
+        assert (gate(it, pull), check(it, GATE, pull.head_sha).id != green.id) == ("pending", True)
+
+
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [("jobs: ['test*']", "failure"), ("hardware: npu", "failure"), ("jobs: [test-1]", "success")],
+    ids=["a glob", "no jobs", "literal"],
+)
+async def test_fault_58_where_actions_cannot_be_read_jobs_must_be_named_literally(
+    tmp_path: Path, options: str, shown: str
+) -> None:
+    async with gated(tmp_path, l4(options), downstreams=ONE) as it:
+        it.github.repository(GATING).workflows = [SHARDS]
+        await it.github.change_permissions(GATING, actions=None)
+        pull = await open_pull(it)
+        run = newest_run(it)
+        await start(it, run, "test-1")
+        await finish(it, run, **{"test-1": "success"})
+        await look(it, MINUTE)
+
+        assert gate(it, pull) == shown
+        words = "as reported" if shown == "success" else "name its `jobs` literally, or grant Actions: read"
+        assert words in summary(it, pull.head_sha)

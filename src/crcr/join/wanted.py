@@ -67,6 +67,11 @@ class Wanted:
     def callback_url(self) -> str:
         return f"{self.relay_url.rstrip('/')}/github/callback"
 
+    @property
+    def pin(self) -> str:
+        """The relay as workflows pin it: callback address, a space, audience."""
+        return f"{self.callback_url} {self.audience}"
+
 
 def check_wanted(wanted: Wanted) -> tuple[str, ...]:
     """Return every problem of a wish, or nothing."""

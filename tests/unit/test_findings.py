@@ -9,6 +9,7 @@ import pytest
 from crcr.decide.allowlist import Entry
 from crcr.decide.inspection import BranchFacts, Inspection, InstallationFacts, WorkflowFacts
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoName
+from crcr.decide.pins import Pinning
 from crcr.decide.setup import LastCallback, LastDispatch, LastRefusal, SetupFacts
 from crcr.decide.views import Answer
 from crcr.deliver.workflow_yaml import workflow_facts
@@ -19,13 +20,14 @@ from crcr.join.finding import Finding, ago
 from crcr.join.findings import State
 from crcr.join.findings import examine as examine_for
 from crcr.join.place import Ci
-from crcr.join.pointers import ON_THE_PAGE, pointers_to
+from crcr.join.pointers import pointers_on_the_page, pointers_to
 from join_wishes import wish
 
 NOW = datetime(2026, 8, 3, 12, tzinfo=UTC)
 EARLIER = NOW - timedelta(hours=2)
 REPO, UPSTREAM = RepoName("Org/backend"), RepoName("up/stream")
 PATH = ".github/workflows/crcr.yml"
+PIN = "https://relay.example.org/github/callback crcr"
 RIGHTS = {"contents": "write", "metadata": "read", "actions": "write"}
 WORKFLOW = WorkflowFacts(
     path=PATH,
@@ -33,6 +35,8 @@ WORKFLOW = WorkflowFacts(
     dispatch_types=("pull_request", "push", "crcr_test"),
     id_token=True,
     reports=True,
+    pinning=Pinning.PINNED,
+    pins=(PIN,),
     state="active",
 )
 INSPECTION = Inspection(
@@ -69,7 +73,7 @@ GOOD = SetupFacts(
 )
 
 
-HERE = pointers_to("https://relay.example.org", UPSTREAM, REPO, several=False)
+HERE = pointers_to("https://relay.example.org", UPSTREAM, REPO, audience="crcr", several=False)
 
 
 def examine(facts: SetupFacts, now: datetime) -> tuple[Finding, ...]:
@@ -98,6 +102,7 @@ def test_a_good_set_up_is_all_ok() -> None:
     names = [each.name for each in findings]
     assert names == [
         *("allowlist", "standing", "app", "permissions", "identity", "workflow", "events", "id_token"),
+        "pins",
         *("dispatch", "callback", "refusal"),
     ]
     assert "at L2" in findings[0].text
@@ -118,11 +123,11 @@ def test_hints_are_complete_addresses_and_commands_and_on_the_page_its_own_steps
     new = replace(GOOD, entry=None)
     page = "https://relay.example.org/crcr/onboarding?repository=Org/backend"
     assert page in (examine(new, NOW)[0].hint or "")
-    assert "step 2" in (examine_for(new, NOW, ON_THE_PAGE)[0].hint or "")
+    assert "step 2" in (examine_for(new, NOW, pointers_on_the_page(PIN))[0].hint or "")
     quiet = replace(GOOD, last_dispatch=None)
     command = "crcr doctor --relay https://relay.example.org --repo Org/backend"
     assert f"`{command} --test`" in (found("dispatch", quiet).hint or "")
-    named = pointers_to("https://relay.example.org", UPSTREAM, REPO, several=True)
+    named = pointers_to("https://relay.example.org", UPSTREAM, REPO, audience="crcr", several=True)
     [told] = [each for each in examine_for(quiet, NOW, named) if each.name == "dispatch"]
     assert f"{command} --upstream up/stream --test" in (told.hint or "")
 

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from urllib.parse import urlsplit
 
 from crcr.decide.model import Level, RepoName
+from crcr.decide.pins import relay_pin
 from crcr.join.place import PLACES, Ci
 
 __all__ = ["PLACES", "USUAL_COMMAND", "Ci", "Wanted", "address_problems", "check_wanted"]
@@ -70,7 +71,7 @@ class Wanted:
     @property
     def pin(self) -> str:
         """The relay as workflows pin it: callback address, a space, audience."""
-        return f"{self.callback_url} {self.audience}"
+        return relay_pin(self.relay_url, self.audience)
 
 
 def check_wanted(wanted: Wanted) -> tuple[str, ...]:

@@ -317,6 +317,40 @@ def test_neither_a_private_repositorys_ci_nor_a_word_of_its_file_is_told(
 
 
 @pytest.mark.parametrize(
+    ("pinning", "pins", "state", "words"),
+    [
+        (Pinning.PINNED, (PIN,), State.OK, "pins this relay"),
+        (Pinning.PINNED, ("https://other.example.org/github/callback x", PIN), State.OK, "pins this relay"),
+        (Pinning.PINNED, (PIN.upper(),), State.PROBLEM, "pins other relays and not this one"),
+        (Pinning.MISSING, (), State.PROBLEM, "pins no relay, so the reporter stops"),
+        (Pinning.EVENT, (), State.PROBLEM, "so a dispatch decides who gets a token"),
+        (Pinning.FOREIGN, (), State.WARNING, "through an action that pins no relay"),
+        (Pinning.UNKNOWN, (), State.UNKNOWN, "by an expression"),
+    ],
+)
+@pytest.mark.parametrize("private", [False, True])
+def test_what_pins_no_relay_or_another_is_found_in_every_workflow_that_reports(
+    pinning: Pinning, pins: tuple[str, ...], state: State, words: str, *, private: bool
+) -> None:
+    """A nightly listens to no dispatch, and is told of all the same."""
+    nightly = replace(WORKFLOW, path="n.yml", dispatch_types=None, pinning=pinning, pins=pins)
+    branch = BranchFacts(repository_id=7, full_name="Org/backend", default_branch="main", private=private)
+    finding = found("pins", replace(GOOD, inspection=workflows(WORKFLOW, nightly, branch=branch)))
+    assert finding.state is state
+    assert ("n.yml" in finding.text) is not private
+    if state is not State.OK:
+        assert words in finding.text
+    if state is State.PROBLEM:
+        assert f'CRCR_RELAYS: "{PIN}"' in (finding.hint or "")
+
+
+def test_of_pins_that_nobody_looked_for_nothing_is_told() -> None:
+    for pinning in (None, Pinning.NONE):
+        told = replace(GOOD, inspection=workflows(replace(WORKFLOW, pinning=pinning, pins=())))
+        assert "pins" not in {each.name for each in examine(told, NOW)}
+
+
+@pytest.mark.parametrize(
     ("status", "words"),
     [
         (401, "GitHub does not accept the App's token"),

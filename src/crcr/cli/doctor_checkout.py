@@ -4,7 +4,7 @@ Reads files and asks git; changes nothing, and asks nobody else.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from crcr.cli.git_here import default_branch, git, origin_of, top_of
@@ -14,7 +14,6 @@ from crcr.deliver.workflow_pins import find_pins_elsewhere
 from crcr.deliver.workflow_yaml import workflow_facts
 from crcr.join.files import BRIDGE, CI_FILES, REPORTER
 from crcr.join.finding import Finding, ok, problem, unknown, warning
-from crcr.join.findings_pins import NAME as PINS
 from crcr.join.findings_pins import finding_of, lines_to_add, pins_relay
 from crcr.join.place import Ci
 from crcr.join.reporter import bridge_text, reporter_text
@@ -22,6 +21,7 @@ from crcr.join.reporter import bridge_text, reporter_text
 _VENDORED = {REPORTER: reporter_text, BRIDGE: bridge_text}
 _WORKFLOWS = Path(".github/workflows")
 _MOST_BYTES = 256 * 1024
+_FILE_PINS = "file_pins"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +88,9 @@ def _pins(root: Path, pin: str | None) -> Iterator[Finding]:
     for path, ci, (pinning, pins) in found:
         if pinning is Pinning.PINNED and pin is not None and not pins_relay(pins, pin):
             text = f"{path} here pins other relays and not this one, so the reporter refuses its dispatches."
-            yield problem(PINS, text, lines_to_add(pin, ci))
+            yield problem(_FILE_PINS, text, lines_to_add(pin, ci))
         elif pinning is not Pinning.NONE:
-            yield finding_of(pinning, f"{path} here", pin, ci=ci)
+            yield replace(finding_of(pinning, f"{path} here", pin, ci=ci), name=_FILE_PINS)
 
 
 def _github_pins(file: Path) -> tuple[Pinning, tuple[str, ...]]:

@@ -1176,9 +1176,7 @@ def explain(answer: Answer, report: Report, voice: Voice) -> None:
 
 def refusal(answer: Answer) -> str:
     if answer.final:
-        return (
-            f"not recorded: the relay's certificate is not trusted ({answer.fault}). Check its address in relays and the clock."
-        )
+        return f"not recorded: the relay's certificate is not trusted ({answer.fault}). Check its address in relays and the clock."
     if answer.status == 0:
         return f"not recorded: the relay cannot be reached ({answer.fault}). Check its address in relays, proxy and network."
     if 300 <= answer.status < 400:

@@ -3,8 +3,10 @@
 
 One file, Python 3.8 or newer, standard library only: it can be fetched alone and run. It reads what the CI tells
 (GitHub Actions, Buildkite, GitLab CI, CircleCI; anything else by flags or CRCR_* variables), asks that CI for an OIDC
-token, sends the report, tries again while that can help, and says in words what a refusal means. It never fails the
-build unless it is told to (`--strict`), never follows redirects, and never shows the token to anybody but the relay.
+token, sends the report, tries again while that can help, and says in words what a refusal means. It never follows
+redirects, and never shows the token to anybody but a relay that the workflow pins (`--relays`): a dispatch only
+selects one of those. A relay that is not pinned ends it with 1; nothing else fails the build unless it is told to
+(`--strict`).
 """
 
 from __future__ import annotations
@@ -74,8 +76,9 @@ failed-tests: failed tests as a JSON list of objects with name, file and message
 artifact-url: where logs and other files of the job can be seen
 event-type: what started it all; else the dispatch's. For results without a dispatch: nightly or periodic
 delivery-id: the dispatch that is answered; else the one that started the run
-callback-url: the relay's address; else the dispatch's
-audience: the audience of the token, as the relay names it; else the dispatch's
+relays: the relays that may get a report, one a line: callback address, a space, audience. Required, and fixed in the workflow
+callback-url: selects one of the relays by its address; else the dispatch's does
+audience: selects one of the relays by its audience; else the dispatch's does
 upstream: for nightly and periodic, the upstream that was tested, as owner/name
 head-sha: for nightly and periodic, the upstream commit that was tested, all 40 digits
 run-id: the run's id; else the CI's
@@ -101,6 +104,15 @@ class Problem(Exception):
 
 class WrongUse(Problem):
     """The command was called in a way that makes no sense."""
+
+
+class NotPinned(Problem):
+    """No relay that the workflow pins is meant: no token is requested, nothing is sent, and the job's step fails."""
+
+    def __init__(self, text: str, lines: Sequence[str] = ()) -> None:
+        super().__init__(text)
+        self.lines = lines
+        """What to add, for people to read; text of ours only."""
 
 
 # ---------------------------------------------------------------------------------------------------- speaking
@@ -132,6 +144,11 @@ class Voice:
 
     def problem(self, text: str) -> None:
         self._line("error" if self.strict else "warning", text)
+
+    def refuse(self, text: str, lines: Sequence[str]) -> None:
+        self._line("error", text)
+        for line in lines:
+            self._write(line)
 
     def mask(self, secret: str) -> None:
         """From here on GitHub hides it, whoever prints it."""
@@ -500,6 +517,92 @@ def address_problem(address: str) -> str | None:
     return "only https:// is used, because the report carries a token"
 
 
+# ---------------------------------------------------------------------------------------------------- which relay
+
+PIN_EXAMPLE = '"https://RELAY/github/callback AUDIENCE"'
+# Where the two lines go, for each CI. GitLab's variables give way to those of a trigger; a flag gives way to nothing.
+PIN_LINES = {
+    "GitHub Actions": ("At the top level of the workflow:", "env:", f"  CRCR_RELAYS: {PIN_EXAMPLE}"),
+    "Buildkite": ("In each step that reports:", "    env:", f"      CRCR_RELAYS: {PIN_EXAMPLE}"),
+    "GitLab CI": (
+        "In each job that reports:",
+        "  script:",
+        f"    - python3 .crcr/report.py --relays {PIN_EXAMPLE}",
+    ),
+    "CircleCI": ("In the job that reports:", "    environment:", f"      CRCR_RELAYS: {PIN_EXAMPLE}"),
+}
+ANYWHERE_LINES = ("Before the reporter runs:", f"CRCR_RELAYS={PIN_EXAMPLE}", "export CRCR_RELAYS")
+WHERE_TO_FIND = (
+    "RELAY and AUDIENCE are what the relay's page /crcr/onboarding and `crcr init` write into their files.",
+    "Do not take them from a dispatch: everyone who may write to the repository can send one.",
+)
+
+
+@dataclass(frozen=True)
+class Relay:
+    """A pair that the workflow pins: where reports may go, and the audience that tokens may have."""
+
+    url: str
+    audience: str
+
+    def __str__(self) -> str:
+        return f"{plain(self.url, 200)} with the audience {plain(self.audience, 200)}"
+
+
+def pinned_relays(text: str) -> list[Relay]:
+    """The pairs, one a line: an address, a space, an audience."""
+    pins = []
+    for line in filter(None, map(str.strip, text.splitlines())):
+        address, *rest = line.split(None, 1)
+        url, audience = callback_address(address), "".join(rest)
+        wrong = address_problem(url) or ("" if audience else "its audience is missing")
+        if wrong:
+            raise NotPinned(
+                f"the line {plain(line, 300)!r} of relays (CRCR_RELAYS) pins nothing: {wrong}. "
+                f"Write {PIN_EXAMPLE}, one relay a line."
+            )
+        pins.append(Relay(url, audience))
+    return list(dict.fromkeys(pins))
+
+
+def choose_relay(asked: Asked, ci: Ci, dispatch: Mapping[str, str]) -> Relay:
+    """The pinned relay that is meant. Whatever names it (dispatch, inputs, flags) selects and adds nothing: everyone
+    who may write to the repository can send a dispatch, and a token is good wherever its audience is believed.
+    """
+    pins = pinned_relays(asked.get("relays"))
+    if not pins:
+        raise NotPinned(
+            "no relay is pinned in this workflow, so no token was requested and nothing was sent. "
+            "Add the two lines below, with your relay's address and audience.",
+            (*PIN_LINES.get(ci.name, ANYWHERE_LINES), *WHERE_TO_FIND),
+        )
+    url = callback_address(asked.get("callback-url", dispatch.get("callback_url", "")))
+    audience = asked.get("audience", dispatch.get("audience", ""))
+    meant = [pin for pin in pins if url in ("", pin.url) and audience in ("", pin.audience)]
+    if len(meant) == 1:
+        return meant[0]
+    named = f"{plain(url, 200) or '(no address)'} with the audience {plain(audience, 200) or '(none)'}"
+    pinned = f"Pinned in relays (CRCR_RELAYS): {'; '.join(map(str, pins))}."
+    if meant:
+        raise NotPinned(
+            f"several relays are pinned, and the dispatch names {named}, which does not tell which is meant: nothing "
+            f"was sent. {pinned} Pass callback-url and audience of one of them."
+        )
+    raise NotPinned(
+        f"the dispatch asks for a report to {named}, which this workflow does not pin: no token was requested and "
+        f"nothing was sent. {pinned} If your relay has moved, pin what its operator tells you; if not, somebody who "
+        "may send dispatches here wants a token of yours."
+    )
+
+
+def callback_address(address: str) -> str:
+    """An address as it is compared and used: one slash at the end does not count, and a relay's bare address is enough.
+    Nothing else is made alike; upper case, ports and paths count as they are written.
+    """
+    plain_end = address[:-1] if address.endswith("/") else address
+    return plain_end + "/github/callback" if re.fullmatch(r"https?://[^/?#]+", plain_end) else plain_end
+
+
 # ------------------------------------------------------------------------------------------------------------ tokens
 
 
@@ -545,21 +648,19 @@ class Tokens:
         self._token, self._since = token, self.machine.clock()
 
 
-def token_source(asked: Asked, ci: Ci, env: Mapping[str, str], audience: str, line: Line) -> Callable[[], str]:
-    """How this CI gives a token; each call asks anew."""
+def token_source(asked: Asked, ci: Ci, env: Mapping[str, str], relay: Relay, line: Line) -> Callable[[], str]:
+    """How this CI gives a token for the relay; each call asks anew."""
     if asked.get("token-file"):
         return lambda: _token_file(asked.get("token-file"))
     named = asked.get("token-env", "CRCR_ID_TOKEN" if env.get("CRCR_ID_TOKEN") else "")
     if named or ci.name not in ("GitHub Actions", "Buildkite", "CircleCI"):
         return lambda: _token_variable(named, ci, env)
-    if not audience:
-        raise Problem("the audience of the token is not known: pass `audience` (CRCR_AUDIENCE), as the relay names it")
     if ci.name == "GitHub Actions":
-        return lambda: _github_token(env, audience, line)
+        return lambda: _github_token(env, relay, line)
     run = line.machine.run
     if ci.name == "Buildkite":
-        return lambda: _buildkite_token(audience, run)
-    claims = json.dumps({"aud": audience})
+        return lambda: _buildkite_token(relay, run)
+    claims = json.dumps({"aud": relay.audience})
     return lambda: run(["circleci", "run", "oidc", "get", "--claims", claims], PROGRAM_S)
 
 
@@ -583,13 +684,13 @@ def _token_variable(name: str, ci: Ci, env: Mapping[str, str]) -> str:
     raise Problem("this CI is not known, so its token must be given: pass --token-file or --token-env")
 
 
-def _github_token(env: Mapping[str, str], audience: str, line: Line) -> str:
+def _github_token(env: Mapping[str, str], relay: Relay, line: Line) -> str:
     address, key = env.get("ACTIONS_ID_TOKEN_REQUEST_URL", ""), env.get("ACTIONS_ID_TOKEN_REQUEST_TOKEN", "")
     if not address or not key:
         raise Problem("this job may not ask for a token: give it `permissions: id-token: write`")
     if address_problem(address):
         raise Problem(f"the token's address is not used: {address_problem(address)}")
-    whole = f"{address}{'&' if '?' in address else '?'}audience={urllib.parse.quote(audience, safe='')}"
+    whole = f"{address}{'&' if '?' in address else '?'}audience={urllib.parse.quote(relay.audience, safe='')}"
     headers = {"Authorization": f"Bearer {key}", "Accept": "application/json", "User-Agent": "crcr-reporter"}
     answer = line.ask("GitHub's token service", lambda: urllib.request.Request(whole, headers=headers))
     token = answer.json().get("value")
@@ -602,8 +703,8 @@ def _github_token(env: Mapping[str, str], audience: str, line: Line) -> str:
     )
 
 
-def _buildkite_token(audience: str, run: Callable[[Sequence[str], float], str]) -> str:
-    words = ["buildkite-agent", "oidc", "request-token", "--audience", audience]
+def _buildkite_token(relay: Relay, run: Callable[[Sequence[str], float], str]) -> str:
+    words = ["buildkite-agent", "oidc", "request-token", "--audience", relay.audience]
     try:
         return run([*words, "--claim", "organization_id,pipeline_id"], PROGRAM_S)
     except Problem:  # an older agent cannot add claims; a registration by slugs still knows its token
@@ -867,6 +968,11 @@ def make_report(asked: Asked, ci: Ci, dispatch: Mapping[str, str], voice: Voice,
         raise WrongUse(f"--status is {plain(status, 40)!r}; it must be in_progress or completed")
     event = asked.get("event-type", dispatch.get("event_type", ""))
     commit = asked.get("head-sha", dispatch.get("head_sha", ""))
+    if ci.dispatched and event in SELF_REPORTS and not asked.get("event-type"):
+        raise Problem(
+            f"the dispatch calls itself {event}, and nothing was sent: a dispatch is answered under its delivery's id. "
+            f"If this workflow tests the upstream by itself, write event-type (CRCR_EVENT_TYPE) {event} into it."
+        )
     if event in SELF_REPORTS and status == "in_progress":
         voice.notice(f"a {event} report is sent once, when it is completed: nothing to send now")
         return None
@@ -998,8 +1104,8 @@ conflicting_result: this job was reported before with another result, and the wo
 bad_report: the relay cannot read the report. Correct the field that it names; if you did not set it, update the reporter.
 bad_request: the relay cannot read the report. Update the reporter.
 too_large: the report is larger than the relay takes. Send fewer failed tests.
-not_found: no relay is at this address. Check callback-url, which ends with /github/callback.
-method_not_allowed: this address takes no reports. Check callback-url, which ends with /github/callback.
+not_found: no relay is at this address. Check its address in relays, which ends with /github/callback.
+method_not_allowed: this address takes no reports. Check its address in relays, which ends with /github/callback.
 """.splitlines()
 )
 BUSY = "the relay could not take it in the time that there was. Run the job again if its result matters."
@@ -1008,7 +1114,7 @@ REFUSED = "the relay refuses the report. Do what it says, or ask its operator."
 
 @dataclass
 class Sending:
-    address: str
+    relay: Relay
     tokens: Tokens
     line: Line
     voice: Voice
@@ -1046,7 +1152,7 @@ class Sending:
             "Accept": "application/json",
             "User-Agent": "crcr-reporter",
         }
-        return urllib.request.Request(self.address, data=body, headers=headers, method="POST")
+        return urllib.request.Request(self.relay.url, data=body, headers=headers, method="POST")
 
 
 def explain(answer: Answer, report: Report, voice: Voice) -> None:
@@ -1070,15 +1176,13 @@ def explain(answer: Answer, report: Report, voice: Voice) -> None:
 
 def refusal(answer: Answer) -> str:
     if answer.final:
-        return (
-            f"not recorded: the relay's certificate is not trusted ({answer.fault}). Check callback-url and the clock."
-        )
+        return f"not recorded: the relay's certificate is not trusted ({answer.fault}). Check its address in relays and the clock."
     if answer.status == 0:
-        return f"not recorded: the relay cannot be reached ({answer.fault}). Check callback-url, proxy and network."
+        return f"not recorded: the relay cannot be reached ({answer.fault}). Check its address in relays, proxy and network."
     if 300 <= answer.status < 400:
-        return f"not recorded: the address answers with a redirect ({answer.status}), which is never followed. Correct callback-url."
+        return f"not recorded: the address answers with a redirect ({answer.status}), which is never followed. Correct it in relays."
     if answer.status < 300:
-        return f"not recorded: what answered ({answer.status}) is no relay. Check callback-url."
+        return f"not recorded: what answered ({answer.status}) is no relay. Check its address in relays."
     error = _error(answer)
     code = plain(error.get("code") or "", 60)
     otherwise = BUSY if worth_another_try(answer) else MEANING["not_found"] if answer.status == 404 else REFUSED
@@ -1099,28 +1203,18 @@ def run(asked: Asked, env: Mapping[str, str], voice: Voice, machine: Machine) ->
     report = make_report(asked, ci, dispatch, voice, machine)
     if report is None:
         return
-    address = whole_address(asked.get("callback-url", dispatch.get("callback_url", "")))
-    audience = asked.get("audience", dispatch.get("audience", ""))
+    relay = choose_relay(asked, ci, dispatch)
     if asked.dry_run:
-        show(report, address, audience, voice)
+        show(report, relay, voice)
         return
-    if not address:
-        raise Problem("the relay's address is not known: pass callback-url (CRCR_CALLBACK_URL)")
-    if address_problem(address):
-        raise Problem(f"callback-url {plain(address, 200)} is not used: {address_problem(address)}")
     line = Line(machine, voice, seconds(asked.get("max-time"), voice))
-    tokens = Tokens(token_source(asked, ci, env, audience, line), machine, voice)
-    explain(Sending(address, tokens, line, voice).deliver(report), report, voice)
+    tokens = Tokens(token_source(asked, ci, env, relay, line), machine, voice)
+    explain(Sending(relay, tokens, line, voice).deliver(report), report, voice)
 
 
-def whole_address(address: str) -> str:
-    """A relay's bare address is enough."""
-    return address.rstrip("/") + "/github/callback" if re.fullmatch(r"https?://[^/?#]+/?", address) else address
-
-
-def show(report: Report, address: str, audience: str, voice: Voice) -> None:
-    voice.say(f"would be sent to {plain(address) or '(callback-url is not known)'}")
-    voice.say(f"with a token for {plain(audience) or '(audience is not known)'}")
+def show(report: Report, relay: Relay, voice: Voice) -> None:
+    voice.say(f"would be sent to {plain(relay.url)}")
+    voice.say(f"with a token for {plain(relay.audience)}")
     said = [_object(report.body["payload"]).get("head_sha", ""), report.body["delivery_id"]]
     if report.body["event_type"] in SELF_REPORTS and not any(re.fullmatch("[0-9a-fA-F]{40}", each) for each in said):
         shown = plain(said[0] or said[1], 80)
@@ -1137,7 +1231,9 @@ def main(
     machine: Machine | None = None,
     out: TextIO | None = None,
 ) -> int:
-    """The exit code: 0, or with --strict 1 when the report is not recorded and 2 when the call makes no sense."""
+    """The exit code: 1 when no pinned relay is meant; else 0, or with --strict 1 when the report is not recorded and 2
+    when the call makes no sense.
+    """
     words = sys.argv[1:] if argv is None else argv
     environ = os.environ if env is None else env
     strict = "--strict" in words or is_true(environ.get("CRCR_STRICT", ""))
@@ -1145,6 +1241,9 @@ def main(
     voice = Voice(out or sys.stdout, annotate=on_github, strict=strict)
     try:
         run(parse(words, environ), environ, voice, machine or Machine())
+    except NotPinned as problem:
+        voice.refuse(str(problem), problem.lines)
+        return 1
     except WrongUse as problem:
         voice.problem(str(problem))
         return 2 if strict else 0

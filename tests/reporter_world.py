@@ -23,7 +23,7 @@ from callbacks import BACKEND, LISTED, dispatched
 from crcr.sim.github import Job, WorkflowRun
 from crcr.sim.server import Server
 from running import free_port
-from stage import WORKFLOW, Stage
+from stage import AUDIENCE, WORKFLOW, Stage
 
 ACTION = Path(__file__).parent.parent / "action"
 FILE = ACTION / "report.py"
@@ -127,8 +127,7 @@ GITHUB = {
     "ACTIONS_ID_TOKEN_REQUEST_TOKEN": "request-secret",
     "CRCR_DELIVERY_ID": "d-1",
     "CRCR_EVENT_TYPE": "pull_request",
-    "CRCR_CALLBACK_URL": "https://relay.example.org/github/callback",
-    "CRCR_AUDIENCE": "relay.example.org",
+    "CRCR_RELAYS": "https://relay.example.org/github/callback relay.example.org",
 }
 ANYWHERE = {
     **{name: value for name, value in GITHUB.items() if name.startswith("CRCR_")},
@@ -223,17 +222,24 @@ class ReporterWorld:
             "GITHUB_REPOSITORY": BACKEND,
             "ACTIONS_ID_TOKEN_REQUEST_URL": f"{self.github_url}{REQUESTS}?run={self.run.id}&job={chosen.id}",
             "ACTIONS_ID_TOKEN_REQUEST_TOKEN": self.it.github.request_tokens.grant(self.run, chosen),
+            "CRCR_RELAYS": self.pins,
             **more,
         }
 
+    @property
+    def pins(self) -> str:
+        """The relay as a workflow pins it."""
+        return f"{self.url}/github/callback {AUDIENCE}"
+
     def dispatch_env(self) -> dict[str, str]:
-        """What a bridge hands on to another CI."""
+        """What a bridge hands on to another CI, and the relay that the CI's own file pins."""
         relay = self.run.client_payload["relay"]
         return {
             "CRCR_DELIVERY_ID": str(self.run.delivery_id),
             "CRCR_EVENT_TYPE": self.run.event_type,
             "CRCR_CALLBACK_URL": relay["callback_url"],
             "CRCR_AUDIENCE": relay["audience"],
+            "CRCR_RELAYS": self.pins,
         }
 
     async def report(self, *argv: str, env: Mapping[str, str]) -> tuple[int, str]:

@@ -10,10 +10,11 @@ import httpx
 from callbacks import BACKEND, LISTED, bearer
 from crcr.sim.github import GitHub, WorkflowRun
 from signing_in import ADMIN, TOKENS
-from stage import AUDIENCE, WORKFLOW, Stage, stage
+from stage import AUDIENCE, RELAY_URL, WORKFLOW, Stage, stage
 
 PATH = ".github/workflows/crcr.yml"
-GOOD = """
+PINNED = f'env: {{CRCR_RELAYS: "{RELAY_URL}/github/callback {AUDIENCE}"}}\n'
+UNPINNED = """
 name: crcr
 on:
   repository_dispatch:
@@ -28,6 +29,7 @@ jobs:
     permissions: {id-token: write}
     steps: [{run: python3 .crcr/report.py}]
 """
+GOOD = UNPINNED + PINNED
 NO_TOKEN = GOOD.replace("{id-token: write}", "{}")
 SETUP = f"/api/v1/setup/{BACKEND}"
 EYES = bearer(ADMIN)

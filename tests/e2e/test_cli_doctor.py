@@ -19,8 +19,8 @@ from crcr.sim.github import GitHub, JobSpec, Workflow
 from crcr.sim.server import serve
 from desk_world import environ_for
 from running import crcr, free_port
-from setting_up import GOOD, NO_TOKEN, PATH
-from stage import UPSTREAM
+from setting_up import GOOD, NO_TOKEN, PATH, PINNED, UNPINNED
+from stage import AUDIENCE, RELAY_URL, UPSTREAM
 
 pytestmark = pytest.mark.slow
 
@@ -88,13 +88,19 @@ def settings(folder: Path, github: GitHub, port: int) -> dict[str, str]:
     return environ
 
 
+def pinned(workflow: str, port: int | str) -> str:
+    """The workflow with the pin of the relay at that port."""
+    own = f"http://127.0.0.1:{port}/github/callback {environ_for(Path())['CRCR_OIDC_AUDIENCE']}"
+    return workflow.replace(f"{RELAY_URL}/github/callback {AUDIENCE}", own)
+
+
 @asynccontextmanager
 async def served(folder: Path, workflow: str = GOOD) -> AsyncIterator[World]:
     port = free_port()
     async with GitHub(seed=7) as github, serve(github):
         github.create_repository(UPSTREAM)
         builds = [Workflow(path=PATH, jobs=(JobSpec("build"),))]
-        github.create_repository(REPO, workflows=builds, files={PATH: workflow})
+        github.create_repository(REPO, workflows=builds, files={PATH: pinned(workflow, port)})
         github.create_repository("org/secret")
         environ = settings(folder, github, port)
         async with crcr("serve", folder=folder, environ=environ) as relay:
@@ -126,7 +132,7 @@ async def test_what_is_wrong_is_told_and_doing_what_it_says_mends_it(tmp_path: P
         told = await world.asked("--json")
         assert (told.code, told.state("id_token"), told.json["ok"]) == (1, "problem", False)
         assert "id-token: write" in told.words("id_token")
-        world.github.write_file(REPO, PATH, GOOD)
+        world.github.write_file(REPO, PATH, pinned(GOOD, world.url.rpartition(":")[2]))
         world.github.repository(REPO).disabled_workflows.add(PATH)
         await _a_minute_later(world)
         told = await world.asked("--json")
@@ -139,7 +145,7 @@ async def test_what_is_wrong_is_told_and_doing_what_it_says_mends_it(tmp_path: P
 async def test_an_answer_that_is_not_new_says_how_old_it_is(tmp_path: Path) -> None:
     async with served(tmp_path) as world:
         first = await world.asked("--json")
-        world.github.write_file(REPO, PATH, NO_TOKEN)
+        world.github.write_file(REPO, PATH, pinned(NO_TOKEN, world.url.rpartition(":")[2]))
         again = await world.asked("--json")
         assert (again.state("id_token"), again.json["inspected_at"]) == ("ok", first.json["inspected_at"])
         assert datetime.fromisoformat(again.json["inspected_at"]) <= datetime.now(UTC)
@@ -262,10 +268,10 @@ async def test_in_a_checkout_the_files_are_held_against_the_default_branch(tmp_p
     (tmp_path / "relay").mkdir()
     clone = checkout(tmp_path)
     (clone / PATH).parent.mkdir(parents=True)
-    (clone / PATH).write_text(GOOD)
     (clone / ".crcr").mkdir()
     (clone / ".crcr/report.py").write_text("print('old')\n")
     async with served(tmp_path / "relay") as world:
+        (clone / PATH).write_text(pinned(GOOD, world.url.rpartition(":")[2]))
         told = await world.doctor("--relay", world.url, "--json", folder=clone)
         assert (told.code, told.state("files"), told.state("reporter")) == (0, "warning", "warning")
         assert "not on origin/main" in told.words("files")
@@ -274,9 +280,30 @@ async def test_in_a_checkout_the_files_are_held_against_the_default_branch(tmp_p
         git(clone, "commit", "-m", "Join")
         git(clone, "push", "origin", "main")
         told = await world.doctor("--relay", world.url, "--json", folder=clone)
-        assert (told.state("files"), told.state("reporter")) == ("ok", "ok")
+        assert (told.state("files"), told.state("reporter"), told.state("file_pins")) == ("ok", "ok", "ok")
         other = await world.doctor("--relay", world.url, "--repo", "no/body", "--json", folder=clone)
         assert other.state("files") == "absent"
+
+
+async def test_files_in_a_checkout_that_do_not_pin_the_relay_are_found_for_every_ci(tmp_path: Path) -> None:
+    (tmp_path / "relay").mkdir()
+    clone = checkout(tmp_path)
+    async with served(tmp_path / "relay") as world:
+        texts = {
+            PATH: UNPINNED,
+            ".buildkite/crcr.yml": "steps: [{command: python3 .crcr/report.py}]",
+            ".gitlab/crcr.yml": "a: {script: ['python3 .crcr/report.py --relays \"https://other.test crcr\"']}",
+        }
+        for name, text in texts.items():
+            (clone / name).parent.mkdir(parents=True, exist_ok=True)
+            (clone / name).write_text(text)
+        told = await world.doctor("--relay", world.url, "--json", folder=clone)
+        found = [each for each in told.json["findings"] if each["name"] == "file_pins"]
+        assert [each["text"].partition(" here ")[0] for each in found] == list(texts)
+        assert {each["state"] for each in found} == {"problem"}
+        pin = pinned(PINNED, world.url.rpartition(":")[2]).partition('"')[2].partition('"')[0]
+        assert all(f'"{pin}"' in each["hint"] for each in found)
+        assert "pins other relays and not this one" in found[2]["text"]
 
 
 async def test_a_healthy_relay_is_told_so_to_its_operator(tmp_path: Path) -> None:

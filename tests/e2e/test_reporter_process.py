@@ -244,7 +244,7 @@ async def test_dry_run_shows_the_report_and_asks_for_no_token(tmp_path: Path) ->
 
 async def test_a_nightly_is_recorded_with_the_commit_that_it_names(tmp_path: Path) -> None:
     async with reporter_world(tmp_path, workflows=NIGHTLY) as world:
-        dispatch, commit = world.dispatch_env(), world.it.github.repository(UPSTREAM).head_sha
+        commit = world.it.github.repository(UPSTREAM).head_sha
         world.run = world.it.github.start_run(BACKEND, event="schedule")
         env = world.github_env(
             GITHUB_EVENT_NAME="schedule", CRCR_EVENT_TYPE="nightly", CRCR_UPSTREAM=UPSTREAM
@@ -252,8 +252,6 @@ async def test_a_nightly_is_recorded_with_the_commit_that_it_names(tmp_path: Pat
         env |= {
             "GITHUB_EVENT_PATH": str(world.event_file("schedule.json", schedule="0 3 * * *")),
             "CRCR_HEAD_SHA": commit,
-            "CRCR_CALLBACK_URL": world.url,
-            "CRCR_AUDIENCE": dispatch["CRCR_AUDIENCE"],
         }
         for words in (["in_progress"], ["completed", "--conclusion", "success"]):
             code, said = await world.report("--strict", "--status", *words, env=env)

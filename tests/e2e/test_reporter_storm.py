@@ -113,7 +113,7 @@ async def test_a_process_that_finds_nobody_waits_until_the_relay_is_back(tmp_pat
 
 async def test_a_relay_that_stays_away_leaves_the_build_green(tmp_path: Path) -> None:
     env = {
-        "CRCR_CALLBACK_URL": f"http://127.0.0.1:{free_port()}/github/callback",
+        "CRCR_RELAYS": f"http://127.0.0.1:{free_port()}/github/callback crcr",
         "CRCR_DELIVERY_ID": "d",
         "CRCR_RUN_ID": "1",
         "CRCR_JOB_NAME": "build",

@@ -86,7 +86,7 @@ def says(
 
 def env(url: str, **more: str) -> dict[str, str]:
     own = {"CRCR_DELIVERY_ID": "d", "CRCR_RUN_ID": "1", "CRCR_JOB_NAME": "build", "CRCR_ID_TOKEN": TOKEN}
-    return {**own, "CRCR_CALLBACK_URL": url, "CRCR_STATUS": "in_progress", "CRCR_MAX_TIME": "0", **more}
+    return {**own, "CRCR_RELAYS": f"{url} crcr", "CRCR_STATUS": "in_progress", "CRCR_MAX_TIME": "0", **more}
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])

@@ -12,7 +12,9 @@ from setting_up import (
     GOOD,
     NO_TOKEN,
     PATH,
+    PINNED,
     SETUP,
+    UNPINNED,
     code,
     examined,
     joined,
@@ -22,7 +24,7 @@ from setting_up import (
     words,
 )
 from signing_in import READER, audited
-from stage import UPSTREAM, Stage, stage
+from stage import AUDIENCE, RELAY_URL, UPSTREAM, Stage, stage
 
 HIDDEN = f"L2:\n  - {BACKEND}: {{visibility: hidden}}\n"
 NAMED = f"L2:\n  - {BACKEND}: {{visibility: name}}\n"
@@ -40,9 +42,38 @@ async def test_a_good_set_up_is_found_to_be_good(tmp_path: Path) -> None:
         told = {each["name"]: each["state"] for each in found["findings"]}
         assert told == {
             **dict.fromkeys(("allowlist", "standing", "app", "permissions", "identity"), "ok"),
-            **dict.fromkeys(("workflow", "events", "id_token", "refusal"), "ok"),
+            **dict.fromkeys(("workflow", "events", "id_token", "pins", "refusal"), "ok"),
             **dict.fromkeys(("dispatch", "callback"), "unknown"),
         }
+
+
+@pytest.mark.parametrize(
+    ("pins", "said"),
+    [
+        ("", "pins no relay, so the reporter stops there"),
+        (
+            PINNED.replace("relay.test", "other.test").replace("http:", "https:"),
+            "pins other relays and not this one",
+        ),
+        (PINNED.replace(AUDIENCE, "sts.amazonaws.com"), "pins other relays and not this one"),
+        (
+            "env: {CRCR_RELAYS: '${{ github.event.client_payload.relay.callback_url }} x'}\n",
+            "so a dispatch decides who gets a token",
+        ),
+    ],
+)
+async def test_a_workflow_that_does_not_pin_this_relay_is_told_the_two_lines_and_they_help(
+    tmp_path: Path, pins: str, said: str
+) -> None:
+    async with joined(tmp_path, workflow=UNPINNED + pins) as it:
+        found = await examined(it)
+        assert state(found, "pins") == "problem"
+        told = words(found, "pins")
+        assert said in told
+        assert f'`env:` and `  CRCR_RELAYS: "{RELAY_URL}/github/callback {AUDIENCE}"`' in told
+        it.github.write_file(BACKEND, PATH, GOOD)
+        it.clock.advance(61)
+        assert state(await examined(it), "pins") == "ok"
 
 
 async def test_reading_asks_nobody(tmp_path: Path) -> None:
@@ -195,9 +226,9 @@ async def test_what_an_earlier_release_noted_is_still_told_and_its_files_are_rea
         await it.http.post(SETUP)
         [noted] = it.rows("SELECT found FROM inspections WHERE found IS NOT NULL")
         found = json.loads(noted["found"])
-        del found["workflows"][0]["bridge_to"]
+        del found["workflows"][0]["pinning"], found["workflows"][0]["pins"]
         it.rows("UPDATE inspections SET found = ?", json.dumps(found))
-        assert "bridge_to" not in str(it.rows("SELECT found FROM inspections"))
+        assert "pinning" not in str(it.rows("SELECT found FROM inspections"))
         assert state(await seen(it), "workflow") == "ok"
         it.clock.advance(61)
         await examined(it)

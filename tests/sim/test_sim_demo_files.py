@@ -7,13 +7,14 @@ from crcr.sim.demo_world import BACKENDS, demo_world
 from crcr.sim.github import GitHub
 from crcr.sim.runner.workflow_file import read_workflow
 
+PIN = "https://relay.example.org/github/callback crcr"
 SILENT = "edge-labs/edge-runtime"
 
 
 async def file_of(name: str) -> tuple[str, str]:
     """Path and text on the default branch."""
     async with GitHub(seed=1) as github:
-        demo_world(github)
+        demo_world(github, PIN)
         repository = github.repository(name)
         [path] = [each for each in repository.commits[repository.head_sha].tree if "workflows/" in each]
         return path, repository.commits[repository.head_sha].tree[path].decode()
@@ -26,6 +27,7 @@ async def test_it_listens_and_may_report_if_its_backend_does(name: str) -> None:
     assert (path, facts.problem, facts.listens) == (BACKENDS[name][1].path, None, True)
     assert all(facts.takes(each) for each in ("pull_request", "push", "merge_group", "crcr_test"))
     assert (facts.id_token, facts.reports) == (name != SILENT, name != SILENT)
+    assert facts.pins == (() if name == SILENT else (PIN,))
 
 
 @pytest.mark.parametrize("name", BACKENDS)

@@ -9,6 +9,7 @@ import pytest
 from crcr.decide.allowlist import Entry
 from crcr.decide.inspection import BranchFacts, Inspection, InstallationFacts, WorkflowFacts
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoName
+from crcr.decide.pins import Pinning
 from crcr.decide.setup import LastCallback, LastDispatch, LastRefusal, SetupFacts
 from crcr.decide.views import Answer
 from crcr.deliver.workflow_yaml import workflow_facts
@@ -19,13 +20,14 @@ from crcr.join.finding import Finding, ago
 from crcr.join.findings import State
 from crcr.join.findings import examine as examine_for
 from crcr.join.place import Ci
-from crcr.join.pointers import ON_THE_PAGE, pointers_to
+from crcr.join.pointers import pointers_on_the_page, pointers_to
 from join_wishes import wish
 
 NOW = datetime(2026, 8, 3, 12, tzinfo=UTC)
 EARLIER = NOW - timedelta(hours=2)
 REPO, UPSTREAM = RepoName("Org/backend"), RepoName("up/stream")
 PATH = ".github/workflows/crcr.yml"
+PIN = "https://relay.example.org/github/callback crcr"
 RIGHTS = {"contents": "write", "metadata": "read", "actions": "write"}
 WORKFLOW = WorkflowFacts(
     path=PATH,
@@ -33,6 +35,8 @@ WORKFLOW = WorkflowFacts(
     dispatch_types=("pull_request", "push", "crcr_test"),
     id_token=True,
     reports=True,
+    pinning=Pinning.PINNED,
+    pins=(PIN,),
     state="active",
 )
 INSPECTION = Inspection(
@@ -69,7 +73,7 @@ GOOD = SetupFacts(
 )
 
 
-HERE = pointers_to("https://relay.example.org", UPSTREAM, REPO, several=False)
+HERE = pointers_to("https://relay.example.org", UPSTREAM, REPO, audience="crcr", several=False)
 
 
 def examine(facts: SetupFacts, now: datetime) -> tuple[Finding, ...]:
@@ -98,6 +102,7 @@ def test_a_good_set_up_is_all_ok() -> None:
     names = [each.name for each in findings]
     assert names == [
         *("allowlist", "standing", "app", "permissions", "identity", "workflow", "events", "id_token"),
+        "pins",
         *("dispatch", "callback", "refusal"),
     ]
     assert "at L2" in findings[0].text
@@ -118,11 +123,11 @@ def test_hints_are_complete_addresses_and_commands_and_on_the_page_its_own_steps
     new = replace(GOOD, entry=None)
     page = "https://relay.example.org/crcr/onboarding?repository=Org/backend"
     assert page in (examine(new, NOW)[0].hint or "")
-    assert "step 2" in (examine_for(new, NOW, ON_THE_PAGE)[0].hint or "")
+    assert "step 2" in (examine_for(new, NOW, pointers_on_the_page(PIN))[0].hint or "")
     quiet = replace(GOOD, last_dispatch=None)
     command = "crcr doctor --relay https://relay.example.org --repo Org/backend"
     assert f"`{command} --test`" in (found("dispatch", quiet).hint or "")
-    named = pointers_to("https://relay.example.org", UPSTREAM, REPO, several=True)
+    named = pointers_to("https://relay.example.org", UPSTREAM, REPO, audience="crcr", several=True)
     [told] = [each for each in examine_for(quiet, NOW, named) if each.name == "dispatch"]
     assert f"{command} --upstream up/stream --test" in (told.hint or "")
 
@@ -309,6 +314,40 @@ def test_neither_a_private_repositorys_ci_nor_a_word_of_its_file_is_told(
     bridge = replace(WORKFLOW, id_token=False, bridge_to=bridge_to)
     finding = found("id_token", replace(GOOD, inspection=workflows(bridge, branch=branch)))
     assert (finding.state, "come from another CI;" in finding.text) == (State.OK, True), finding.text
+
+
+@pytest.mark.parametrize(
+    ("pinning", "pins", "state", "words"),
+    [
+        (Pinning.PINNED, (PIN,), State.OK, "pins this relay"),
+        (Pinning.PINNED, ("https://other.example.org/github/callback x", PIN), State.OK, "pins this relay"),
+        (Pinning.PINNED, (PIN.upper(),), State.PROBLEM, "pins other relays and not this one"),
+        (Pinning.MISSING, (), State.PROBLEM, "pins no relay, so the reporter stops"),
+        (Pinning.EVENT, (), State.PROBLEM, "so a dispatch decides who gets a token"),
+        (Pinning.FOREIGN, (), State.WARNING, "through an action that pins no relay"),
+        (Pinning.UNKNOWN, (), State.UNKNOWN, "by an expression"),
+    ],
+)
+@pytest.mark.parametrize("private", [False, True])
+def test_what_pins_no_relay_or_another_is_found_in_every_workflow_that_reports(
+    pinning: Pinning, pins: tuple[str, ...], state: State, words: str, *, private: bool
+) -> None:
+    """A nightly listens to no dispatch, and is told of all the same."""
+    nightly = replace(WORKFLOW, path="n.yml", dispatch_types=None, pinning=pinning, pins=pins)
+    branch = BranchFacts(repository_id=7, full_name="Org/backend", default_branch="main", private=private)
+    finding = found("pins", replace(GOOD, inspection=workflows(WORKFLOW, nightly, branch=branch)))
+    assert finding.state is state
+    assert ("n.yml" in finding.text) is not private
+    if state is not State.OK:
+        assert words in finding.text
+    if state is State.PROBLEM:
+        assert f'CRCR_RELAYS: "{PIN}"' in (finding.hint or "")
+
+
+def test_of_pins_that_nobody_looked_for_nothing_is_told() -> None:
+    for pinning in (None, Pinning.NONE):
+        told = replace(GOOD, inspection=workflows(replace(WORKFLOW, pinning=pinning, pins=())))
+        assert "pins" not in {each.name for each in examine(told, NOW)}
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ TOLD = {
     "CRCR_NUMBER": "7",
     "CRCR_ACTION": "opened",
 }
+PINNED = "https://relay.example.org/github/callback crcr"
 PLACES = {
     "buildkite": {"CRCR_BRIDGE_ORGANIZATION": "acme", "CRCR_BRIDGE_PIPELINE": "crcr"},
     "gitlab": {"CRCR_BRIDGE_PROJECT": "42"},
@@ -91,7 +92,7 @@ def environment(ci: Ci, kind: str, **changes: str) -> dict[str, str]:
         "CRCR_BRIDGE_TOKEN": "s3cret",
         "CRCR_BRIDGE_BRANCH": "main",
     }
-    return {**own, **PLACES[kind], **TOLD, **changes}
+    return {**own, **PLACES[kind], **TOLD, "CRCR_RELAYS": PINNED, **changes}
 
 
 def run(ci: Ci, kind: str, **changes: str) -> list[float]:
@@ -171,6 +172,36 @@ def test_a_value_out_of_form_starts_nothing(ci: Ci, name: str, value: str) -> No
         run(ci, "buildkite", **{name: value})
     assert ended.value.code == 1
     assert ci.asked == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"CRCR_CALLBACK_URL": "https://stranger.example.org/github/callback"},
+            "https://stranger.example.org/github/callback with the audience crcr",
+        ),
+        ({"CRCR_AUDIENCE": "sts.amazonaws.com"}, "with the audience sts.amazonaws.com"),
+        ({"CRCR_CALLBACK_URL": "https://relay.example.org/GitHub/callback"}, "does not pin"),
+        ({"CRCR_RELAYS": ""}, "no relay is pinned"),
+        ({"CRCR_RELAYS": "https://relay.example.org/github/callback"}, "no relay is pinned"),
+    ],
+)
+def test_a_relay_that_is_not_pinned_starts_nothing(
+    ci: Ci, changes: dict[str, str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run(ci, "gitlab", **changes)
+    assert (ended.value.code, ci.asked) == (1, [])
+    assert said in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "pins", [f"https://other.example.org x\n{PINNED}\n", "https://relay.example.org/ crcr"]
+)
+def test_the_dispatch_selects_among_the_pinned_relays(ci: Ci, pins: str) -> None:
+    run(ci, "gitlab", CRCR_RELAYS=pins)
+    assert len(ci.asked) == 1
 
 
 def test_a_fault_is_tried_again_and_a_refusal_is_told(ci: Ci, capsys: pytest.CaptureFixture[str]) -> None:

@@ -214,12 +214,32 @@ def test_the_run_is_found_by_the_delivery() -> None:
 
 def test_a_nightly_names_the_relay_once_and_reports_only_a_known_commit() -> None:
     workflow = read_workflow(text_of(NIGHTLY, wish(nightly=True)), NIGHTLY)
-    assert workflow.given["env"]["CRCR_CALLBACK_URL"] == "https://relay.example.org/github/callback"
+    assert workflow.given["env"]["CRCR_RELAYS"] == "https://relay.example.org/github/callback crcr"
     finished = workflow.jobs["finished"]
     for result, reported in (("success", True), ("failure", False), ("cancelled", False)):
         needs = {"needs": {"commit": {"result": result}, "build": {"result": "skipped"}}}
         assert holds(finished.given["if"], needs, BAD) is reported
     assert dict(workflow.jobs["commit"].permissions or {}) == {}
+
+
+PIN = '"https://relay.example.org/github/callback crcr"'
+
+
+@pytest.mark.parametrize("wanted", [*wishes()], ids=lambda each: f"{each.ci}-{each.level.name}")
+def test_every_file_that_reports_or_starts_a_build_pins_the_relay(wanted: Wanted) -> None:
+    """As a value of the file itself: nothing of the event is in it."""
+    files = [file for file in generate(wanted) if file.path.endswith(".yml")]
+    assert files
+    for file in files:
+        pins = [
+            line.strip() for line in file.text.splitlines() if "CRCR_RELAYS:" in line or "--relays " in line
+        ]
+        assert pins, file.path
+        assert all(line.endswith(PIN) for line in pins), file.path
+        if wanted.action is not None:
+            assert file.text.count(f"uses: {wanted.action}") == file.text.count(
+                "relays: ${{ env.CRCR_RELAYS }}"
+            )
 
 
 def test_nightly_runs_do_not_all_begin_at_once() -> None:

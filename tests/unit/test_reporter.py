@@ -9,6 +9,7 @@ import pytest
 from reporter_world import ANYWHERE, GITHUB, Scripted, reporter, told
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
+PINNED = "https://told.example.org/github/callback told\nhttps://other.example.org other"
 
 
 def sent(*argv: str, env: dict[str, str] = GITHUB) -> dict[str, Any]:
@@ -21,10 +22,10 @@ def sent(*argv: str, env: dict[str, str] = GITHUB) -> dict[str, Any]:
 
 
 def dispatched(tmp_path: Path, **event: Any) -> dict[str, str]:
-    """GitHub's environment with what the event file says, and no CRCR_ variables."""
+    """GitHub's environment with what the event file says, and no CRCR_ variables but the pinned relays."""
     (tmp_path / "event.json").write_text(json.dumps(event))
     bare = {name: value for name, value in GITHUB.items() if not name.startswith("CRCR_")}
-    return {**bare, "GITHUB_EVENT_PATH": str(tmp_path / "event.json")}
+    return {**bare, "CRCR_RELAYS": PINNED, "GITHUB_EVENT_PATH": str(tmp_path / "event.json")}
 
 
 PAYLOAD = {
@@ -77,7 +78,7 @@ def test_everything_else_can_be_given() -> None:
     assert "started_at" not in own
 
 
-def test_the_dispatch_tells_everything_and_is_not_echoed(tmp_path: Path) -> None:
+def test_the_dispatch_selects_the_relay_and_is_not_echoed(tmp_path: Path) -> None:
     network = Scripted()
     env = dispatched(tmp_path, action="push", client_payload=PAYLOAD)
     code, _ = told("--strict", "--status", "in_progress", env=env, network=network)

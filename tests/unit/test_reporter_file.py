@@ -91,7 +91,7 @@ def test_the_action_hands_every_input_on_through_the_environment() -> None:
     assert handed_on == set(told["inputs"])
     names = {*map(reporter.variable, reporter.OPTIONS), "CRCR_JUNIT", "CRCR_STRICT"}
     assert set(step["env"]) <= names
-    assert step["run"] == 'python3 "$GITHUB_ACTION_PATH/report.py"'
+    assert step["run"].splitlines()[-1] == 'python3 "$GITHUB_ACTION_PATH/report.py"'
     assert "${{" not in step["run"]
 
 
@@ -102,10 +102,26 @@ def test_the_shortest_steps_are_complete() -> None:
             "job-name", "conclusion"} <= set(action()["inputs"])  # fmt: skip
 
 
-def test_the_action_does_not_fail_unless_it_is_strict() -> None:
+@pytest.mark.parametrize("python", ["exit 1", "exit 127"], ids=["too old", "missing"])
+def test_a_machine_without_python_fails_the_action_only_where_it_is_strict(
+    tmp_path: Path, python: str
+) -> None:
     [step] = action()["runs"]["steps"]
-    assert step["continue-on-error"] == "${{ inputs.strict != 'true' }}"
+    assert "continue-on-error" not in step  # it would hide that no relay is pinned
+    (tmp_path / "python3").write_text(f"#!/bin/sh\n{python}\n")
+    (tmp_path / "python3").chmod(0o755)
+    for strict, code in (("false", 0), ("true", 1)):
+        env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "CRCR_STRICT": strict, "GITHUB_ACTION_PATH": "/action"}
+        words = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]]
+        done = subprocess.run(words, capture_output=True, text=True, check=False, env=env, cwd=tmp_path)
+        assert done.returncode == code
+        assert "no Python 3.8 or newer, so nothing was reported" in done.stdout
+
+
+def test_the_action_has_the_reporters_own_time_and_the_workflows_pins() -> None:
+    [step] = action()["runs"]["steps"]
     assert action()["inputs"]["max-time"]["default"] == ""
+    assert step["env"]["CRCR_RELAYS"] == "${{ inputs.relays || env.CRCR_RELAYS }}"
 
 
 MEANINGS: dict[str, str] = {**reporter.OPTIONS, **reporter.SWITCHES}

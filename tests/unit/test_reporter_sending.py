@@ -101,11 +101,11 @@ def test_retry_after_beyond_the_budget_is_cut_to_it() -> None:
 # ---- tokens
 
 
-def test_github_is_asked_with_the_audience_of_the_dispatch() -> None:
+def test_github_is_asked_with_the_pinned_audience() -> None:
     network = Scripted()
-    told(*START, "--audience", "a b&c", network=network)
+    told(*START, "--relays", "https://relay.example.org a b&audience=c#d", network=network)
     [request] = network.asked
-    assert request.full_url == "https://token.example.org/request?v=1&audience=a%20b%26c"
+    assert request.full_url == "https://token.example.org/request?v=1&audience=a%20b%26audience%3Dc%23d"
     assert request.get_header("Authorization") == "Bearer request-secret"
     assert network.bearers == ["Bearer a.b.token1"]
 
@@ -184,7 +184,8 @@ def test_an_older_buildkite_agent_gives_a_token_without_ids() -> None:
 
 def test_circleci_is_asked_for_the_audience_as_json() -> None:
     network = Scripted()
-    env = {**ANYWHERE, "CRCR_ID_TOKEN": "", "CIRCLECI": "true", "CRCR_AUDIENCE": 'it\'s "ours"'}
+    pinned = 'https://relay.example.org it\'s "ours"'
+    env = {**ANYWHERE, "CRCR_ID_TOKEN": "", "CIRCLECI": "true", "CRCR_RELAYS": pinned}
     assert told(*START, env=env, network=network)[0] == 0
     assert network.ran == [["circleci", "run", "oidc", "get", "--claims", '{"aud": "it\'s \\"ours\\""}']]
 
@@ -227,13 +228,6 @@ def test_what_is_no_token_is_not_sent(token: str) -> None:
     assert not token or token not in said
 
 
-def test_without_an_audience_no_token_is_asked_for() -> None:
-    network = Scripted()
-    code, said = told(*START, env={**GITHUB, "CRCR_AUDIENCE": ""}, network=network)
-    assert (code, network.asked, network.sent) == (1, [], [])
-    assert "pass `audience`" in said
-
-
 # ---- where to
 
 
@@ -246,7 +240,6 @@ def test_without_an_audience_no_token_is_asked_for() -> None:
         "ftp://relay.example.org/",
         "file:///etc/passwd",
         "https://user:pass@relay.example.org/",
-        "https://relay.example.org/a b",
         "https://relay.example.org:port/",
         "https:///github/callback",
         "https://r\u00e9lay.example.org/",
@@ -256,22 +249,22 @@ def test_without_an_audience_no_token_is_asked_for() -> None:
 )
 def test_a_token_goes_only_over_https_or_to_this_machine(address: str) -> None:
     network = Scripted()
-    code, said = told(*START, "--callback-url", address, network=network)
+    code, said = told(*START, "--relays", f"{address} crcr", network=network)
     assert (code, network.asked, network.sent) == (1, [], [])
-    assert "is not used" in said
+    assert "pins nothing" in said
 
 
 @pytest.mark.parametrize("address", ["http://127.0.0.1:8000/x", "http://localhost:1/x", "http://[::1]:1/x", "https://r.example/x"])  # fmt: skip
 def test_these_addresses_are_used_as_they_are(address: str) -> None:
     network = Scripted()
-    assert told(*START, "--callback-url", address, network=network)[0] == 0
+    assert told(*START, "--relays", f"{address} crcr", network=network)[0] == 0
     assert network.sent[0].full_url == address
 
 
 @pytest.mark.parametrize("address", ["https://relay.example.org", "https://relay.example.org/"])
 def test_a_bare_address_is_enough(address: str) -> None:
     network = Scripted()
-    told(*START, "--callback-url", address, network=network)
+    told(*START, "--relays", f"{address} crcr", network=network)
     assert network.sent[0].full_url == "https://relay.example.org/github/callback"
 
 
@@ -431,8 +424,6 @@ MISHAPS: dict[str, Callable[[], tuple[dict[str, str], Any]]] = {
     "no token": lambda: ({**ANYWHERE, "CRCR_ID_TOKEN": ""}, Scripted()),
     "gitlab token": lambda: ({**ANYWHERE, "CRCR_ID_TOKEN": "", "GITLAB_CI": "true"}, Scripted()),
     "token file": lambda: ({**ANYWHERE, "CRCR_TOKEN_FILE": "/no/such/file"}, Scripted()),
-    "no address": lambda: ({**GITHUB, "CRCR_CALLBACK_URL": ""}, Scripted()),
-    "plain http": lambda: ({**GITHUB, "CRCR_CALLBACK_URL": "http://relay.example.org"}, Scripted()),
     "event file": lambda: (
         {
             **GITHUB,

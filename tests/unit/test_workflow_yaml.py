@@ -3,7 +3,8 @@
 import pytest
 
 from crcr.decide.inspection import WorkflowFacts
-from crcr.deliver.workflow_yaml import MAX_DEPTH, MAX_NODES, workflow_facts
+from crcr.deliver.workflow_yaml import workflow_facts
+from crcr.deliver.yaml_tree import MAX_DEPTH, MAX_NODES
 
 
 def read(text: str) -> WorkflowFacts:

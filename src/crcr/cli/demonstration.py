@@ -28,6 +28,7 @@ from crcr.cli.demo_key import kept_key
 from crcr.cli.printing import console, say
 from crcr.cli.serving import address_of, answering, stop_signal
 from crcr.decide.model import RepoName
+from crcr.decide.pins import relay_pin
 from crcr.errors import NotPossible
 from crcr.github.lanes import Lanes
 from crcr.settings import Settings, load_settings
@@ -134,7 +135,7 @@ async def _github(show: Show, url: str) -> AsyncIterator[GitHub]:
         GitHub(seed=show.seed, webhook_url=f"{url}/github/webhook", transport=direct) as github,
         serve_github(github, host=_HOST, port=_port_for_github(show)),
     ):
-        demo_world(github)
+        demo_world(github, relay_pin(url, _AUDIENCE))
         with _open_to_join(github, url):
             yield github
 

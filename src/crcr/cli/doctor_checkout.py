@@ -4,19 +4,24 @@ Reads files and asks git; changes nothing, and asks nobody else.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from crcr.cli.git_here import default_branch, git, origin_of, top_of
 from crcr.decide.model import RepoName
+from crcr.decide.pins import Pinning
+from crcr.deliver.workflow_pins import find_pins_elsewhere
 from crcr.deliver.workflow_yaml import workflow_facts
-from crcr.join.files import BRIDGE, REPORTER
-from crcr.join.finding import Finding, ok, unknown, warning
+from crcr.join.files import BRIDGE, CI_FILES, REPORTER
+from crcr.join.finding import Finding, ok, problem, unknown, warning
+from crcr.join.findings_pins import finding_of, lines_to_add, pins_relay
+from crcr.join.place import Ci
 from crcr.join.reporter import bridge_text, reporter_text
 
 _VENDORED = {REPORTER: reporter_text, BRIDGE: bridge_text}
 _WORKFLOWS = Path(".github/workflows")
 _MOST_BYTES = 256 * 1024
+_FILE_PINS = "file_pins"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +42,13 @@ def checkout_here(folder: Path) -> Checkout | None:
     return Checkout(root, origin_of(folder)) if root else None
 
 
-def checkout_findings(checkout: Checkout, repository: RepoName) -> tuple[Finding, ...]:
-    """Nothing for a checkout of something else."""
+def checkout_findings(
+    checkout: Checkout, repository: RepoName, pin: str | None = None
+) -> tuple[Finding, ...]:
+    """Nothing for a checkout of something else; `pin` is the relay as files should pin it, if that is known."""
     if checkout.repository != repository:
         return ()
-    return tuple(_findings(checkout))
+    return (*_findings(checkout), *_pins(checkout.root, pin))
 
 
 def _findings(checkout: Checkout) -> Iterator[Finding]:
@@ -65,9 +72,30 @@ def _workflow_files(root: Path) -> list[str]:
 
 
 def _listens(file: Path) -> bool:
-    if file.stat().st_size > _MOST_BYTES:
-        return False
-    return workflow_facts(file.name, "", file.read_text("utf-8", "replace")).listens
+    return workflow_facts(file.name, "", _text_of(file)).listens
+
+
+def _text_of(file: Path) -> str:
+    """Nothing of a file that is larger than any workflow."""
+    return file.read_text("utf-8", "replace") if file.stat().st_size <= _MOST_BYTES else ""
+
+
+def _pins(root: Path, pin: str | None) -> Iterator[Finding]:
+    """One finding for each file here that runs the reporter or the bridge."""
+    found = [(path, Ci.GITHUB, _github_pins(root / path)) for path in _workflow_files(root)]
+    elsewhere = [(path, ci) for ci, path in CI_FILES.items() if (root / path).is_file()]
+    found += [(path, ci, find_pins_elsewhere(_text_of(root / path))) for path, ci in elsewhere]
+    for path, ci, (pinning, pins) in found:
+        if pinning is Pinning.PINNED and pin is not None and not pins_relay(pins, pin):
+            text = f"{path} here pins other relays and not this one, so the reporter refuses its dispatches."
+            yield problem(_FILE_PINS, text, lines_to_add(pin, ci))
+        elif pinning is not Pinning.NONE:
+            yield replace(finding_of(pinning, f"{path} here", pin, ci=ci), name=_FILE_PINS)
+
+
+def _github_pins(file: Path) -> tuple[Pinning, tuple[str, ...]]:
+    facts = workflow_facts(file.name, "", _text_of(file))
+    return facts.pinning or Pinning.NONE, facts.pins
 
 
 def _published(checkout: Checkout, path: str, branch: str | None) -> Finding:

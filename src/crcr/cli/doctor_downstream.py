@@ -18,10 +18,14 @@ from crcr.cli.doctor_answers import body_of
 from crcr.cli.doctor_checkout import Checkout, checkout_findings
 from crcr.cli.doctor_lines import Section
 from crcr.cli.doctor_reach import reached
+from crcr.cli.init_relay import same_host
 from crcr.decide.model import RepoName
+from crcr.decide.pins import relay_pin
 from crcr.join.finding import State
+from crcr.join.wanted import address_problems
 
 _TIMEOUT_S = 10.0
+_CALLBACK = "/github/callback"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,17 +56,20 @@ def examine_downstream(asked: Asked, checkout: Checkout | None, *, shown: bool) 
     from crcr.cli.doctor_round_trip import round_trip
     from crcr.cli.doctor_setup import setup_section
 
-    local = Section("In this checkout", checkout_findings(checkout, asked.repository) if checkout else ())
     with Relay(asked) as relay:
         there = reached(relay.http, datetime.now(UTC))
         yield Section(f"The relay at {asked.url}", there)
         if any(each.state is State.PROBLEM for each in there):
-            yield local
+            yield _local(checkout, asked.repository)
             return
         yield setup_section(relay, shown=shown)
-        yield local
+        yield _local(checkout, asked.repository, relay.pin() if checkout else None)
         if asked.patience is not None:
             yield Section("The round trip", tuple(round_trip(relay, asked.patience, shown=shown)))
+
+
+def _local(checkout: Checkout | None, repository: RepoName, pin: str | None = None) -> Section:
+    return Section("In this checkout", checkout_findings(checkout, repository, pin) if checkout else ())
 
 
 class Relay:
@@ -103,6 +110,21 @@ class Relay:
         second = self._ask("GET", path, with_token=True)
         self._reads_with_token = second.is_success
         return second if second.is_success else answer
+
+    def pin(self) -> str | None:
+        """How workflows pin this relay; None where it does not say, or names another host than the one it was asked at."""
+        try:
+            answer = self.read("onboarding")
+        except httpx.HTTPError:
+            return None
+        told = body_of(answer) if answer.is_success else {}
+        url, audience = told.get("callback_url"), told.get("audience")
+        if not isinstance(url, str) or not isinstance(audience, str) or not audience.isprintable():
+            return None
+        own = url.removesuffix(_CALLBACK)
+        if any(address_problems("it", own)) or not same_host(own, self.asked.url):
+            return None
+        return relay_pin(own, audience)
 
     def post(self, path: str, *, with_token: bool | None = None) -> httpx.Response:
         return self._ask(

@@ -107,13 +107,18 @@ def _own_address(url: str, callback_url: str) -> str:
     if not callback_url.endswith(_CALLBACK):
         return url
     own = callback_url.removesuffix(_CALLBACK)
-    if (host := _host(own)) is None or host != _host(url):
+    if not same_host(own, url):
         raise typer.BadParameter(
             f"{url} wants reports to be sent to another host: {plain(own[:200])!r}. "
             f"If that is the relay's own address, name it with --relay; nothing was written",
             param_hint="--relay",
         )
     return own
+
+
+def same_host(url: str, other: str) -> bool:
+    """Whether both name the same host; all names of this machine are one."""
+    return (host := _host(url)) is not None and host == _host(other)
 
 
 def _host(url: str) -> str | None:

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from crcr.decide.pins import Pinning
+
 RIGHTS_IN_ORDER = ("read", "write", "admin")
 
 
@@ -66,6 +68,10 @@ class WorkflowFacts:
     """It seems to use the reporter or an action around it."""
     bridge_to: str | None = None
     """The CI whose builds it starts and which then reports, in the file's own word; empty where it is no bridge."""
+    pinning: Pinning | None = None
+    """How its reporting steps pin their relays; None where an earlier release did not look for that."""
+    pins: tuple[str, ...] = ()
+    """Each `address audience`, as `decide.pins` writes them."""
     state: str | None = None
     """GitHub's word: active, disabled_manually, disabled_inactivity…"""
     problem: str | None = None

@@ -124,9 +124,9 @@ class InspectRepository:
 
 
 def _kept(known: Inspection | None) -> dict[str, WorkflowFacts]:
-    """What an earlier release noted without looking for a bridge is read again."""
+    """What an earlier release noted without looking for pinned relays is read again."""
     files: Iterable[WorkflowFacts] = (known.workflows if known else None) or ()
-    return {each.sha: each for each in files if each.sha and (each.bridge_to is not None or each.problem)}
+    return {each.sha: each for each in files if each.sha and (each.pinning is not None or each.problem)}
 
 
 def _words(fault: OutsideFault) -> str:

@@ -1,52 +1,46 @@
 """A workflow file's text to the few facts that findings need. Never raises for what the text holds.
 
-Works on the parser's events and keeps everything as text, as GitHub does: nothing is built but nested lists and
-tables of bounded size, and `on` stays a word. Expressions are not worked out; what cannot be known counts as not there.
+Expressions are not worked out; what cannot be known counts as not there.
 """
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Any
-
-import yaml
+from itertools import islice
 
 from crcr.decide.inspection import WorkflowFacts
+from crcr.deliver.workflow_pins import find_pins
+from crcr.deliver.yaml_tree import NotYaml, TooMuch, Tree, compose, values
 
-MAX_NODES = 20_000
-MAX_DEPTH = 30
 MOST_TYPES = 50
+MOST_STEPS = 5_000
 _REPORTER = re.compile(r"(?i)crcr|cross-repo|report\.py")
-_LOADER: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _WRITE_ALL = "write-all"
 _BRIDGE_TO = "CRCR_BRIDGE_TO"
 _WORD_CHARS = 40
 
-Tree = str | list["Tree"] | dict[str, "Tree"]
-
-
-class _TooMuch(Exception):
-    """More than any workflow has."""
-
 
 def workflow_facts(path: str, sha: str, text: str) -> WorkflowFacts:
     try:
-        document = _compose(text)
-    except _TooMuch:
+        document = compose(text)
+    except TooMuch:
         return WorkflowFacts(path=path, sha=sha, problem="too large to be read")
-    except (yaml.YAMLError, ValueError, OverflowError):
+    except NotYaml:
         return WorkflowFacts(path=path, sha=sha, problem="it is not YAML")
     if not isinstance(document, dict) or "on" not in document:
         return WorkflowFacts(path=path, sha=sha, problem="it is no workflow")
-    jobs = [each for each in _values(document.get("jobs")) if isinstance(each, dict)]
+    jobs = [each for each in values(document.get("jobs")) if isinstance(each, dict)]
+    steps = _steps(jobs)
+    pinning, pins = find_pins(document, steps)
     return WorkflowFacts(
         path=path,
         sha=sha,
         dispatch_types=_dispatch_types(document["on"]),
         id_token=_has_id_token(document, jobs),
         calls_others=any("uses" in job for job in jobs),
-        reports=bool(_REPORTER.search("\n".join(_told(jobs)))),
-        bridge_to=_bridge_to((document, *jobs, *_steps(jobs))),
+        reports=any(_REPORTER.search(each) for each in _told([*jobs, *(step for _, step in steps)])),
+        bridge_to=_bridge_to((document, *jobs, *(step for _, step in steps))),
+        pinning=pinning,
+        pins=pins,
     )
 
 
@@ -77,14 +71,16 @@ def _grants(permissions: Tree | None) -> bool:
     return permissions == _WRITE_ALL
 
 
-def _steps(jobs: list[dict[str, Tree]]) -> list[dict[str, Tree]]:
-    return [step for job in jobs for step in _values(job.get("steps")) if isinstance(step, dict)]
+def _steps(jobs: list[dict[str, Tree]]) -> list[tuple[dict[str, Tree], dict[str, Tree]]]:
+    """Each step after its job. Aliases can make far more of them than the file has nodes: only so many are read."""
+    found = ((job, step) for job in jobs for step in values(job.get("steps")))
+    return [(job, step) for job, step in islice(found, MOST_STEPS) if isinstance(step, dict)]
 
 
-def _told(jobs: list[dict[str, Tree]]) -> list[str]:
-    """What the steps run and use, and what jobs call."""
-    found = [each.get(name) for each in (*jobs, *_steps(jobs)) for name in ("uses", "run")]
-    return [each for each in found if isinstance(each, str)]
+def _told(places: list[dict[str, Tree]]) -> set[str]:
+    """What the steps run and use, and what jobs call; each text once, because aliases can repeat a long one."""
+    found = (each.get(name) for each in places for name in ("uses", "run"))
+    return {each for each in found if isinstance(each, str)}
 
 
 def _bridge_to(places: Iterable[dict[str, Tree]]) -> str:
@@ -92,71 +88,3 @@ def _bridge_to(places: Iterable[dict[str, Tree]]) -> str:
     tables = [each["env"] for each in places if isinstance(each.get("env"), dict)]
     found = [each.get(_BRIDGE_TO) for each in tables if isinstance(each, dict)]
     return next((each[:_WORD_CHARS] for each in found if isinstance(each, str) and each), "")
-
-
-def _values(tree: Tree | None) -> list[Tree]:
-    if isinstance(tree, dict):
-        return list(tree.values())
-    return tree if isinstance(tree, list) else []
-
-
-@dataclass(slots=True)
-class _Open:
-    node: list[Tree] | dict[str, Tree]
-    anchor: str | None
-    key: str | None = None
-
-    def take(self, value: Tree) -> None:
-        if isinstance(self.node, list):
-            self.node.append(value)
-        elif self.key is None:
-            self.key = value if isinstance(value, str) else ""
-        else:
-            self.node.setdefault(self.key, value)
-            self.key = None
-
-
-@dataclass(slots=True)
-class _Composer:
-    document: Tree | None = None
-    stack: list[_Open] = field(default_factory=list)
-    anchors: dict[str, Tree] = field(default_factory=dict)
-    nodes: int = 0
-
-    def take(self, event: Any) -> None:
-        match event:
-            case yaml.ScalarEvent():
-                self._add(event.value, event.anchor)
-            case yaml.AliasEvent():
-                # Aliases share their node: nothing here walks deeper than a few levels, so none can blow it up.
-                self._add(self.anchors.get(event.anchor or "", ""), None)
-            case yaml.SequenceStartEvent():
-                self._open(_Open([], event.anchor))
-            case yaml.MappingStartEvent():
-                self._open(_Open({}, event.anchor))
-            case yaml.SequenceEndEvent() | yaml.MappingEndEvent():
-                done = self.stack.pop()
-                self._add(done.node, done.anchor)
-
-    def _open(self, opened: _Open) -> None:
-        self.stack.append(opened)
-        if len(self.stack) > MAX_DEPTH:
-            raise _TooMuch
-
-    def _add(self, value: Tree, anchor: str | None) -> None:
-        self.nodes += 1
-        if self.nodes > MAX_NODES:
-            raise _TooMuch
-        if anchor is not None:
-            self.anchors[anchor] = value
-        if self.stack:
-            self.stack[-1].take(value)
-        elif self.document is None:
-            self.document = value
-
-
-def _compose(text: str) -> Tree | None:
-    composer = _Composer()
-    for event in yaml.parse(text, Loader=_LOADER):
-        composer.take(event)
-    return composer.document

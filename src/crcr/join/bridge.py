@@ -1,7 +1,8 @@
 """Starts a build of another CI for a dispatch: what the bridge workflow runs. Made by `crcr init`; safe to edit.
 
 Standard library only, Python 3.8 or newer. All values come from the environment. Each must have its narrow form, so
-that nothing written by a stranger reaches the other CI; titles, branches and labels are not passed on at all.
+that nothing written by a stranger reaches the other CI; titles, branches and labels are not passed on at all. Only a
+dispatch that names a relay which the workflow pins (CRCR_RELAYS) starts a build.
 """
 
 from __future__ import annotations
@@ -57,6 +58,30 @@ def told(env: Mapping[str, str]) -> dict[str, str]:
             stop(f"{name} of the dispatch does not look as it should; nothing was started")
         values[name] = value
     return values
+
+
+def check_relay(values: Mapping[str, str], pinned: str) -> None:
+    """Stop unless the dispatch names a pinned relay: everyone who may write to the repository can send a dispatch."""
+    lines = [line.split(None, 1) for line in pinned.splitlines() if line.strip()]
+    pins = [(callback_address(words[0]), words[1].strip()) for words in lines if len(words) == 2]
+    if not pins:
+        stop(
+            "no relay is pinned, so nothing was started. Add CRCR_RELAYS to `env` of this step: the relay's callback"
+            " address, a space, its audience. Its page /crcr/onboarding and `crcr init` write them; do not take them"
+            " from a dispatch"
+        )
+    named = (callback_address(values["CRCR_CALLBACK_URL"]), values["CRCR_AUDIENCE"])
+    if named not in pins:
+        stop(
+            f"the dispatch names the relay {' with the audience '.join(named)}, which CRCR_RELAYS of this workflow"
+            f" does not pin; nothing was started. Pinned: {'; '.join(map(' with the audience '.join, pins))}"
+        )
+
+
+def callback_address(address: str) -> str:
+    """Return the address as the reporter compares it: without a slash at its end, and a bare one made complete."""
+    plain = re.sub(r"/\Z", "", address)
+    return plain + "/github/callback" if re.fullmatch(r"https?://[^/?#]+", plain) else plain
 
 
 def variables(values: Mapping[str, str]) -> dict[str, str]:
@@ -170,6 +195,7 @@ def change(values: Mapping[str, str]) -> str:
 
 def main(env: Mapping[str, str], sleep: Callable[[float], None] = time.sleep) -> None:
     values = told(env)
+    check_relay(values, env.get("CRCR_RELAYS", ""))
     kinds: dict[str, type[Buildkite | Gitlab | Circleci]]
     kinds = {"buildkite": Buildkite, "gitlab": Gitlab, "circleci": Circleci}
     there = kinds[env["CRCR_BRIDGE_TO"]](Api(env, sleep), env)

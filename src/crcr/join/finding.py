@@ -1,8 +1,11 @@
 """One line of the doctor: what was found, how bad it is, and what to do."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+
+from crcr.decide.inspection import WorkflowFacts
 
 
 class State(StrEnum):
@@ -38,6 +41,13 @@ def problem(name: str, text: str, hint: str) -> Finding:
 
 def unknown(name: str, text: str, hint: str | None = None) -> Finding:
     return Finding(name, State.UNKNOWN, text, hint)
+
+
+def which_workflows(workflows: Sequence[WorkflowFacts], *, named: bool) -> str:
+    """Their paths; unless they may be `named`, only how many they are."""
+    if named:
+        return listed([each.path for each in workflows])
+    return "One workflow" if len(workflows) == 1 else f"{len(workflows)} workflows"
 
 
 _UNITS = (("day", timedelta(days=1)), ("hour", timedelta(hours=1)), ("minute", timedelta(minutes=1)))

@@ -1,6 +1,6 @@
 """Findings about what stands at GitHub: the App's installation and rights, the repository's id, its workflows."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import datetime
 
 from crcr.decide.allowlist import Entry
@@ -9,7 +9,8 @@ from crcr.decide.inspection import Inspection, InstallationFacts, WorkflowFacts
 from crcr.decide.model import Level
 from crcr.decide.report import SELF_REPORTS
 from crcr.decide.setup import SetupFacts
-from crcr.join.finding import Finding, ago, listed, ok, problem, unknown, warning
+from crcr.join.finding import Finding, ago, listed, ok, problem, unknown, warning, which_workflows
+from crcr.join.findings_pins import pin_findings
 from crcr.join.place import Ci
 from crcr.join.pointers import Pointers
 
@@ -139,17 +140,11 @@ def _workflows(found: Inspection, entry: Entry, pointers: Pointers, *, named: bo
     listening = tuple(each for each in found.workflows if each.listens)
     first = f"{pointers.workflow}; commit it to the default branch"
     yield _listening(found, listening, branch, first, named=named)
-    if not listening:
-        return
-    yield _events(listening, entry)
-    if entry.level >= Level.L2:
-        yield _id_token(listening, named=named)
-
-
-def _which(workflows: Sequence[WorkflowFacts], *, named: bool) -> str:
-    if named:
-        return listed([each.path for each in workflows])
-    return "One workflow" if len(workflows) == 1 else f"{len(workflows)} workflows"
+    if listening:
+        yield _events(listening, entry)
+        if entry.level >= Level.L2:
+            yield _id_token(listening, named=named)
+    yield from pin_findings(found.workflows, pointers.pin, named=named)
 
 
 def _listening(
@@ -160,12 +155,12 @@ def _listening(
     running = [each for each in listening if each.runs]
     if running:
         verb = "listens" if len(running) == 1 else "listen"
-        return ok(name, f"{_which(running, named=named)} on {branch} {verb} to dispatches.")
+        return ok(name, f"{which_workflows(running, named=named)} on {branch} {verb} to dispatches.")
     if listening:
         disabled = (
             listed([f"{each.path} is {(each.state or '').replace('_', ' ')}" for each in listening])
             if named
-            else f"{_which(listening, named=False)} on {branch} {'is' if len(listening) == 1 else 'are'} disabled"
+            else f"{which_workflows(listening, named=False)} on {branch} {'is' if len(listening) == 1 else 'are'} disabled"
         )
         return problem(
             name, f"{disabled}, so GitHub starts nothing.", "enable it again in the repository's Actions tab"
@@ -220,7 +215,9 @@ def _id_token(listening: tuple[WorkflowFacts, ...], *, named: bool) -> Finding:
     name = "id_token"
     holders = [each for each in listening if each.id_token]
     if holders:
-        return ok(name, f"{_which(holders, named=named)} may ask for an OIDC token (id-token: write).")
+        return ok(
+            name, f"{which_workflows(holders, named=named)} may ask for an OIDC token (id-token: write)."
+        )
     bridge = next((each for each in listening if each.bridge_to), None)
     if bridge is not None:
         ci = _ci(bridge) if named else "another CI"
@@ -235,7 +232,7 @@ def _id_token(listening: tuple[WorkflowFacts, ...], *, named: bool) -> Finding:
         )
     return problem(
         name,
-        f"{_which(listening, named=named)} may not ask for an OIDC token, so it cannot report.",
+        f"{which_workflows(listening, named=named)} may not ask for an OIDC token, so it cannot report.",
         "give the job that reports, and only that one, `permissions: id-token: write`",
     )
 

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from urllib.parse import urlencode
 
 from crcr.decide.model import RepoName
+from crcr.decide.pins import relay_pin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pointers:
-    """Each is the end of a hint, and says where something is to be had."""
+    """Each but the pin is the end of a hint, and says where something is to be had."""
 
     entry: str
     """The allowlist entry."""
@@ -21,15 +22,19 @@ class Pointers:
     """A look at GitHub."""
     test: str
     """A test dispatch."""
+    pin: str
+    """This relay as workflows pin it: callback address, a space, audience."""
 
 
-ON_THE_PAGE = Pointers(
-    entry="step 2 has the entry",
-    app="the link is in step 1",
-    workflow="step 3 has one",
-    check="press Check now below",
-    test="the last step tells how a test is sent",
-)
+def pointers_on_the_page(pin: str) -> Pointers:
+    return Pointers(
+        entry="step 2 has the entry",
+        app="the link is in step 1",
+        workflow="step 3 has one",
+        check="press Check now below",
+        test="the last step tells how a test is sent",
+        pin=pin,
+    )
 
 
 def doctor_command(
@@ -41,7 +46,9 @@ def doctor_command(
     return shlex.join([*words, "--test"] if test else words)
 
 
-def pointers_to(site: str, upstream: RepoName, repository: RepoName, *, several: bool) -> Pointers:
+def pointers_to(
+    site: str, upstream: RepoName, repository: RepoName, *, audience: str, several: bool
+) -> Pointers:
     """`several`: the relay at `site` has more than one upstream, so that it must be named."""
     chosen = {"repository": str(repository), **({"upstream": str(upstream)} if several else {})}
     page = f"{site}/crcr/onboarding?{urlencode(chosen, safe='/')}"
@@ -52,4 +59,5 @@ def pointers_to(site: str, upstream: RepoName, repository: RepoName, *, several:
         workflow=f"`crcr init` in the repository writes one, and so does {page}",
         check=f"`{doctor_command(site, repository, named)}`, or Check now on {page}",
         test=f"`{doctor_command(site, repository, named, test=True)}` sends a test now",
+        pin=relay_pin(site, audience),
     )

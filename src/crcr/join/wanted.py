@@ -12,6 +12,7 @@ from types import MappingProxyType
 from urllib.parse import urlsplit
 
 from crcr.decide.model import Level, RepoName
+from crcr.decide.pins import relay_pin
 from crcr.join.place import PLACES, Ci
 
 __all__ = ["PLACES", "USUAL_COMMAND", "Ci", "Wanted", "address_problems", "check_wanted"]
@@ -66,6 +67,11 @@ class Wanted:
     @property
     def callback_url(self) -> str:
         return f"{self.relay_url.rstrip('/')}/github/callback"
+
+    @property
+    def pin(self) -> str:
+        """The relay as workflows pin it: callback address, a space, audience."""
+        return relay_pin(self.relay_url, self.audience)
 
 
 def check_wanted(wanted: Wanted) -> tuple[str, ...]:

@@ -54,8 +54,9 @@ def routes(
     upstreams: tuple[RepoName, ...],
     clock: Clock,
     public_url: str = "http://127.0.0.1:8000",
+    audience: str = "crcr",
 ) -> list[BaseRoute]:
-    desk = Desk(views, upstreams, clock, public_url.rstrip("/"))
+    desk = Desk(views, upstreams, clock, public_url.rstrip("/"), audience)
     return [route.at(desk) for route in _made_once()]
 
 

@@ -117,6 +117,8 @@ class Desk:
     clock: Clock
     site: str = "http://127.0.0.1:8000"
     """Where readers reach us."""
+    audience: str = "crcr"
+    """The `aud` that dispatches name."""
 
 
 @dataclass(frozen=True, slots=True)

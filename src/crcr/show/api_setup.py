@@ -118,8 +118,13 @@ def add(api: APIRouter) -> None:
     )
     async def setup(org: OrgPath, repo: RepoPath, asked: Asking) -> models.Setup:
         facts = await asked.views.setup(asked.upstream, backend_name(org, repo), asked.now)
-        several = len(asked.desk.upstreams) > 1
-        pointers = pointers_to(asked.desk.site, facts.upstream, facts.repository, several=several)
+        pointers = pointers_to(
+            asked.desk.site,
+            facts.upstream,
+            facts.repository,
+            audience=asked.desk.audience,
+            several=len(asked.desk.upstreams) > 1,
+        )
         return as_model(facts, asked.now, pointers)
 
 

@@ -15,11 +15,12 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from crcr.decide.model import Level, RepoName, is_repo_name
+from crcr.decide.pins import relay_pin
 from crcr.decide.setup import SetupFacts
 from crcr.errors import BadRequest, NotFound
 from crcr.join.findings import Finding, State, examine
 from crcr.join.needs import lead, safety
-from crcr.join.pointers import ON_THE_PAGE
+from crcr.join.pointers import pointers_on_the_page
 from crcr.join.wanted import PLACES, Ci, Wanted
 from crcr.show.forms import read_form
 from crcr.show.frame import Frame
@@ -47,7 +48,7 @@ LEVEL_SAYS = {
 _STEPS = {
     "app": ("app", "permissions"),
     "allowlist": ("allowlist",),
-    "workflow": ("workflow", "events", "id_token"),
+    "workflow": ("workflow", "events", "id_token", "pins"),
 }
 """Which findings tell how far a step is."""
 _CHOSEN = (
@@ -179,7 +180,8 @@ class OnboardingPages:
             return _told(None, ())
         now = self._frame.clock.now()
         facts = await self._frame.views(request).setup(here.upstream, repository, now)
-        return _told(facts, examine(facts, now, ON_THE_PAGE))
+        pointers = pointers_on_the_page(relay_pin(self._frame.site, self._welcome.audience))
+        return _told(facts, examine(facts, now, pointers))
 
 
 def _named(asked: QueryParams) -> Mapping[str, str]:

@@ -32,19 +32,22 @@ _REPORT = """\
       - uses: actions/checkout@de0fac2e4500dabe0009e67214ff5f5447ce83dd # v6.0.2
         with: {persist-credentials: false, sparse-checkout: .crcr}
       - run: python3 .crcr/report.py
-        env: {CRCR_STATUS: completed}
+        env: {CRCR_STATUS: completed, CRCR_RELAYS: "%(pin)s"}
 """
 
 
-def workflow_file(workflow: Workflow) -> str:
-    """The file of a workflow that is started by dispatches; one that never reports may ask for no token either."""
+def workflow_file(workflow: Workflow, pin: str) -> str:
+    """The file of a workflow that is started by dispatches; one that never reports may ask for no token either.
+
+    `pin` is the relay that it reports to: callback address, a space, audience.
+    """
     run_name = (workflow.run_name or "").replace(
         "{delivery_id}", "${{ github.event.client_payload.delivery_id }}"
     )
     parts = [f"name: {workflow.name}\n", f"run-name: {run_name}\n" if run_name else "", _HEAD]
     parts += [_build(job) for job in workflow.jobs]
     if not workflow.behaviour.silent:
-        parts.append(_REPORT % {"ids": ", ".join(job.name for job in workflow.jobs)})
+        parts.append(_REPORT % {"ids": ", ".join(job.name for job in workflow.jobs), "pin": pin})
     return "".join(parts)
 
 

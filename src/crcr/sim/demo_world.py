@@ -115,8 +115,8 @@ BACKENDS: dict[str, tuple[str, Workflow]] = {
 }
 
 
-def demo_world(github: GitHub) -> None:
-    """Create the upstream, with its allowlist, ruleset and roles, and its backends."""
+def demo_world(github: GitHub, pin: str = "http://127.0.0.1:8000/github/callback crcr-demo") -> None:
+    """Create the upstream, with its allowlist, ruleset and roles, and its backends, whose files pin that relay."""
     files = {".github/crcr-allowlist.yml": ALLOWLIST}
     github.create_repository(UPSTREAM, files=files, description="Tensors and gradients, on any accelerator")
     github.require_checks(UPSTREAM, [GATE])
@@ -126,7 +126,7 @@ def demo_world(github: GitHub) -> None:
         # GitHub tells an App what runs do where it gates.
         github.create_repository(
             name,
-            files={workflow.path: workflow_file(workflow)},
+            files={workflow.path: workflow_file(workflow, pin)},
             workflows=[workflow],
             description=description,
             tells_app=name in GATING,

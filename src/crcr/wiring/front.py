@@ -62,7 +62,13 @@ def build_app(services: Services, *, work: bool = True) -> Edge:
             _ingest_route(services.ingest),
             *pages.routes(frame, delay, _welcome(services, views, setup, app_page)),
             *_live_routes(services, views, delay),
-            *api.routes(views, upstreams=upstreams, clock=clock, public_url=services.settings.public_url),
+            *api.routes(
+                views,
+                upstreams=upstreams,
+                clock=clock,
+                public_url=services.settings.public_url,
+                audience=services.settings.oidc_audiences[0],
+            ),
             *_health_routes(services, views),
         ],
         routers=[

@@ -25,6 +25,12 @@ def environment(extra: Mapping[str, str]) -> dict[str, str]:
     return {**clean, "PYTHONUNBUFFERED": "1", **extra}
 
 
+def installed_environment(extra: Mapping[str, str]) -> dict[str, str]:
+    """Return the same for a program that is installed elsewhere: nothing of this checkout, nor of its Python."""
+    ours = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+    return {name: value for name, value in environment(extra).items() if name not in ours}
+
+
 class Running:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
@@ -55,12 +61,15 @@ class Running:
 
 
 @asynccontextmanager
-async def crcr(*words: str, folder: Path, environ: Mapping[str, str]) -> AsyncIterator[Running]:
-    """Run a command in `folder`; what still runs at the end is killed."""
+async def crcr(
+    *words: str, folder: Path, environ: Mapping[str, str], program: Path | None = None
+) -> AsyncIterator[Running]:
+    """Run a command in `folder`, of this checkout or of an installed `program`; what runs at the end is killed."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "crcr", *words),
+        *((sys.executable, "-m", "crcr") if program is None else (program,)),
+        *words,
         cwd=folder,
-        env=environment(environ),
+        env=environment(environ) if program is None else installed_environment(environ),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )

@@ -1,0 +1,136 @@
+"""What the package declares, what is pinned, and what the code imports: the same packages.
+
+An import that works here only because a test tool brought the package would fail where crcr is installed.
+"""
+
+import re
+import sys
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import PackageNotFoundError, packages_distributions, requires
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from test_architecture import SOURCE, imports, modules
+
+ROOT = Path(__file__).parent.parent
+FOLDER = ROOT / "requirements"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = ("chdb", "tracing")
+PINNED = ("app", *EXTRAS, "build", "dev")
+ON_DEMAND = {"sqlalchemy.ext.asyncio": "greenlet"}
+"""Packages that a module needs and that nothing imports by name; the module's own package does not bring them."""
+WHERE = {"tracing.py": "tracing"}
+"""Modules that only an extra can load."""
+
+
+def named(name: str) -> list[Requirement]:
+    """The requirements that stand in `NAME.in` itself."""
+    lines = (line.partition("#")[0].strip() for line in (FOLDER / f"{name}.in").read_text().splitlines())
+    return [Requirement(line) for line in lines if line and not line.startswith("-r ")]
+
+
+def pins(name: str) -> dict[str, set[str]]:
+    """The versions of `NAME.txt` by package; more than one where they differ by platform."""
+    found: dict[str, set[str]] = {}
+    for package, version in re.findall(
+        r"^([\w.-]+)==(\S+)", (FOLDER / f"{name}.txt").read_text(), re.MULTILINE
+    ):
+        found.setdefault(canonicalize_name(package), set()).add(version)
+    return found
+
+
+def spelled(requirement: Requirement) -> str:
+    extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
+    return f"{canonicalize_name(requirement.name)}{extras}"
+
+
+@cache
+def brought_by(name: str) -> frozenset[str]:
+    """All packages that the requirements in `NAME.in`, and in app.in, bring along by their own declarations."""
+    wanted = [*named("app"), *(named(name) if name != "app" else ())]
+    seen: set[tuple[str, str]] = set()
+    while wanted:
+        requirement = wanted.pop()
+        package = canonicalize_name(requirement.name)
+        for extra in ("", *requirement.extras):
+            if (package, extra) not in seen:
+                seen.add((package, extra))
+                wanted += _needs(package, extra)
+    return frozenset(package for package, _ in seen)
+
+
+def _needs(package: str, extra: str) -> list[Requirement]:
+    try:
+        declared = [Requirement(line) for line in requires(package) or ()]
+    except PackageNotFoundError:  # for another platform
+        return []
+    return [each for each in declared if each.marker is None or each.marker.evaluate({"extra": extra})]
+
+
+def test_the_project_declares_what_is_pinned() -> None:
+    declared = {spelled(Requirement(each)) for each in PROJECT["dependencies"]}
+    assert declared == {spelled(each) for each in named("app")}
+    extras = {
+        name: {spelled(Requirement(each)) for each in wanted}
+        for name, wanted in PROJECT["optional-dependencies"].items()
+    }
+    assert extras == {name: {spelled(each) for each in named(name)} for name in EXTRAS}
+
+
+@pytest.mark.parametrize("name", ["app", *EXTRAS])
+def test_pins_are_within_what_the_project_allows(name: str) -> None:
+    allowed = PROJECT["dependencies"] if name == "app" else PROJECT["optional-dependencies"][name]
+    for requirement in map(Requirement, allowed):
+        for version in pins(name)[canonicalize_name(requirement.name)]:
+            assert Version(version) in requirement.specifier
+
+
+@pytest.mark.parametrize("name", ["app", *EXTRAS])
+def test_tests_run_with_the_versions_that_are_shipped(name: str) -> None:
+    tested = pins("dev")
+    assert {each: versions for each, versions in pins(name).items() if tested.get(each) != versions} == {}
+
+
+@pytest.mark.parametrize("name", ["app", *EXTRAS])
+def test_fault_71_all_that_the_requirements_bring_is_pinned(name: str) -> None:
+    assert brought_by(name) <= set(pins(name))
+
+
+def test_fault_71_what_is_imported_is_a_package_of_ours() -> None:
+    foreign = {str(path.relative_to(SOURCE)): names for path in modules() if (names := _foreign(path))}
+    assert foreign == {}
+
+
+def _foreign(path: Path) -> set[str]:
+    """Imports of a module that the requirements do not bring."""
+    provided = brought_by(WHERE.get(str(path.relative_to(SOURCE)), "app"))
+    found = set()
+    for name in imports(path):
+        top = name.partition(".")[0]
+        if top == "crcr" or top in sys.stdlib_module_names:
+            continue
+        if not {canonicalize_name(each) for each in _packages().get(top, ())} & provided:
+            found.add(name)
+        if name in ON_DEMAND and ON_DEMAND[name] not in provided:
+            found.add(ON_DEMAND[name])
+    return found
+
+
+@cache
+def _packages() -> Mapping[str, list[str]]:
+    return packages_distributions()
+
+
+@pytest.mark.parametrize("name", PINNED)
+def test_pins_have_hashes_and_name_no_place_to_load_from(name: str) -> None:
+    text = (FOLDER / f"{name}.txt").read_text()
+    blocks = re.split(r"^(?=[\w.-]+==)", text, flags=re.MULTILINE)[1:]
+    assert blocks
+    assert [block.splitlines()[0] for block in blocks if "--hash=sha256:" not in block] == []
+    assert not re.search(r"https?://|file:|--(extra-)?index-url|--find-links", text)

@@ -85,8 +85,8 @@ def _locked(shared: Path) -> Iterator[None]:
 
 def _install(shared: Path) -> None:
     source, place = shared / "source", shared / "crcr"
-    for path in (source, place):
-        shutil.rmtree(path, ignore_errors=True)  # left by an attempt that failed
+    for left in (source, place):
+        shutil.rmtree(left, ignore_errors=True)  # by an attempt that failed
     source.mkdir()
     for name in _SHIPPED:
         _copy(ROOT / name, source / name)

@@ -163,7 +163,7 @@ def test_an_unknown_word_is_told_all_commands(text: str) -> None:
         "/CRCR Status   \t",
         "Hello\r\n/crcr status\r\nBye",
         "Hello\r/crcr status",
-        "> quoted\n/crcr status",
+        "> quoted\n\n/crcr status",
         "```\ncode\n```\n/crcr status",
         "````\n```\n````\n/crcr status",
         "~~~ python `x`\ncode\n~~~~~  \n/crcr status",
@@ -184,6 +184,16 @@ def test_an_unknown_word_is_told_all_commands(text: str) -> None:
         "<code>a</code> <code>b</code>\n/crcr status",
         "<details><summary>log</summary>\n\n/crcr status\n</details>",
         "<prefix>\n/crcr status",
+        "<blockquote>\nuse `a`\n</blockquote>\n/crcr status",
+        '<img width="9" alt="a > b" src="https://example.org/a.png" />\n/crcr status',
+        "<details>\n\n```\n<!--\n```\n\n</details>\n\n/crcr status",
+        "<!-- for example\n```\n/crcr approve\n```\n-->\n/crcr status",
+        # Code that each line closes by itself hides no line between.
+        "see `a` and ``b`c``\n/crcr status\nthen `d`",
+        "see [a](https://example.org/a)\n/crcr status\nand [b](https://example.org/b)",
+        # What is doubtful below does not reach up.
+        "/crcr status\na <b",
+        "/crcr status\n<!",
     ],
 )
 def test_a_line_of_its_own_is_found(body: str) -> None:
@@ -240,6 +250,37 @@ def test_a_line_of_its_own_is_found(body: str) -> None:
         "`\n/crcr status\n`",
         "see `a\n/crcr status\nb` there",
         "``a ` b\n/crcr status\n``",
+        # A quote goes on without its mark; a mail program that breaks long lines must not make a command of one.
+        "> quoted\n/crcr status",
+        "- > quoted\n/crcr status",
+        # Backticks that are escaped, or part of HTML, a heading or a link's definition, pair up otherwise.
+        "\\` `\n/crcr status\n`",
+        "<a title='`'> `\n/crcr status\n`",
+        "# a `\n`\n/crcr status\n`",
+        "[a]: /b '`'\n`\n/crcr status\n`",
+        "`" * 3_000 + " `\n/crcr status\n`",
+        "$$\n/crcr status\n$$",
+        # The titles of links, the texts of pictures, the attributes of tags.
+        "[a]: /b '\n/crcr status\n'",
+        "[a](/b '\n/crcr status\n')",
+        "![a\n/crcr status\n](/b)",
+        "<b title='\n/crcr status\n'>",
+        "<div title='>\n\n/crcr status\n\n'>",
+        "<?php\n/crcr status\n?>",
+        # Where one block stands in another, readers differ about its end.
+        "<div>\n```\n\n```\n/crcr status\n```",
+        "a <!--\n```\n-->\n/crcr status\n```",
+        "a <!--\n\n<pre>\n-->\n/crcr status\n</pre>",
+        "<!--\n--> <pre>\n/crcr status\n</pre>",
+        "<pre>\n<!--\n</pre>\n/crcr status\n-->",
+        "<blockquote><blockquote></blockquote>\n/crcr status\n</blockquote>",
+        "<blockquote>\n\n```\n</blockquote>\n```\n/crcr status\n</blockquote>",
+        "a <code>\n`</code>`\n/crcr status\n</code>",
+        "a <code>\n`\n</code>\n`\n/crcr status\n</code>",
+        "a <b '\n\n<div title='\n>\n/crcr status\n'>",
+        # More than any comment holds.
+        "/crcr status\n" + "x" * 65_536,
+        "/crcr status" + "\n" * 5_000,
     ],
 )
 def test_what_a_reader_does_not_see_as_a_command_is_none(body: str) -> None:

@@ -84,9 +84,11 @@ def check(it: Stage, name: str, sha: str) -> CheckRun:
     return it.github.latest_checks(UPSTREAM, sha)[name]
 
 
-async def say(it: Stage, pull: PullRequest, body: str, *, author: str = "maintainer") -> Any:
-    """Somebody comments, a second after whatever was before; the relay does what follows."""
-    it.clock.advance(1)
+async def say(
+    it: Stage, pull: PullRequest, body: str, *, author: str = "maintainer", after_s: float = 60
+) -> Any:
+    """Somebody comments, a minute after whatever was before; the relay does what follows."""
+    it.clock.advance(after_s)
     comment = await it.github.comment_pr(pull, body, author=author)
     await it.act()
     return comment

@@ -53,15 +53,15 @@ ALLOWLISTS: tuple[tuple[str, tuple[Listed, ...] | None], ...] = (
 PEOPLE = ("maintainer", "maintainer", "maintainer", "writer", "contributor", "stranger")
 CHECKS = "/repos/pytorch-like/core/check-runs*"
 WORDS = (
-    f"/crcr waive {GATING} because why not",
+    f"/crcr waive {GATING} at HEAD because why not",
     f"/crcr waive {READING} because why not",
-    f"/crcr waive {GATING}:build because flaky",
+    f"/crcr waive {GATING}:build at HEAD because flaky",
     f"/crcr waive {READING}:test until 3h because flaky",
     f"/crcr waive {GATING} until 2h because lab",
     f"/crcr unwaive {GATING}",
     f"/crcr unwaive {READING}:test",
     "/crcr approve",
-    "/crcr approve",
+    "/crcr approve at HEAD",
     "/crcr retry",
     f"/crcr retry {GATING}",
 )
@@ -138,6 +138,7 @@ class Walk:
 
     async def comment(self, which: int, who: str, words: str) -> None:
         pull = self._pull(which)
+        words = words.replace("HEAD", pull.head_sha[:12])
         comment = await self.do(self.github.comment_pr(pull, words, author=who))
         self.truth.head_at_comment[comment.id] = pull.head_sha
 

@@ -86,6 +86,8 @@ class Play:
         await self.github._tell(pull, "synchronize", {"before": before, "after": head})
 
     async def say(self, words: str) -> None:
+        """A maintainer comments; `HEAD` stands for the head that they look at."""
+        words = words.replace("HEAD", self.pulls[0].head_sha[:12])
         await self.do(self.github.comment_pr(self.pulls[0], words, author=self.person))
 
     async def enqueue(self, pull: PullRequest) -> MergeGroup:
@@ -312,7 +314,7 @@ async def ready_and_draft_again(play: Play) -> None:
 
 async def waive_then_push(play: Play) -> None:
     pull, run = await _opened(play)
-    await play.say(f"/crcr waive {GATING} because the lab is down")
+    await play.say(f"/crcr waive {GATING} at HEAD because the lab is down")
     await play.do(play.github.push_to_pr(pull), pull)
     play.report(run, "build")
     await play.do(play.github.label_pr(pull, LABEL))
@@ -321,13 +323,13 @@ async def waive_then_push(play: Play) -> None:
 async def push_then_waive(play: Play) -> None:
     pull, run = await _opened(play)
     await play.do(play.github.push_to_pr(pull), pull)
-    await play.say(f"/crcr waive {GATING} because the lab is down")
+    await play.say(f"/crcr waive {GATING} at HEAD because the lab is down")
     play.report(run, "build")
 
 
 async def waive_and_callbacks(play: Play) -> None:
     pull, run = await _opened(play)
-    await play.say(f"/crcr waive {GATING}:build because the lab is down")
+    await play.say(f"/crcr waive {GATING}:build at HEAD because the lab is down")
     play.report(run, "build")
     play.report(run, "test")
     await play.do(play.github.label_pr(pull, LABEL))
@@ -335,7 +337,7 @@ async def waive_and_callbacks(play: Play) -> None:
 
 async def approve_then_push(play: Play) -> None:
     pull, _ = await _opened(play)
-    await play.say("/crcr approve")
+    await play.say("/crcr approve at HEAD")
     await play.do(play.github.push_to_pr(pull), pull)
     await play.do(play.github.label_pr(pull, "other"))
 
@@ -343,7 +345,7 @@ async def approve_then_push(play: Play) -> None:
 async def push_then_approve(play: Play) -> None:
     pull, _ = await _opened(play)
     await play.do(play.github.push_to_pr(pull), pull)
-    await play.say("/crcr approve")
+    await play.say("/crcr approve at HEAD")
 
 
 async def _red(play: Play, **more: Any) -> tuple[PullRequest, CheckRun]:

@@ -45,7 +45,9 @@ async def test_what_needs_approval_is_held_and_the_gate_says_what_releases_it(tm
 
         assert it.github.dispatches() == []
         assert shown(it, GATE, pull.head_sha) == ("in_progress", None, f"{GATING} is held (approval)")
-        assert "someone with write rights comments `/crcr approve`" in summary(it, pull)
+        assert f"someone with write rights comments `/crcr approve at {pull.head_sha[:12]}`" in summary(
+            it, pull
+        )
         with pytest.raises(MergeBlocked):
             await it.github.merge_pr(pull)
 

@@ -140,7 +140,7 @@ async def test_a_command_of_somebody_without_rights_changes_nothing(tmp_path: Pa
             it.rows("SELECT * FROM runs"),
         )
         for verb in sorted(SAID):
-            await say(it, pull, SAID[verb], author="passer-by")
+            await say(it, pull, SAID[verb], author="passer-by", after_s=1)
 
         assert before == (
             it.rows("SELECT * FROM gates"),
@@ -175,7 +175,7 @@ async def test_a_line_that_is_no_command_is_answered_once_with_the_right_form(tm
 
         assert [reactions(comment) for comment in given] == [["-1"], ["-1"]]
         [answer] = answers(it, pull)
-        assert "/crcr waive owner/repo[:job] [until 3d] because <reason>" in answer
+        assert "/crcr waive owner/repo[:job] [until 3d] [at 1a2b3c4] because <reason>" in answer
 
 
 async def test_an_answer_is_never_read_as_a_command(tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ async def test_status_tells_how_the_backends_stand(tmp_path: Path) -> None:
         [answer] = answers(it, pull)
         assert reactions(comment) == ["+1"]
         assert f"{GATING} failed (build)" in answer
-        assert f"/crcr waive {GATING} because" in answer
+        assert f"/crcr waive {GATING} at {pull.head_sha[:12]} because" in answer
 
 
 async def test_status_is_told_as_often_as_it_is_asked_even_after_a_refusal(tmp_path: Path) -> None:
@@ -272,7 +272,7 @@ async def test_edits_and_deletions_of_comments_change_nothing(tmp_path: Path) ->
 async def test_a_comment_that_is_deleted_before_it_is_answered_is_obeyed_all_the_same(tmp_path: Path) -> None:
     async with gated(tmp_path) as it:
         pull = await failing_pull(it)
-        it.clock.advance(1)
+        it.clock.advance(60)
         comment = await it.github.comment_pr(pull, WAIVE)
         await it.github.delete_comment(comment)
         await it.act()

@@ -239,7 +239,7 @@ async def test_an_author_who_needs_approval_holds_the_gate_until_someone_approve
         pull = await open_pull(it, author_association=association)
         await look(it, 100 * HOUR)
         assert shown(it, GATE, pull.head_sha) == ("in_progress", None, f"{GATING} is held (approval)")
-        assert "`/crcr approve`" in summary(it, pull.head_sha)
+        assert f"`/crcr approve at {pull.head_sha[:12]}`" in summary(it, pull.head_sha)
         await say(it, pull, "/crcr approve")
         assert title(it, pull.head_sha) == f"waiting for {GATING}"
         await run_all(it)

@@ -284,7 +284,7 @@ async def test_the_gates_button_posts_the_ready_command_and_waives_nothing_by_it
         await it.act()
 
         [offer] = answers(it, pull)
-        assert f"\n/crcr waive {GATING} because <reason>\n" in offer
+        assert f"\n/crcr waive {GATING} at {pull.head_sha[:12]} because <reason>\n" in offer
         assert (waivers(it), gate(it, pull)) == ([], "failure")
 
 

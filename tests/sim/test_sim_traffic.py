@@ -199,7 +199,7 @@ async def test_the_opening_shows_a_label_a_blocking_gate_a_waiver_and_the_queue(
         asked, refused, waived = relay.commands[:3]
         assert asked == (blocked.author.login, "What am I waiting for?\n/crcr status")
         assert refused[0] in OUTSIDERS
-        assert waived[1].startswith(f"/crcr waive {NOVA} because ")
+        assert waived[1].startswith(f"/crcr waive {NOVA} at {blocked.head_sha[:12]} because ")
         await time.run_for(45)
     assert (labelled.merged, blocked.merged) == (True, True)
     assert "merged" in relay.left_queue

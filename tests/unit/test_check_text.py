@@ -122,7 +122,7 @@ def waiver(name: str = "org/a", **changes: object) -> Waiver:
 
 def gate(*subjects: Subject, after: timedelta = timedelta(hours=1)) -> Words:
     commit = Commit(upstream=RepoName("up/stream"), head_sha="a" * 40, subjects=subjects)
-    return gate_words(judge_gate(commit, POLICY, NOON + after))
+    return gate_words(judge_gate(commit, POLICY, NOON + after), commit.head_sha)
 
 
 def judged(one: Backend, *waivers: Waiver, after: timedelta = timedelta(hours=1)) -> BackendJudgement:
@@ -239,7 +239,8 @@ def test_a_failed_backend_says_why_and_what_to_do_and_rings_nobody() -> None:
     _, standing, why, since, until, todo, oncall = cells(words.summary, "org/a")
     assert (standing, since, until) == ("**failed**", "2026-01-01 12:00 UTC", "")
     assert why == "`build` failure, new: the base branch passes"
-    assert todo == "fix it, `/crcr retry org/a`, or a maintainer can `/crcr waive org/a because …`"
+    waive = f"`/crcr waive org/a at {'a' * 12} because …`"
+    assert todo == f"fix it, `/crcr retry org/a`, or a maintainer can {waive}"
     assert oncall == "`@ann`, `@org/team`"
 
 
@@ -272,7 +273,7 @@ def test_a_waiting_backend_says_until_when() -> None:
 
 WHAT_TO_DO = [
     (unsent("org/a", DispatchState.HELD, "draft"), "ready for review"),
-    (unsent("org/a", DispatchState.HELD, "approval"), "`/crcr approve`"),
+    (unsent("org/a", DispatchState.HELD, "approval"), f"`/crcr approve at {'a' * 12}`"),
     (unsent("org/a", DispatchState.PARKED, "404"), "ask who is on call"),
     (backend("org/a", job(conclusion=Conclusion.TIMED_OUT)), "`/crcr retry org/a`"),
     (backend("org/a", job(conclusion=Conclusion.SKIPPED)), "`may_skip: true`"),

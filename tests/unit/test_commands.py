@@ -29,6 +29,7 @@ from crcr.decide.model import RepoName
 from crcr.decide.outside import Role
 
 NPU = RepoName("Org/npu.backend")
+DAYS = timedelta(days=3)
 
 
 def _one(text: str) -> Command | Misunderstood:
@@ -51,12 +52,24 @@ def _why(text: str) -> Misunderstood:
         ("waive\tOrg/npu.backend:a/b  until  12h\tbecause  x", Waive(NPU, "a/b", timedelta(hours=12), "x")),
         ("waive Org/npu.backend:build (cuda, 3.12) because x", Waive(NPU, "build (cuda, 3.12)", None, "x")),
         ("waive Org/npu.backend: a: b  c because x", Waive(NPU, "a: b  c", None, "x")),
+        ("waive Org/npu.backend at 1a2b3c4 because x", Waive(NPU, None, None, "x", "1a2b3c4")),
+        ("waive Org/npu.backend AT 1A2B3C4 because x", Waive(NPU, None, None, "x", "1a2b3c4")),
+        (f"waive Org/npu.backend at {'a' * 40} because x", Waive(NPU, None, None, "x", "a" * 40)),
+        ("waive Org/npu.backend until 3d at 1a2b3c4 because x", Waive(NPU, None, DAYS, "x", "1a2b3c4")),
+        ("waive Org/npu.backend at 1a2b3c4 until 3d because x", Waive(NPU, None, DAYS, "x", "1a2b3c4")),
+        ("waive Org/npu.backend:a b at 1a2b3c4 because x", Waive(NPU, "a b", None, "x", "1a2b3c4")),
+        ("waive Org/npu.backend:a at night because x", Waive(NPU, "a at night", None, "x")),
+        ('waive Org/npu.backend:"a at 1a2b3c4" because x', Waive(NPU, "a at 1a2b3c4", None, "x")),
+        ("waive Org/npu.backend because x at 1a2b3c4", Waive(NPU, None, None, "x at 1a2b3c4")),
         ("unwaive Org/npu.backend", Unwaive(NPU, None)),
         ("unwaive Org/npu.backend:build (cuda)", Unwaive(NPU, "build (cuda)")),
         ('unwaive Org/npu.backend:"x because y"', Unwaive(NPU, "x because y")),
         ("retry", Retry(None)),
         ("Retry Org/npu.backend", Retry(NPU)),
+        ("retry at 1a2b3c4", Retry(None, "1a2b3c4")),
+        ("retry Org/npu.backend at 1a2b3c4", Retry(NPU, "1a2b3c4")),
         ("approve", Approve()),
+        ("approve at 1a2b3c4 ", Approve("1a2b3c4")),
         ("STATUS  ", Status()),
     ],
 )
@@ -131,6 +144,13 @@ def test_where_a_jobs_name_ends(words: str, job: str, until: timedelta | None, r
         ("unwaive o/r job", "`job` does not belong there"),
         ("retry o/r:job", "`o/r:job` is not `owner/repo`"),
         ("retry o/r p/q", "`o/r p/q` is not `owner/repo`"),
+        ("waive o/r at 1a2b3c because x", "`at 1a2b3c` names no commit"),
+        (f"waive o/r at {'a' * 41} because x", "names no commit"),
+        ("waive o/r at HEAD because x", "`at HEAD` names no commit"),
+        ("waive o/r at 1a2b3c4 at 1a2b3c4 because x", "`at 1a2b3c4` does not belong there"),
+        ("approve at main", "`at main` names no commit"),
+        ("unwaive o/r at 1a2b3c4", "`at 1a2b3c4` does not belong there"),
+        ("status at 1a2b3c4", "`at 1a2b3c4` does not belong there"),
         ("approve it", "`it` does not belong there"),
         ("status please", "`please` does not belong there"),
     ],
@@ -163,7 +183,7 @@ def test_an_unknown_word_is_told_all_commands(text: str) -> None:
         "/CRCR Status   \t",
         "Hello\r\n/crcr status\r\nBye",
         "Hello\r/crcr status",
-        "> quoted\n/crcr status",
+        "> quoted\n\n/crcr status",
         "```\ncode\n```\n/crcr status",
         "````\n```\n````\n/crcr status",
         "~~~ python `x`\ncode\n~~~~~  \n/crcr status",
@@ -184,6 +204,16 @@ def test_an_unknown_word_is_told_all_commands(text: str) -> None:
         "<code>a</code> <code>b</code>\n/crcr status",
         "<details><summary>log</summary>\n\n/crcr status\n</details>",
         "<prefix>\n/crcr status",
+        "<blockquote>\nuse `a`\n</blockquote>\n/crcr status",
+        '<img width="9" alt="a > b" src="https://example.org/a.png" />\n/crcr status',
+        "<details>\n\n```\n<!--\n```\n\n</details>\n\n/crcr status",
+        "<!-- for example\n```\n/crcr approve\n```\n-->\n/crcr status",
+        # Code that each line closes by itself hides no line between.
+        "see `a` and ``b`c``\n/crcr status\nthen `d`",
+        "see [a](https://example.org/a)\n/crcr status\nand [b](https://example.org/b)",
+        # What is doubtful below does not reach up.
+        "/crcr status\na <b",
+        "/crcr status\n<!",
     ],
 )
 def test_a_line_of_its_own_is_found(body: str) -> None:
@@ -240,6 +270,37 @@ def test_a_line_of_its_own_is_found(body: str) -> None:
         "`\n/crcr status\n`",
         "see `a\n/crcr status\nb` there",
         "``a ` b\n/crcr status\n``",
+        # A quote goes on without its mark; a mail program that breaks long lines must not make a command of one.
+        "> quoted\n/crcr status",
+        "- > quoted\n/crcr status",
+        # Backticks that are escaped, or part of HTML, a heading or a link's definition, pair up otherwise.
+        "\\` `\n/crcr status\n`",
+        "<a title='`'> `\n/crcr status\n`",
+        "# a `\n`\n/crcr status\n`",
+        "[a]: /b '`'\n`\n/crcr status\n`",
+        "`" * 3_000 + " `\n/crcr status\n`",
+        "$$\n/crcr status\n$$",
+        # The titles of links, the texts of pictures, the attributes of tags.
+        "[a]: /b '\n/crcr status\n'",
+        "[a](/b '\n/crcr status\n')",
+        "![a\n/crcr status\n](/b)",
+        "<b title='\n/crcr status\n'>",
+        "<div title='>\n\n/crcr status\n\n'>",
+        "<?php\n/crcr status\n?>",
+        # Where one block stands in another, readers differ about its end.
+        "<div>\n```\n\n```\n/crcr status\n```",
+        "a <!--\n```\n-->\n/crcr status\n```",
+        "a <!--\n\n<pre>\n-->\n/crcr status\n</pre>",
+        "<!--\n--> <pre>\n/crcr status\n</pre>",
+        "<pre>\n<!--\n</pre>\n/crcr status\n-->",
+        "<blockquote><blockquote></blockquote>\n/crcr status\n</blockquote>",
+        "<blockquote>\n\n```\n</blockquote>\n```\n/crcr status\n</blockquote>",
+        "a <code>\n`</code>`\n/crcr status\n</code>",
+        "a <code>\n`\n</code>\n`\n/crcr status\n</code>",
+        "a <b '\n\n<div title='\n>\n/crcr status\n'>",
+        # More than any comment holds.
+        "/crcr status\n" + "x" * 65_536,
+        "/crcr status" + "\n" * 5_000,
     ],
 )
 def test_what_a_reader_does_not_see_as_a_command_is_none(body: str) -> None:
@@ -305,7 +366,9 @@ def test_a_refusal_says_what_is_needed_and_what_there_is() -> None:
 
 NAMES = st.from_regex(r"\A[A-Za-z0-9][A-Za-z0-9_-]{0,38}/[A-Za-z0-9_-][A-Za-z0-9._-]{0,50}\Z").map(RepoName)
 JOBS = st.lists(
-    st.sampled_from(["until", "because", "3d", '"', '""', "“", "”", ":", "/", " ", "(", ")", "`", "\t"])
+    st.sampled_from(
+        ["until", "because", "at", "1a2b3c4", "3d", '"', '""', "“", "”", ":", "/", " ", "(", ")", "`", "\t"]
+    )
     | st.text(st.characters(exclude_characters="\r\n", exclude_categories=["Cs"]), max_size=8),
     min_size=1,
     max_size=12,
@@ -314,12 +377,16 @@ REASONS = st.text(max_size=200).map(one_line).filter(bool)
 MINUTES = st.integers(1, LONGEST_WAIVER // timedelta(minutes=1)).map(lambda count: timedelta(minutes=count))
 
 
-@given(NAMES, st.none() | JOBS, st.none() | MINUTES, REASONS)
+HEADS = st.from_regex(r"\A[0-9a-f]{7,40}\Z")
+
+
+@given(NAMES, st.none() | JOBS, st.none() | MINUTES, REASONS, st.none() | HEADS)
 def test_a_waiver_that_is_spelled_is_read_back(
-    downstream: RepoName, job: str | None, until: timedelta | None, reason: str
+    downstream: RepoName, job: str | None, until: timedelta | None, reason: str, head: str | None
 ) -> None:
     assume(job is None or job.strip())
-    for command in (Waive(downstream, job, until, reason), Unwaive(downstream, job), Retry(downstream)):
+    waive = Waive(downstream, job, until, reason, head)
+    for command in (waive, Unwaive(downstream, job), Retry(downstream, head), Approve(head)):
         assert parse_commands(f"Hello\n\n{spell(command)}\n") == (command,)
 
 

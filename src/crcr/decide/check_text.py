@@ -29,9 +29,9 @@ class Words:
     buttons: tuple[Button, ...] = ()
 
 
-def gate_words(judgement: GateJudgement) -> Words:
+def gate_words(judgement: GateJudgement, head_sha: str) -> Words:
     buttons = (WAIVE,) if judgement.state is GateState.FAILED else ()
-    return Words(gate_title(judgement), gate_summary(judgement), buttons=buttons)
+    return Words(gate_title(judgement), gate_summary(judgement, head_sha), buttons=buttons)
 
 
 def backend_words(judged: BackendJudgement, hud_url: str) -> Words:

@@ -118,7 +118,7 @@ _GATE_SHOWS = {
 def _gate(commit: Commit, judgement: GateJudgement, policy: CheckPolicy) -> Wanted:
     newest = max(commit.subjects, key=lambda each: (each.received_at, each.delivery))
     status, conclusion = _GATE_SHOWS[judgement.state]
-    words = check_text.gate_words(judgement)
+    words = check_text.gate_words(judgement, commit.head_sha)
     shown = Shown(
         status=status,
         conclusion=conclusion,

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from crcr.decide.commands import Waive, spell
+from crcr.decide.commands import HEAD_DIGITS, Waive, spell
 from crcr.decide.gate import GateJudgement
 from crcr.decide.outside import Role
 from crcr.decide.standing import BLOCKED
@@ -35,9 +35,9 @@ def marker(kind: str, subject: str) -> str:
     return f"<!-- crcr {kind} {subject} -->"
 
 
-def offer(judgement: GateJudgement, number: int) -> str | None:
-    """The commands that would open the gate for a pull request, as text to copy; None when nothing blocks it."""
-    commands = list(_waivers(judgement, number))
+def offer(judgement: GateJudgement, number: int, head_sha: str) -> str | None:
+    """The commands that would open the gate of a pull request's head, as text to copy; None when nothing blocks it."""
+    commands = list(_waivers(judgement, number, head_sha))
     if not commands:
         return None
     lines = [
@@ -47,15 +47,16 @@ def offer(judgement: GateJudgement, number: int) -> str | None:
         *commands[:MOST_OFFERED],
         "```",
         "",
-        "A waiver holds for this head commit; `until 3d` before `because` keeps it across pushes, for at most 7 days.",
+        f"A waiver holds for the head `{head_sha[:HEAD_DIGITS]}`, and is refused once another is pushed; `until 3d` before "
+        "`at` keeps it across later pushes, for at most 7 days.",
     ]
     return "\n".join(lines)
 
 
-def _waivers(judgement: GateJudgement, number: int) -> Iterable[str]:
+def _waivers(judgement: GateJudgement, number: int, head_sha: str) -> Iterable[str]:
     for one in judgement.subjects:
         if one.subject.number != number:
             continue
         for each in one.backends:
             if each.standing in BLOCKED:
-                yield spell(Waive(each.backend.name, None, None, "<reason>"))
+                yield spell(Waive(each.backend.name, None, None, "<reason>", head_sha[:HEAD_DIGITS]))

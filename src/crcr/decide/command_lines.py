@@ -1,11 +1,21 @@
 """Which lines of a comment's Markdown are addressed to the relay.
 
-On doubt a line is not a command: nothing that a reader does not see, or sees as quoted or as code, commands. A
-line counts by its own form, so one that follows a quote without a blank line is the writer's own.
+On doubt a line is not a command: nothing that a reader does not see, or sees as quoted or as code, commands. Where
+Markdown and the browser may disagree about what is hidden, nothing after that place commands. Anybody may comment,
+so the cost is linear in the text by construction: every line is looked at once, and there are caps on all of it.
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+MOST_CHARACTERS = 65_536
+"""What GitHub takes as a comment. A longer text is no comment, and is not looked at."""
+MOST_LINES = 4_096
+MOST_BACKTICK_RUNS = 1_024
+"""On one line; more than that count as code that is left open."""
 
 _WORD = "/crcr"
 _COMMAND = re.compile(rf"{_WORD}(?:\s+(?P<rest>.*))?", re.IGNORECASE | re.DOTALL)
@@ -13,94 +23,177 @@ _COMMAND = re.compile(rf"{_WORD}(?:\s+(?P<rest>.*))?", re.IGNORECASE | re.DOTALL
 _LINE_END = re.compile(r"\r\n|\n|\r")
 _OPENING_FENCE = re.compile(r" {0,3}(?:(?P<ticks>`{3,})[^`]*|(?P<tildes>~{3,}).*)", re.DOTALL)
 _COMMENT_OPENS, _COMMENT_CLOSES = "<!--", "-->"
-_QUOTING_TAG = re.compile(r"<(?P<name>pre|code|blockquote|script|style|textarea|samp|kbd|q)\b", re.IGNORECASE)
+_COMMENT_BLOCK = re.compile(r" {0,3}<!--")
+_HTML = re.compile(r"<!--|-->|<(?P<slash>/?)(?P<name>[A-Za-z]+)|<[!?]|[>\"']")
+_QUOTING_TAGS = frozenset({"pre", "code", "blockquote", "script", "style", "textarea", "samp", "kbd", "q"})
 _TICKS = re.compile(r"`+")
+_PLAIN_LINK = re.compile(r"\]\([^\s()<>\"']*\)")
+# What may stand before a quote's mark: lists may hold quotes.
+_BEFORE_QUOTE = " \t-+*0123456789.)"
 
 
 def command_lines(body: str) -> Iterator[str]:
     """Give what follows `/crcr` on each line that begins with it, without the spaces around."""
-    if _WORD not in body.lower():
+    if len(body) > MOST_CHARACTERS or _WORD not in body.lower():
         return
-    for line in _visible_lines(body):
-        if found := _COMMAND.fullmatch(line.rstrip()):
-            yield (found["rest"] or "").strip()
+    lines = _LINE_END.split(body)
+    if len(lines) > MOST_LINES:
+        return
+    for paragraph in _paragraphs(lines):
+        for line in _own_lines(paragraph):
+            if found := _COMMAND.fullmatch(line.rstrip()):
+                yield (found["rest"] or "").strip()
 
 
-def _visible_lines(body: str) -> Iterator[str]:
-    for paragraph in _paragraphs(body):
-        spans = _code_spans("\n".join(paragraph))
-        at = 0
-        for line in paragraph:
-            if not any(start < at < end for start, end in spans):
-                yield line
-            at += len(line) + 1
+# Paragraphs
 
 
-def _paragraphs(body: str) -> Iterator[list[str]]:
+def _own_lines(paragraph: list[str]) -> Iterator[str]:
+    """Leave out the lines that belong to a quote or a link above them, or that may stand between two backticks.
+
+    Markdown continues a quote on the lines that follow it without a blank line, with or without a `>`.
+    """
+    marked = [_has_code_mark(line) for line in paragraph]
+    marks_left = [*accumulate(reversed(marked))][::-1]
+    code_open = False
+    for line, has_mark, left in zip(paragraph, marked, marks_left, strict=True):
+        if not code_open or left == has_mark:
+            yield line
+        if _continues(line):
+            return
+        code_open = code_open or (has_mark and _leaves_code_open(line))
+
+
+def _has_code_mark(line: str) -> bool:
+    return "`" in line or "$$" in line
+
+
+def _leaves_code_open(line: str) -> bool:
+    """Whether code may run on to the next line: some backticks have no partner, or may not count as backticks."""
+    if "$$" in line or "\\`" in line or ("`" in line and ("<" in line or "]:" in line)):
+        return True
+    runs = _TICKS.findall(line)
+    return len(runs) > MOST_BACKTICK_RUNS or not _all_paired(runs)
+
+
+def _all_paired(runs: list[str]) -> bool:
+    """A run of backticks opens code that the next run of the same length closes."""
+    unread = Counter(runs)
+    opened: str | None = None
+    for run in runs:
+        unread[run] -= 1
+        if opened is None:
+            if not unread[run]:
+                return False
+            opened = run
+        elif run == opened:
+            opened = None
+    return True
+
+
+def _continues(line: str) -> bool:
+    """Whether the next line of the paragraph may belong to a quote, or to a link's title, or to a picture's text."""
+    if line.lstrip(_BEFORE_QUOTE).startswith(">") or line.rfind("![") > line.rfind("]"):
+        return True
+    return "]:" in line or ("](" in line and "](" in _PLAIN_LINK.sub("", line))
+
+
+# Blocks
+
+
+def _paragraphs(lines: list[str]) -> Iterator[list[str]]:
     """Lines that follow one another; without fenced code, HTML comments and HTML that quotes.
 
     Each of these, when it is not closed, runs to the end.
     """
     paragraph: list[str] = []
-    for line in (*_outside_blocks(body), ""):
-        if line.strip():
-            paragraph.append(line)
+    blocks = _Blocks()
+    for line in (*lines, ""):
+        seen = "" if blocks.hide(line) else line
+        if seen.strip():
+            paragraph.append(seen)
         elif paragraph:
             yield paragraph
             paragraph = []
+        if blocks.doubtful:
+            # Nothing below can hide what stands above, but code may be closed there.
+            yield [*paragraph, "`"]
+            return
 
 
-def _outside_blocks(body: str) -> Iterator[str]:
-    """Leave out what stands in blocks of its own; an empty line takes their place."""
+@dataclass(slots=True)
+class _Blocks:
+    """Where the next line stands: in fenced code, in an HTML comment, in HTML that quotes, or in plain text."""
+
     fence: str | None = None
-    tag: str | None = None
-    in_comment = False
-    for line in _LINE_END.split(body):
-        if in_comment:
-            in_comment = not _closes_comment(line)
-        elif fence:
-            fence = None if _closes_fence(line, fence) else fence
-        elif tag:
-            tag = None if f"</{tag}" in line.lower() else tag
-        elif opened := _OPENING_FENCE.fullmatch(line):
-            fence = opened["ticks"] or opened["tildes"]
-            yield ""
-        else:
-            in_comment, tag = _opens_comment(line), _opens_tag(line)
-            yield line
+    in_comment: bool = False
+    open_tags: Counter[str] = field(default_factory=Counter)
+    after_html: bool = False
+    """Whether HTML stands above in the same block, in which a fence may be none."""
+    doubtful: bool = False
+    """Whether readers may see something else than we do from here on."""
 
+    def hide(self, line: str) -> bool:
+        """Take the next line; return whether it is hidden or quoted."""
+        if self.fence is not None:
+            if _closes_fence(line, self.fence):
+                self.fence = None
+            return True
+        if self.in_comment:
+            _, closed, rest = line.partition(_COMMENT_CLOSES)
+            if closed:
+                self.in_comment = False
+                self._read_html(rest, comment_block=False)
+            return True
+        return self._take_text(line)
 
-def _opens_tag(line: str) -> str | None:
-    """The last tag of a quoting kind that the line opens and does not close."""
-    for found in reversed(list(_QUOTING_TAG.finditer(line))):
-        name = found["name"].lower()
-        if f"</{name}" not in line.lower()[found.end() :]:
-            return name
-    return None
+    def _take_text(self, line: str) -> bool:
+        quoted = bool(self.open_tags)
+        if opened := _OPENING_FENCE.fullmatch(line):
+            self.doubtful = quoted or self.after_html
+            self.fence = opened["ticks"] or opened["tildes"]
+            return True
+        self.after_html = self.after_html and bool(line.strip())
+        if "<" in line:
+            self.doubtful = quoted and "</" in line and ("`" in line or "\\" in line)
+            self._read_html(line, comment_block=_COMMENT_BLOCK.match(line) is not None and not quoted)
+        if self.open_tags and _has_code_mark(line) and _leaves_code_open(line):
+            self.doubtful = True
+        return quoted
 
+    def _read_html(self, line: str, *, comment_block: bool) -> None:
+        """Follow the tags of a line. A tag that its line does not close, or such a comment inside of a line, is doubtful."""
+        in_tag, quote, in_comment = False, "", False
+        for token in _HTML.finditer(line):
+            text, name = token[0], token["name"]
+            if in_comment:
+                in_comment = text != _COMMENT_CLOSES
+            elif text == _COMMENT_OPENS and not in_tag:
+                # `<!-->` is a whole comment, for Markdown and for browsers.
+                in_comment = not line.startswith((">", "->"), token.end())
+            elif name is not None and not in_tag:
+                in_tag = True
+                self._count(name.lower(), closing=bool(token["slash"]))
+            elif text.startswith("<"):
+                self.doubtful = True
+            elif in_tag and text in {'"', "'"}:
+                quote = "" if quote == text else quote or text
+            elif in_tag and not quote:
+                in_tag = False
+            self.after_html = True
+        if in_tag or (in_comment and not (comment_block and line.count(_COMMENT_OPENS) == 1)):
+            self.doubtful = True
+        self.in_comment = in_comment
 
-def _code_spans(paragraph: str) -> list[tuple[int, int]]:
-    """Where code stands between backticks: a span runs on through the lines of a paragraph, if it is closed in it."""
-    runs = list(_TICKS.finditer(paragraph))
-    spans: list[tuple[int, int]] = []
-    while runs:
-        opened = runs.pop(0)
-        closed = next((n for n, each in enumerate(runs) if each[0] == opened[0]), None)
-        if closed is not None:
-            spans.append((opened.start(), runs[closed].end()))
-            del runs[: closed + 1]
-    return spans
+    def _count(self, name: str, *, closing: bool) -> None:
+        if name not in _QUOTING_TAGS:
+            return
+        self.open_tags[name] += -1 if closing else 1
+        if self.open_tags[name] <= 0:
+            del self.open_tags[name]
 
 
 def _closes_fence(line: str, fence: str) -> bool:
     mark = line.strip(" \t")
     is_closing = len(mark) >= len(fence) and not mark.strip(fence[0])
     return is_closing and not line.startswith(("    ", "\t"))
-
-
-def _opens_comment(line: str) -> bool:
-    return line.rfind(_COMMENT_OPENS) > line.rfind(_COMMENT_CLOSES)
-
-
-def _closes_comment(line: str) -> bool:
-    return _COMMENT_CLOSES in line and not _opens_comment(line)

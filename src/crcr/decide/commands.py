@@ -1,14 +1,14 @@
 """The `/crcr` commands of a comment: their grammar, who may give them, and what is said to one not understood.
 
-    waive owner/repo[:job] [until 3d] because <reason>
+    waive owner/repo[:job] [until 3d] [at 1a2b3c4] because <reason>
     unwaive owner/repo[:job]
-    retry [owner/repo]
-    approve
+    retry [owner/repo] [at 1a2b3c4]
+    approve [at 1a2b3c4]
     status
 
-Where a job's name ends: before the first ` because `, and there before the last ` until `. A name that holds
-these words itself stands in double quotes (a quote in it is doubled) and is then taken as it is. What could be
-read in two ways is refused rather than guessed, because a waiver opens the gate.
+Where a job's name ends: before the first ` because `, and there before the last ` until ` and an ` at ` with a
+commit. A name that holds these words itself stands in double quotes (a quote in it is doubled) and is then taken as
+it is. What could be read in two ways is refused rather than guessed, because a waiver opens the gate.
 """
 
 import re
@@ -29,6 +29,8 @@ MOST_COMMANDS_A_COMMENT = 10
 LONGEST_WAIVER = timedelta(days=7)
 MOST_REASON_CHARACTERS = 500
 MOST_JOB_CHARACTERS = 256
+HEAD_DIGITS = 12
+"""Digits of the head that offered commands carry."""
 
 _KEPT_CHARACTERS = 200
 _SHOWN_CHARACTERS = 80
@@ -39,6 +41,7 @@ _QUOTED = re.compile(r'(?:"(?P<straight>(?:[^"]|"")*)"|“(?P<curly>[^”]*)”)
 _OPENING_QUOTES = ('"', "“")
 _BECAUSE = re.compile(r"(?:^|\s)because(?:\s|$)", re.IGNORECASE)
 _UNTIL = re.compile(r"(?:^|\s)until(?=\s|$)", re.IGNORECASE)
+_AT_HEAD = re.compile(r"(?:^|\s)at\s+(?P<head>[0-9a-f]{7,40})$", re.IGNORECASE)
 _DURATION = re.compile(r"(?P<count>[0-9]{1,9})(?P<unit>[mhd])", re.IGNORECASE)
 _UNITS = {"d": timedelta(days=1), "h": timedelta(hours=1), "m": timedelta(minutes=1)}
 
@@ -50,6 +53,8 @@ class Waive:
     until: timedelta | None
     """How long it holds across pushes; None binds it to the head commit."""
     reason: str
+    head: str | None = None
+    """The first digits of the head that the writer looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +67,14 @@ class Unwaive:
 class Retry:
     downstream: RepoName | None
     """None stands for every failing backend."""
+    head: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Approve:
     """Release what is held for this author, for this head commit."""
+
+    head: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,14 +141,17 @@ def spell(command: Command) -> str:
     """Write the line that is read as this command; line ends in a job's name become spaces."""
     words = ["/crcr", verb(command)]
     match command:
-        case Waive(downstream, job, until, reason):
+        case Waive(downstream, job, until, _):
             words.append(_target_text(downstream, job))
             words += ["until", _duration_text(until)] if until else []
-            words += ["because", reason]
         case Unwaive(downstream, job):
             words.append(_target_text(downstream, job))
         case Retry(downstream=RepoName() as downstream):
             words.append(str(downstream))
+    if isinstance(command, Waive | Retry | Approve) and command.head is not None:
+        words += ["at", command.head]
+    if isinstance(command, Waive):
+        words += ["because", command.reason]
     return " ".join(words)
 
 
@@ -184,8 +195,11 @@ def _waive(text: str) -> Waive:
     because = _BECAUSE.search(rest)
     if because is None:
         raise _Unclear(_missing_reason(rest))
-    words, until = _split_until(rest[: because.start()])
-    return Waive(downstream, _job(job, words), until, _reason(rest[because.end() :]))
+    words, head = _split_head(rest[: because.start()])
+    words, until = _split_until(words)
+    if head is None:
+        words, head = _split_head(words)
+    return Waive(downstream, _job(job, words), until, _reason(rest[because.end() :]), head)
 
 
 def _unwaive(text: str) -> Unwaive:
@@ -198,12 +212,14 @@ def _unwaive(text: str) -> Unwaive:
 
 
 def _retry(text: str) -> Retry:
-    return Retry(_downstream(text) if text else None)
+    words, head = _split_head(text)
+    return Retry(_downstream(words.strip()) if words.strip() else None, head)
 
 
 def _approve(text: str) -> Approve:
-    _refuse_words(text)
-    return Approve()
+    words, head = _split_head(text)
+    _refuse_words(words)
+    return Approve(head)
 
 
 def _status(text: str) -> Status:
@@ -252,8 +268,17 @@ def _fitting(job: str) -> str:
 
 
 def _refuse_words(text: str) -> None:
+    if re.match(r"\s*at(?:\s|$)", text, re.IGNORECASE) and not _AT_HEAD.search(text.rstrip()):
+        raise _Unclear(f"{_shown(text)} names no commit: 7 to 40 hexadecimal digits of the head follow `at`")
     if text.strip():
         raise _Unclear(f"{_shown(text)} does not belong there")
+
+
+def _split_head(text: str) -> tuple[str, str | None]:
+    """Split off `at 1a2b3c4`, which stands last."""
+    words = text.rstrip()
+    found = _AT_HEAD.search(words)
+    return (words[: found.start()], found["head"].lower()) if found else (text, None)
 
 
 def _split_until(text: str) -> tuple[str, timedelta | None]:
@@ -301,7 +326,7 @@ def _target_text(downstream: RepoName, job: str | None) -> str:
 def _job_text(job: str) -> str:
     line = re.sub(r"[\r\n]+", " ", job)
     unmistakable = line == line.strip() and not line.startswith(_OPENING_QUOTES)
-    if unmistakable and not _BECAUSE.search(line) and not _UNTIL.search(line):
+    if unmistakable and not any(word.search(line) for word in (_BECAUSE, _UNTIL, _AT_HEAD)):
         return line
     return '"' + line.replace('"', '""') + '"'
 
@@ -312,9 +337,9 @@ def _duration_text(duration: timedelta) -> str:
 
 
 _VERBS: dict[str, tuple[str, Callable[[str], Command]]] = {
-    "waive": ("/crcr waive owner/repo[:job] [until 3d] because <reason>", _waive),
+    "waive": ("/crcr waive owner/repo[:job] [until 3d] [at 1a2b3c4] because <reason>", _waive),
     "unwaive": ("/crcr unwaive owner/repo[:job]", _unwaive),
-    "retry": ("/crcr retry [owner/repo]", _retry),
-    "approve": ("/crcr approve", _approve),
+    "retry": ("/crcr retry [owner/repo] [at 1a2b3c4]", _retry),
+    "approve": ("/crcr approve [at 1a2b3c4]", _approve),
     "status": ("/crcr status", _status),
 }

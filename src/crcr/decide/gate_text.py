@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from itertools import chain
 
 from crcr.decide.check_runs import MOST_TEXT
+from crcr.decide.commands import HEAD_DIGITS, Approve, Retry, Waive, spell
 from crcr.decide.commit import Backend, Subject
 from crcr.decide.confirmation import Confirmation, confirmation
 from crcr.decide.gate import BackendJudgement, GateJudgement, GateState, SubjectJudgement
@@ -116,20 +117,27 @@ def _waived_phrase(judged: BackendJudgement) -> str:
 # The summary
 
 
-def gate_summary(judgement: GateJudgement) -> str:
+def gate_summary(judgement: GateJudgement, head_sha: str) -> str:
     several = len(judgement.subjects) > 1
     ordered = sorted(judgement.subjects, key=lambda one: _STATES.index(one.state))
-    sections = chain.from_iterable(_subject(one, headed=several) for one in ordered)
+    sections = chain.from_iterable(_subject(one, head_sha, headed=several) for one in ordered)
     return page(sections, MOST_TEXT, _WAIVING if judgement.state is GateState.FAILED else "")
 
 
-def _subject(one: SubjectJudgement, *, headed: bool) -> Iterable[Section]:
+def head_named(subject: Subject, head_sha: str) -> str | None:
+    """The head that a command about it names; of a merge group's pull requests the heads are others."""
+    return None if subject.number is None else head_sha[:HEAD_DIGITS]
+
+
+def _subject(one: SubjectJudgement, head_sha: str, *, headed: bool) -> Iterable[Section]:
     heading = f"### {_subject_name(one.subject)}" if headed or one.subject.number is None else None
     said = _instead_of_a_table(one)
     if said is not None:
         yield Section(head=f"{heading}\n\n{said}" if heading else said)
     else:
-        yield table(heading, _COLUMNS, map(_backend_row, sorted(one.backends, key=_severity)), "backends")
+        head = head_named(one.subject, head_sha)
+        rows = (_backend_row(each, head) for each in sorted(one.backends, key=_severity))
+        yield table(heading, _COLUMNS, rows, "backends")
     if one.subject.in_doubt:
         yield Section(head=f"Pending: {_IN_DOUBT}.")
     notes = tuple(filter(None, map(_membership, one.subject.backends)))
@@ -169,7 +177,7 @@ def _membership(backend: Backend) -> str | None:
 # A row of the table
 
 
-def _backend_row(judged: BackendJudgement) -> str:
+def _backend_row(judged: BackendJudgement, head: str | None) -> str:
     deadline = judged.deadline if judged.standing is Standing.WAITING else None
     return row(
         (
@@ -178,7 +186,7 @@ def _backend_row(judged: BackendJudgement) -> str:
             _why(judged),
             utc(judged.since),
             utc(deadline) if deadline else "",
-            _what_to_do(judged),
+            _what_to_do(judged, head),
             oncall_words(judged.backend),
         )
     )
@@ -227,16 +235,16 @@ def _part(part: Part) -> str:
 # What can be done
 
 
-def _what_to_do(judged: BackendJudgement) -> str:
+def _what_to_do(judged: BackendJudgement, head: str | None) -> str:
     name = judged.backend.name
-    retry = code(f"/crcr retry {name}")
-    waive = f"a maintainer can {code(f'/crcr waive {name} because …')}"
+    retry = code(spell(Retry(name)))
+    waive = f"a maintainer can {code(spell(Waive(name, None, None, '…', head)))}"
     if judged.standing is Standing.FAILED:
         return f"fix it, {retry}, or {waive}"
     if judged.standing is Standing.DECLINED:
         return f"let a job run, set `may_skip: true` in its allowlist entry, or {waive}"
     if judged.standing is Standing.HELD:
-        return _what_releases(judged)
+        return _what_releases(judged, head)
     if judged.standing is Standing.WAITING and judged.backend.possible_renames:
         names = listed(judged.backend.possible_renames, _MOST_PARTS, lambda name: code(str(name), 140))
         return f"install the App on {names} so that GitHub tells its id, push again, or {waive}"
@@ -247,9 +255,9 @@ def _what_to_do(judged: BackendJudgement) -> str:
     return f"{retry}, ask who is on call, or {waive}"
 
 
-def _what_releases(judged: BackendJudgement) -> str:
+def _what_releases(judged: BackendJudgement, head: str | None) -> str:
     if judged.backend.reason == "approval":
-        return "someone with write rights comments `/crcr approve`"
+        return f"someone with write rights comments {code(spell(Approve(head)))}"
     return "mark the pull request ready for review"
 
 
@@ -257,8 +265,8 @@ _WAIVING = """### Waiving
 
 Who has the maintain or admin right can let a pull request merge without a backend, by a comment on it with a line like one of these:
 
-- `/crcr waive owner/repo because …` for the whole backend and this commit
-- `/crcr waive owner/repo:job because …` for one job of it
-- `/crcr waive owner/repo until 3d because …` for later pushes too, at most 7 days
+- `/crcr waive owner/repo at 1a2b3c4 because …` for the whole backend and this commit
+- `/crcr waive owner/repo:job at 1a2b3c4 because …` for one job of it
+- `/crcr waive owner/repo until 3d at 1a2b3c4 because …` for later pushes too, at most 7 days
 
-The button “Waive…” posts the command to copy. It waives nothing by itself."""
+After `at` stand the first digits of the pull request's head. Without them a command is refused when the head was pushed less than a minute before. The button “Waive…” posts the command to copy. It waives nothing by itself."""

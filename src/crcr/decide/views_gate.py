@@ -6,9 +6,10 @@ The check on GitHub says the same in Markdown (`gate_text`); here it is plain te
 from collections.abc import Collection
 from datetime import datetime
 
+from crcr.decide.commands import Approve, Retry, Waive, spell
 from crcr.decide.commit import Backend
 from crcr.decide.gate import BackendJudgement, GateJudgement, SubjectJudgement
-from crcr.decide.gate_text import gate_title
+from crcr.decide.gate_text import gate_title, head_named
 from crcr.decide.model import RepoName
 from crcr.decide.part_text import doubt_words, lacks_jobs, worst_first
 from crcr.decide.standing import BLOCKED, Part, Standing
@@ -18,7 +19,9 @@ _MOST_PARTS = 10
 _STANDINGS = tuple(Standing)
 
 
-def gate_view(judgement: GateJudgement, public: Collection[str], judged_at: datetime) -> GateView:
+def gate_view(
+    judgement: GateJudgement, public: Collection[str], judged_at: datetime, head_sha: str
+) -> GateView:
     """`public` holds the key names of the backends that may be seen."""
     counted = [each.backend for one in judgement.subjects for each in one.backends]
     whole = all(_is_seen(backend, public) for backend in counted)
@@ -27,7 +30,7 @@ def gate_view(judgement: GateJudgement, public: Collection[str], judged_at: date
         title=gate_title(judgement) if whole else None,
         judged_at=judged_at,
         whole=whole,
-        subjects=tuple(_subject(one, public) for one in judgement.subjects),
+        subjects=tuple(_subject(one, public, head_sha) for one in judgement.subjects),
     )
 
 
@@ -35,7 +38,8 @@ def _is_seen(backend: Backend, public: Collection[str]) -> bool:
     return backend.name.key in public
 
 
-def _subject(one: SubjectJudgement, public: Collection[str]) -> GateSubject:
+def _subject(one: SubjectJudgement, public: Collection[str], head_sha: str) -> GateSubject:
+    head = head_named(one.subject, head_sha)
     reused = one.subject.reused_from
     shown = [each for each in one.backends if reused is None and _is_seen(each.backend, public)]
     return GateSubject(
@@ -44,7 +48,7 @@ def _subject(one: SubjectJudgement, public: Collection[str]) -> GateSubject:
         state=one.state,
         in_doubt=one.subject.in_doubt,
         reused_from=reused,
-        rows=tuple(_row(each) for each in sorted(shown, key=_severity)),
+        rows=tuple(_row(each, head) for each in sorted(shown, key=_severity)),
     )
 
 
@@ -52,7 +56,7 @@ def _severity(judged: BackendJudgement) -> tuple[int, str]:
     return _STANDINGS.index(judged.standing), judged.backend.name.key
 
 
-def _row(judged: BackendJudgement) -> GateRow:
+def _row(judged: BackendJudgement, head: str | None) -> GateRow:
     backend = judged.backend
     telling = [part for part in worst_first(judged.parts) if part.standing is not Standing.PASSED]
     return GateRow(
@@ -64,7 +68,7 @@ def _row(judged: BackendJudgement) -> GateRow:
         passed=len(judged.parts) - len(telling),
         since=judged.since,
         deadline=judged.deadline if judged.standing is Standing.WAITING else None,
-        advice=_advice(judged),
+        advice=_advice(judged, head),
         oncalls=backend.entry.oncalls if backend.entry else (),
     )
 
@@ -84,23 +88,21 @@ def _part(part: Part) -> GatePart:
     )
 
 
-def _advice(judged: BackendJudgement) -> str | None:
+def _advice(judged: BackendJudgement, head: str | None) -> str | None:
     """What can be done about it; None where nothing need be."""
     name = _name(judged.backend)
-    retry = f"`/crcr retry {name}`"
-    waive = f"a maintainer can `/crcr waive {name} because …`"
+    retry = f"`{spell(Retry(name))}`"
+    waive = f"a maintainer can `{spell(Waive(name, None, None, '…', head))}`"
     if judged.standing is Standing.FAILED:
         return f"fix it, {retry}, or {waive}"
     if judged.standing is Standing.DECLINED:
         return f"let a job run, set `may_skip: true` in its allowlist entry, or {waive}"
     if judged.standing is Standing.HELD:
-        return _RELEASES.get(judged.backend.reason or "", _READY)
+        if judged.backend.reason == "approval":
+            return f"someone with write rights comments `{spell(Approve(head))}`"
+        return "mark the pull request ready for review"
     if judged.standing not in BLOCKED:
         return None
     if lacks_jobs(judged):
         return f"name its `jobs` in the allowlist or let the App read its Actions, or {waive}"
     return f"{retry}, ask who is on call, or {waive}"
-
-
-_READY = "mark the pull request ready for review"
-_RELEASES = {"approval": "someone with write rights comments `/crcr approve`"}

@@ -10,6 +10,7 @@ from sqlalchemy import bindparam, select, text
 
 from crcr.decide.check_text import gate_words
 from crcr.decide.command_answer import CommandAnswer, Speaker
+from crcr.decide.command_head import KnownHead, refuse_head
 from crcr.decide.commands import (
     MOST_COMMANDS_AN_HOUR,
     Approve,
@@ -33,7 +34,7 @@ from crcr.record.group_rows import live_groups
 from crcr.record.held_rows import reconsider
 from crcr.record.log_rows import note_act, note_change
 from crcr.record.publishing import Publishing
-from crcr.record.pull_rows import load_pull
+from crcr.record.pull_rows import load_pull, load_twin_heads
 from crcr.record.schema_gate import commands
 from crcr.record.statement import Statement, inserting
 from crcr.record.times import to_us
@@ -83,6 +84,7 @@ class _Scene:
     upstream: RepoName
     speaker: Speaker
     pull: Pull
+    head: KnownHead
     now: datetime
 
 
@@ -140,14 +142,16 @@ class Commands:
         if await _given_lately(tx, upstream, speaker, now) + len(wanted) > MOST_COMMANDS_AN_HOUR:
             words = f"at most {MOST_COMMANDS_AN_HOUR} commands an hour are taken from a person"
             return [_Reply(ok=False, words=words, counts=False)]
-        scene = _Scene(tx, upstream, speaker, pull, now)
+        head = await _known_head(tx, upstream, pull)
+        scene = _Scene(tx, upstream, speaker, pull, head, now)
         return [await self._one(scene, each) for each in wanted]
 
     async def _one(self, scene: _Scene, wanted: Command | Misunderstood) -> _Reply:
         if isinstance(wanted, Misunderstood):
             return _Reply(ok=False, words=f"{code(wanted.text)}: {wanted.why}. {wanted.hint}")
         is_author = scene.pull.author.casefold() == scene.speaker.who.casefold()
-        refusal = refuse(wanted, role=scene.speaker.role, is_author=is_author) or _moved(scene, wanted)
+        refusal = refuse(wanted, role=scene.speaker.role, is_author=is_author)
+        refusal = refusal or refuse_head(wanted, scene.head, scene.speaker.spoke_at)
         if refusal is None:
             reply = await self._do(scene, wanted)
         else:
@@ -244,7 +248,7 @@ class Commands:
         judgement = await self._desk.judged(scene.tx, scene.upstream, scene.pull.head_sha, scene.now)
         if judgement is None:
             return _Reply(ok=True, words="no open delivery of this pull request's head is recorded")
-        words = gate_words(judgement)
+        words = gate_words(judgement, scene.pull.head_sha)
         return _Reply(ok=True, words=f"{code(words.title)}\n\n{words.summary}")
 
     async def _reevaluate(self, scene: _Scene) -> None:
@@ -255,16 +259,11 @@ class Commands:
         await note_change(scene.tx, scene.upstream, "gate", number=scene.pull.number, now=scene.now)
 
 
-def _moved(scene: _Scene, wanted: Command) -> str | None:
-    """Who speaks about the head means the one they saw, not one that was pushed since.
-
-    GitHub dates to the second: within the same second nobody can tell, so it has to be said again.
-    """
-    head_bound = isinstance(wanted, Approve) or (isinstance(wanted, Waive) and wanted.until is None)
-    head_at = scene.pull.head_at
-    if not head_bound or head_at is None or scene.speaker.spoke_at > head_at:
-        return None
-    return "the head of this pull request has moved since; look at it and say it again"
+async def _known_head(tx: Tx, upstream: RepoName, pull: Pull) -> KnownHead:
+    # Of a pull request whose head's own event was missed, the last event that named the head dates it.
+    moved_at = pull.head_at or pull.updated_at
+    earlier = await load_twin_heads(tx, upstream, pull)
+    return KnownHead(sha=pull.head_sha, moved_at=moved_at, earlier=earlier)
 
 
 async def _given_lately(tx: Tx, upstream: RepoName, speaker: Speaker, now: datetime) -> int:

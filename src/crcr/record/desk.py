@@ -163,7 +163,7 @@ class Desk:
         if judgement is None:
             return ()
         numbers = [one.subject.number for one in judgement.subjects if one.subject.number is not None]
-        found = ((number, offer(judgement, number)) for number in numbers)
+        found = ((number, offer(judgement, number, head_sha)) for number in numbers)
         return tuple((number, words) for number, words in found if words is not None)
 
     async def judged(self, tx: Tx, upstream: RepoName, head_sha: str, now: datetime) -> GateJudgement | None:

@@ -2,7 +2,7 @@
 
 import json
 
-from sqlalchemy import bindparam, select
+from sqlalchemy import bindparam, select, text
 
 from crcr.decide.model import Pull, RepoName
 from crcr.record.database import Tx
@@ -16,6 +16,12 @@ _COLUMNS = (
 )
 _LOAD = Statement(
     select(pulls).where(pulls.c.upstream == bindparam("upstream"), pulls.c.number == bindparam("number"))
+)
+_OTHER_HEADS = Statement(
+    text(
+        "SELECT DISTINCT head_sha FROM deliveries WHERE upstream = :upstream AND number = :number"
+        " AND head_sha <> :head_sha AND substr(head_sha, 1, 7) = substr(:head_sha, 1, 7)"
+    )
 )
 _INSERT = inserting(pulls, *_COLUMNS)
 _SAVE = Statement(
@@ -64,3 +70,9 @@ async def save_pull(tx: Tx, upstream: RepoName, pull: Pull) -> None:
         author_association=pull.author_association,
         merged=int(pull.merged),
     )
+
+
+async def load_twin_heads(tx: Tx, upstream: RepoName, pull: Pull) -> tuple[str, ...]:
+    """Other heads of the pull request whose first seven digits are those of its present one."""
+    rows = await tx.all(_OTHER_HEADS, upstream=upstream.key, number=pull.number, head_sha=pull.head_sha)
+    return tuple(row["head_sha"] for row in rows)

@@ -99,7 +99,7 @@ class CommitReader:
         commit = await load_commit(self.tx, self.upstream, head_sha, self.allowlist, self.now)
         if commit.subjects:
             judgement = judge_gate(commit, self.timeouts, self.now)
-            return gate_view(judgement, self.seen.public, judged_at)
+            return gate_view(judgement, self.seen.public, judged_at, head_sha)
         whole = delivery is not None and await self._all_are_seen(delivery)
         title = row["title"] if whole else None
         return GateView(state=GateShown(row["state"]), title=title, judged_at=judged_at, whole=whole)

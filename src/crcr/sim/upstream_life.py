@@ -206,7 +206,10 @@ class Life:
         if not self.is_blocked(pull) or not blocking:
             return False
         reason = self._chance.choice(_REASONS)
-        return await self._say(pull, by, *(f"/crcr waive {name} because {reason}" for name in blocking))
+        head = pull.head_sha[:12]
+        return await self._say(
+            pull, by, *(f"/crcr waive {name} at {head} because {reason}" for name in blocking)
+        )
 
     async def waive_in_vain(self, pull: PullRequest) -> bool:
         return await self.waive(pull, [self._chance.choice(OUTSIDERS)])

@@ -1,0 +1,113 @@
+"""Fault 63: an author pushes something else just before, or just after, the comment that waives or approves."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from commanding import answers, obeyed
+from crcr.sim.github import MergeBlocked
+from gating import GATE, GATED, GATING, check, gate, gated, open_pull, run_all, say
+from stage import UPSTREAM
+from told import actions
+
+WAIVE = f"/crcr waive {GATING} because the lab is down"
+APPROVED = f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: [build], authors: approved}}\n"
+
+
+async def test_fault_63_a_waiver_a_second_after_a_push_waives_nothing_and_is_answered_with_the_head(
+    tmp_path: Path,
+) -> None:
+    async with gated(tmp_path, GATED) as it:
+        pull = await open_pull(it)
+        await run_all(it, build="failure")
+        it.clock.advance(600)
+        await it.github.push_to_pr(pull, message="Mine bitcoin")
+        await it.act()
+
+        assert not obeyed(await say(it, pull, WAIVE, after_s=1))
+        await run_all(it, build="failure")
+        assert gate(it, pull) == "failure"
+        with pytest.raises(MergeBlocked):
+            await it.github.merge_pr(pull)
+
+        [answer] = answers(it, pull)
+        [ready] = re.findall(r"`(/crcr waive [^`]*)`$", answer, re.MULTILINE)
+        assert f" at {pull.head_sha[:12]} because " in ready
+        assert obeyed(await say(it, pull, ready, after_s=1))
+        assert gate(it, pull) == "success"
+
+
+async def test_fault_63_the_command_of_the_button_waives_the_head_that_it_was_offered_for(
+    tmp_path: Path,
+) -> None:
+    async with gated(tmp_path, GATED) as it:
+        pull = await open_pull(it)
+        await run_all(it, build="failure")
+        await it.github.press_button(check(it, GATE, pull.head_sha), "waive")
+        await it.act()
+        [ready] = [line for line in answers(it, pull)[0].splitlines() if line.startswith("/crcr")]
+        ready = ready.replace("<reason>", "it must land")
+        it.clock.advance(600)
+        await it.github.push_to_pr(pull, message="Mine bitcoin")
+        await it.act()
+
+        assert not obeyed(await say(it, pull, ready, after_s=600))
+        assert "names the head" in answers(it, pull)[-1]
+        await run_all(it, build="failure")
+        assert gate(it, pull) == "failure"
+
+
+async def test_fault_63_a_push_that_begins_with_the_same_digits_is_not_the_head_that_was_named(
+    tmp_path: Path,
+) -> None:
+    async with gated(tmp_path, GATED) as it:
+        pull = await open_pull(it)
+        seen = pull.head_sha
+        it.clock.advance(600)
+        before, twin = pull.head_sha, seen[:7] + "".join(reversed(seen[7:]))
+        commits = it.github.repository(UPSTREAM).commits
+        commits[twin] = replace(commits[before], sha=twin)
+        pull.head_sha = twin
+        await it.github._tell(pull, "synchronize", {"before": before, "after": twin})
+        await it.act()
+        await run_all(it, build="failure")
+
+        named = WAIVE.replace(" because", f" at {seen[:7]} because")
+        assert not obeyed(await say(it, pull, named))
+        assert gate(it, pull) == "failure"
+
+
+@pytest.mark.parametrize("lost", [False, True])
+async def test_fault_63_a_waiver_written_before_the_push_does_not_reach_the_pushed_head(
+    tmp_path: Path, lost: bool
+) -> None:
+    """Whether the push or the comment is heard of first."""
+    async with gated(tmp_path, GATED) as it:
+        pull = await open_pull(it)
+        await run_all(it, build="failure")
+        it.clock.advance(600)
+        await it.github.comment_pr(pull, WAIVE)
+        if not lost:
+            await it.act()  # the comment is answered first; its waiver is bound to the old head
+        it.clock.advance(1)
+        await it.github.push_to_pr(pull, message="Mine bitcoin")
+        await it.act()
+        await run_all(it, build="failure")
+
+        assert gate(it, pull) == "failure"
+
+
+async def test_fault_63_an_approval_a_second_after_a_push_runs_nothing(tmp_path: Path) -> None:
+    async with gated(tmp_path, APPROVED) as it:
+        pull = await open_pull(it)
+        it.clock.advance(600)
+        await it.github.push_to_pr(pull, message="Read the secrets")
+        await it.act()
+
+        assert not obeyed(await say(it, pull, "/crcr approve", after_s=1))
+        assert actions(it.github, GATING) == []
+        assert f"`/crcr approve at {pull.head_sha[:12]}`" in answers(it, pull)[-1]
+        assert obeyed(await say(it, pull, f"/crcr approve at {pull.head_sha[:12]}", after_s=1))
+        assert actions(it.github, GATING) == ["synchronize"]

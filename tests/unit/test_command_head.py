@@ -1,0 +1,71 @@
+"""Which head a command is about, by what it names and by GitHub's times."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from crcr.decide.command_head import KnownHead, refuse_head
+from crcr.decide.commands import Approve, Command, Retry, Status, Unwaive, Waive
+from crcr.decide.model import RepoName
+
+NPU = RepoName("org/npu")
+PUSHED_AT = datetime(2026, 1, 1, 12, tzinfo=UTC)
+SHA = "1a2b3c4d5e6f" + "0" * 28
+TWIN = "1a2b3c4d" + "f" * 32
+HEAD = KnownHead(sha=SHA, moved_at=PUSHED_AT)
+
+
+def _refusal(command: Command, seconds: float, head: KnownHead = HEAD) -> str | None:
+    return refuse_head(command, head, PUSHED_AT + timedelta(seconds=seconds))
+
+
+BOUND = (Waive(NPU, None, None, "x"), Waive(NPU, "a", timedelta(days=3), "x"), Approve())
+
+
+@pytest.mark.parametrize("command", BOUND)
+@pytest.mark.parametrize(
+    ("seconds", "obeyed"), [(-60, False), (0, False), (59, False), (60, True), (9_999, True)]
+)
+def test_without_the_head_a_command_counts_from_a_minute_after_the_push(
+    command: Command, seconds: float, obeyed: bool
+) -> None:
+    assert (_refusal(command, seconds) is None) == obeyed
+
+
+@pytest.mark.parametrize("command", [Unwaive(NPU, None), Retry(None), Status()])
+def test_what_opens_nothing_need_not_name_the_head(command: Command) -> None:
+    assert _refusal(command, -60) is None
+
+
+@pytest.mark.parametrize("digits", [7, 12, 40])
+@pytest.mark.parametrize("seconds", [-60, 0, 9_999])
+def test_a_command_that_names_the_head_counts_at_once_and_one_that_names_another_never(
+    digits: int, seconds: float
+) -> None:
+    for named, obeyed in ((SHA[:digits], True), (("f" * 40)[:digits], False)):
+        for command in (Waive(NPU, None, None, "x", named), Retry(NPU, named), Approve(named)):
+            assert (_refusal(command, seconds) is None) == obeyed
+
+
+def test_digits_that_another_head_of_the_pull_request_begins_with_name_neither() -> None:
+    head = KnownHead(sha=SHA, moved_at=PUSHED_AT, earlier=(TWIN, SHA))
+    assert "more than one head" in (_refusal(Approve("1a2b3c4d"), 9_999, head) or "")
+    assert _refusal(Approve("1a2b3c4d5"), 9_999, head) is None
+    close = KnownHead(sha=SHA, moved_at=PUSHED_AT, earlier=(SHA[:20] + "f" * 20,))
+    assert f"`/crcr approve at {SHA}`" in (_refusal(Approve(SHA[:12]), 0, close) or "")
+
+
+@pytest.mark.parametrize(
+    ("command", "ready"),
+    [
+        (Approve(), f"`/crcr approve at {SHA[:12]}`"),
+        (Approve("f" * 7), f"`/crcr approve at {SHA[:12]}`"),
+        (Retry(NPU, "f" * 7), f"`/crcr retry org/npu at {SHA[:12]}`"),
+        (
+            Waive(NPU, "a", timedelta(days=3), "y" * 500),
+            f"`/crcr waive org/npu:a until 3d at {SHA[:12]} because {'y' * 500}`",
+        ),
+    ],
+)
+def test_a_refusal_gives_the_whole_command_to_paste(command: Command, ready: str) -> None:
+    assert ready in (_refusal(command, 1) or "")

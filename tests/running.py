@@ -55,7 +55,9 @@ class Running:
 
 
 @asynccontextmanager
-async def crcr(*words: str, folder: Path, environ: Mapping[str, str]) -> AsyncIterator[Running]:
+async def crcr(
+    *words: str, folder: Path, environ: Mapping[str, str], umask: int = -1
+) -> AsyncIterator[Running]:
     """Run a command in `folder`; what still runs at the end is killed."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "crcr", *words),
@@ -63,6 +65,7 @@ async def crcr(*words: str, folder: Path, environ: Mapping[str, str]) -> AsyncIt
         env=environment(environ),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
+        umask=umask,
     )
     try:
         yield Running(process)

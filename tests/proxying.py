@@ -16,6 +16,7 @@ from deploying import DEPLOY
 from running import free_port
 
 FOLDER = DEPLOY / "proxy"
+PUBLIC_HOST = "relay.example.org"
 _STARTS_WITHIN_S = 20.0
 # Where nginx writes by itself depends on who packed it; and as root it would serve as a user who may not see our folder.
 _ASIDE = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
@@ -61,12 +62,16 @@ def nginx(folder: Path, proxy: Proxy, relays: Sequence[int]) -> list[str]:
     changes = {
         "http {\n": f"http {{\n{aside}    access_log off;\n",
         "pid /run/nginx.pid": f"pid {folder}/nginx.pid",
-        "listen 80 ": f"listen 127.0.0.1:{proxy.plain_port} ",
-        "listen 443 ": f"listen 127.0.0.1:{proxy.port} ",
+        "listen 80 default": f"listen 127.0.0.1:{proxy.plain_port} default",
+        "listen 443 ssl http2 default": f"listen 127.0.0.1:{proxy.port} ssl http2 default",
+        "listen 80;": f"listen 127.0.0.1:{proxy.plain_port};",
+        "listen 443 ssl http2;": f"listen 127.0.0.1:{proxy.port} ssl http2;",
         "/etc/crcr/tls/fullchain.pem": f"{folder}/server.pem",
         "/etc/crcr/tls/privkey.pem": f"{folder}/server.key",
     }
     (folder / "nginx.conf").write_text(replaced((FOLDER / "nginx.conf").read_text(), changes))
+    names = {f"{PUBLIC_HOST};": f"{PUBLIC_HOST} 127.0.0.1;"}
+    (folder / "server_name.conf").write_text(replaced((FOLDER / "server_name.conf").read_text(), names))
     ports = {f"127.0.0.1:800{number}": f"127.0.0.1:{port}" for number, port in enumerate(relays, start=1)}
     (folder / "upstream.conf").write_text(replaced((FOLDER / "upstream.conf").read_text(), ports))
     as_root = "user root; " if os.getuid() == 0 else ""
@@ -83,11 +88,16 @@ def nginx(folder: Path, proxy: Proxy, relays: Sequence[int]) -> list[str]:
 
 
 def caddy(folder: Path, proxy: Proxy, relays: Sequence[int]) -> list[str]:
-    options = f"{{\n\tadmin off\n\tauto_https disable_redirects\n\tstorage file_system {folder}/caddy\n}}\n"
+    options = f"\tadmin off\n\thttp_port {proxy.plain_port}\n\thttps_port {proxy.port}\n\tstorage file_system {folder}/caddy\n"
     tls = f"\ttls {folder}/server.pem {folder}/server.key\n"
     ports = {f"127.0.0.1:800{number}": f"127.0.0.1:{port}" for number, port in enumerate(relays, start=1)}
-    changes = {"relay.example.org {\n": f"{proxy.url} {{\n{tls}", **ports}
-    (folder / "Caddyfile").write_text(options + replaced((FOLDER / "Caddyfile").read_text(), changes))
+    changes = {
+        "{\n\tservers": f"{{\n{options}\tservers",
+        f"\n{PUBLIC_HOST} {{\n": f"\n127.0.0.1 {{\n{tls}",
+        f"http://{PUBLIC_HOST} {{": "http://127.0.0.1 {",
+        **ports,
+    }
+    (folder / "Caddyfile").write_text(replaced((FOLDER / "Caddyfile").read_text(), changes))
     return [program("caddy", "caddy"), "run", "--config", str(folder / "Caddyfile"), "--adapter", "caddyfile"]
 
 

@@ -62,7 +62,7 @@ class Running:
 
 @asynccontextmanager
 async def crcr(
-    *words: str, folder: Path, environ: Mapping[str, str], program: Path | None = None
+    *words: str, folder: Path, environ: Mapping[str, str], program: Path | None = None, umask: int = -1
 ) -> AsyncIterator[Running]:
     """Run a command in `folder`, of this checkout or of an installed `program`; what runs at the end is killed."""
     process = await asyncio.create_subprocess_exec(
@@ -72,6 +72,7 @@ async def crcr(
         env=environment(environ) if program is None else installed_environment(environ),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
+        umask=umask,
     )
     try:
         yield Running(process)

@@ -131,7 +131,7 @@ def _empty_database() -> Path:
 def place_empty_database(path: Path) -> None:
     """Running every migration for every test would take longer than most of the tests."""
     if not path.exists():
-        shutil.copyfile(_empty_database(), path)
+        shutil.copy(_empty_database(), path)  # with its mode
 
 
 def settings_for(folder: Path, github: GitHub, allowlist: Path | str | None, **more: str) -> Settings:

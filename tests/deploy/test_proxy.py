@@ -21,7 +21,7 @@ from crcr.show.events import HEARTBEAT_S
 from crcr.sim.github import GitHub, JobSpec, Workflow
 from crcr.sim.server import serve
 from crcr.wiring.services import _FAILED_PER_MINUTE
-from proxying import FOLDER, PROXIES, Proxy, nginx, program, proxied
+from proxying import FOLDER, PROXIES, PUBLIC_HOST, Proxy, nginx, program, proxied
 from running import Running, crcr, free_port
 from stage import UPSTREAM, environment
 
@@ -87,7 +87,8 @@ async def behind(folder: Path, kind: str = "nginx") -> AsyncIterator[tuple[World
 
 def said(directive: str, place: str = "") -> str:
     """The value of a directive in a location, or in the server that all of them stand in."""
-    where = re.search(rf"location = {re.escape(place)} \{{(.*?)\}}", NGINX, re.DOTALL) if place else None
+    names = rf"(?:= {re.escape(place)}|~ \^{re.escape(place)}/\?\$)"
+    where = re.search(rf"location {names} \{{(.*?)\}}", NGINX, re.DOTALL) if place else None
     assert where or not place, place
     found = re.findall(rf"^\s*{directive} (.+);$", where[1] if where else NGINX, re.MULTILINE)
     assert found, directive
@@ -210,7 +211,9 @@ async def test_bodies_pass_up_to_the_limit_and_larger_ones_are_told_in_the_relay
     async with behind(tmp_path) as (world, _), world.proxy.client() as visitor:
         for path, cap, code in (
             ("/github/webhook", webhook.CAP_BYTES, "bad_signature"),
+            ("/github/webhook/", webhook.CAP_BYTES, "bad_signature"),
             ("/github/callback", callback.CAP_BYTES, "not_authentic"),
+            ("/github/callback/", callback.CAP_BYTES, "not_authentic"),
         ):
             passed = await visitor.post(path, content=b" " * cap)
             assert (passed.status_code, passed.json()["error"]["code"]) == (401, code)
@@ -222,13 +225,55 @@ async def test_bodies_pass_up_to_the_limit_and_larger_ones_are_told_in_the_relay
 async def test_what_comes_unencrypted_is_sent_to_tls(tmp_path: Path) -> None:
     async with proxied(tmp_path, (free_port(), free_port())) as proxy, proxy.client() as visitor:
         asked = f"http://127.0.0.1:{proxy.plain_port}/crcr/pull/7?a=b"
-        answer = await visitor.get(asked, headers={"Host": "relay.example.org"})
+        answer = await visitor.get(asked, headers={"Host": PUBLIC_HOST})
         assert (answer.status_code, answer.headers["location"]) == (
             308,
-            "https://relay.example.org/crcr/pull/7?a=b",
+            f"https://{PUBLIC_HOST}/crcr/pull/7?a=b",
         )
         away = await visitor.get("/crcr")
         assert (away.status_code, away.headers["strict-transport-security"]) == (502, "max-age=31536000")
+
+
+@both
+async def test_fault_69_a_host_that_is_not_ours_is_led_nowhere(tmp_path: Path, kind: str) -> None:
+    """A redirect to whatever `Host` says lends the relay's name to anybody's address."""
+    async with (
+        proxied(tmp_path, (free_port(), free_port()), PROXIES[kind]) as proxy,
+        proxy.client() as visitor,
+    ):
+        plain = f"http://127.0.0.1:{proxy.plain_port}/crcr"
+        foreign = await visitor.get(plain, headers={"Host": "evil.example"})
+        assert (foreign.status_code, "location" in foreign.headers) == (421, False)
+        ours = await visitor.get(plain)
+        assert (ours.status_code, ours.headers["location"]) == (308, f"https://{PUBLIC_HOST}/crcr")
+        over_tls = await visitor.get("/crcr", headers={"Host": "evil.example"})
+        # nginx refuses; Caddy has no site for it and says nothing. The relays, which are away, would be 502.
+        assert (over_tls.status_code, over_tls.content) in {(421, over_tls.content), (200, b"")}
+
+
+@both
+async def test_fault_69_callbacks_and_webhooks_with_a_slash_reach_the_relay_without_a_redirect(
+    tmp_path: Path, kind: str
+) -> None:
+    async with behind(tmp_path, kind) as (world, _), world.proxy.client() as visitor:
+        for path in ("/github/webhook", "/github/callback"):
+            answers = [
+                await visitor.post(spelling, content=b" " * (MIB + 1)) for spelling in (path, f"{path}/")
+            ]
+            assert [answer.status_code for answer in answers] == [401, 401]
+            assert len({answer.json()["error"]["code"] for answer in answers}) == 1
+
+
+@both
+async def test_fault_65_the_proxy_refuses_a_large_head_by_itself(tmp_path: Path, kind: str) -> None:
+    async with (
+        proxied(tmp_path, (free_port(), free_port()), PROXIES[kind]) as proxy,
+        proxy.client() as visitor,
+    ):
+        fields = {f"x-{number}": "y" * 7000 for number in range(12)}
+        assert (await visitor.get("/crcr", headers=fields)).status_code in {400, 431}
+        token = {"Authorization": "Bearer " + "y" * 6000}
+        assert (await visitor.get("/crcr", headers=token)).status_code == 502
 
 
 @pytest.mark.timeout(180)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from crcr.join.finding import Finding, ok, problem, unknown, warning
 from crcr.record.migrate import head
+from crcr.record.private_file import is_open_to_others
 
 _LOCK_WAIT_S = 3.0
 _LITTLE = 1 << 30
@@ -49,6 +50,12 @@ def _file(path: Path) -> Iterator[Finding]:
             "store", f"The database's schema is {found or 'none'}, this release's is {head()}.", hint
         )
     yield _writable(path)
+    if is_open_to_others(path):
+        yield warning(
+            "file_mode",
+            f"Every user of this machine can read {path}.",
+            f"chmod 600 {path}, as the user who owns it; `crcr serve` does it when it is that user",
+        )
 
 
 def _revision(path: Path) -> str | None:

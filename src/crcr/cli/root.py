@@ -3,6 +3,8 @@
 0 is success, 1 a problem that was found or a thing that was not, 2 wrong words or wrong settings.
 """
 
+import os
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -52,6 +54,9 @@ class Translated(TyperGroup):
             raise typer.Exit(1) from None
 
 
+_WRITES_FOR_OTHERS = frozenset({"init"})
+"""Commands whose files are meant for other people too: they go into a repository."""
+
 app = typer.Typer(
     name="crcr",
     cls=Translated,
@@ -72,11 +77,14 @@ def _print_version(wanted: bool) -> None:
     epilog="Try it: crcr demo",
 )
 def root(
+    context: typer.Context,
     _: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Every command stands for itself; nothing is shared but this roof."""
+    """Whatever the relay writes, databases, copies and history, is its user's alone."""
+    if context.invoked_subcommand not in _WRITES_FOR_OTHERS:
+        context.call_on_close(partial(os.umask, os.umask(0o077)))
 
 
 for each in (serve, backup, demo, demo_join, init, doctor, check_config, acts, reconcile):

@@ -19,6 +19,7 @@ from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 
 from crcr.errors import StoreUnavailable
 from crcr.record.places import FOR_EVER, Place, PostgresPlace
+from crcr.record.private_file import make_private
 from crcr.record.tables import metadata
 
 T = TypeVar("T")
@@ -73,6 +74,12 @@ def _named(where: Place) -> str:
 
 
 def _upgrade_sqlite(path: Path) -> tuple[str | None, str]:
+    try:
+        make_private(path)
+    except OSError as fault:
+        raise StoreUnavailable(
+            f"the database {path} cannot be opened for writing: {fault.strerror}"
+        ) from fault
     engine = create_engine(f"sqlite:///{path}", poolclass=NullPool)
     event.listen(engine, "connect", _prepare)
     try:

@@ -13,6 +13,7 @@ from crcr.decide.actions import named_in
 from crcr.decide.events import JobTold, RunTold
 from crcr.decide.model import Level, RepoName
 from crcr.record.database import Database, Row, Tx
+from crcr.record.default_branches import compare_default_branch
 from crcr.record.effect_rows import add_once
 from crcr.record.log_rows import note_change
 from crcr.record.lookup_rows import hasten_silence, see_run, verify_jobs
@@ -48,6 +49,7 @@ class ActionsNews:
         """Write down what GitHub told; False when it concerns nothing of ours."""
 
         async def unit(tx: Tx) -> bool:
+            await compare_default_branch(tx, event, now)
             if isinstance(event, RunTold):
                 return await self._run_told(tx, event, now)
             return await self._job_told(tx, event, now)

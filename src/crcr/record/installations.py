@@ -10,6 +10,7 @@ from sqlalchemy import text
 from crcr.decide.events import Installation, InstallationRepositories, InstalledRepository, RepositoryMoved
 from crcr.decide.model import RepoName
 from crcr.record.database import Database, Tx
+from crcr.record.default_branches import compare_default_branch
 from crcr.record.effect_rows import add_effects
 from crcr.record.statement import Statement
 from crcr.record.targets import identify
@@ -71,6 +72,7 @@ class Installations:
             where = {"repository_id": event.repository_id, "new_name": event.new_name.key}
             await tx.run(_MOVED, alarm=f"moved to {event.new_name}", **where)
             await tx.run(_MOVED_BACK, **where)
+            await compare_default_branch(tx, event, now)
             await self._identify(tx, event.new_name, now)
         elif isinstance(event, InstallationRepositories):
             await self._installed(tx, event.installation_id, event.added, now)

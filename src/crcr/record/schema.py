@@ -85,6 +85,7 @@ repositories = Table(
     Column("suspended_at", BigInteger),
     Column("alarm", Text),
     Column("reads_actions", SmallInteger),
+    Column("default_branch", Text),
     Index("ix_repositories_suspended", "upstream", sqlite_where=_SUSPENDED, postgresql_where=_SUSPENDED),
     sqlite_with_rowid=False,
 )

@@ -1097,6 +1097,7 @@ rate_limited: this repository sends more reports than the relay takes. Start few
 unknown_delivery: the relay has not dispatched this delivery to this repository. Pass the dispatch's delivery_id on unchanged, in the repository that got it.
 claim_mismatch: the report names another run than the token proves. Report from the run that did the work; do not set run-id or run-attempt by hand.
 wrong_event: runs that this event starts may not report. Start the workflow by repository_dispatch, or ask for `allow_events` in the allowlist entry.
+wrong_ref: this run is of another branch or tag than the default branch. Start the workflow on the default branch, or ask for `report_refs` in the allowlist entry for nightly reports of another ref.
 run_bound_elsewhere: this run already answers another delivery. Use one run for each delivery, and see that delivery-id is not a fixed value.
 ambiguous_job: several jobs of this run have this name. Give each its own job-name, in a matrix with the values of the leg in it.
 no_in_progress: the relay never heard that this job began. Send in_progress first, with the same job-name as completed.

@@ -89,5 +89,10 @@ def a_caller(**changes: Any) -> Identity:
     return replace(_CALLER, **changes)
 
 
+def of_ref(ref: str = "refs/heads/main", repository: RepoName | None = None) -> dict[str, Any]:
+    """What a token signs of a run and its workflow file, both of one ref."""
+    return {"ref": ref, "workflow_at": ref, "workflow_from": repository or BACKEND}
+
+
 def a_start(**changes: Any) -> Report:
     return replace(_START, **changes)

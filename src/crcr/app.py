@@ -41,6 +41,7 @@ STATUS: Mapping[str, int] = {
     "suspended": 403,
     "claim_mismatch": 403,
     "wrong_event": 403,
+    "wrong_ref": 403,
     "not_admin": 403,
     "cross_origin": 403,
     "stale_form": 403,
@@ -64,6 +65,7 @@ STATUS: Mapping[str, int] = {
     "limiter_unavailable": 503,
     "keys_unavailable": 503,
     "no_allowlist": 503,
+    "default_branch_unknown": 503,
     "stopping": 503,
 }
 """Every code that a caller can see, with its status. docs/protocol.md lists them; a test compares."""

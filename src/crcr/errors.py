@@ -137,6 +137,12 @@ class NoAllowlist(Unavailable):
     code = "no_allowlist"
 
 
+class DefaultBranchUnknown(Unavailable):
+    """The repository's default branch is not known yet; GitHub is being asked."""
+
+    code = "default_branch_unknown"
+
+
 class NotFound(CrcrError):
     """There is no such thing."""
 

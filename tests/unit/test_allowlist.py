@@ -94,6 +94,11 @@ OPTIONS: list[tuple[str, str, Any]] = [
     ("gate_timeout: 2d", "gate_timeout_s", 172800),
     ("{job_timeout: 6h, gate_timeout: 6h}", "gate_timeout_s", 21600),
     ("allow_events: [workflow_run]", "allow_events", {"workflow_run"}),
+    (
+        "report_refs: [refs/heads/nightly, 'refs/tags/v*']",
+        "report_refs",
+        ("refs/heads/nightly", "refs/tags/v*"),
+    ),
     ("visibility: public", "visibility", Visibility.PUBLIC),
     ("visibility: name", "visibility", Visibility.NAME),
     ("visibility: hidden", "visibility", Visibility.HIDDEN),

@@ -92,6 +92,10 @@ OPTIONS = [
     ("job_timeout: -5", "job_timeout must be longer than nothing and at most 30d"),
     ("job_timeout: 31d", "job_timeout must be longer than nothing and at most 30d"),
     ("allow_events: ['Workflow Run']", "allow_events: 'Workflow Run' is not an event's name"),
+    ("report_refs: [main]", "report_refs: 'main' is not a full ref"),
+    ("report_refs: ['refs/pull/7/merge']", "report_refs: 'refs/pull/7/merge' is not a full ref"),
+    ("report_refs: ['**']", "report_refs: '**' is not a full ref"),
+    ("report_refs: refs/heads/x", "report_refs must be a list, not text"),
     ("expect: [a]", "expect must be a mapping, not a list"),
     ("expect: {'a*': broken}", "expect: unknown outcome 'broken'"),
     ("expect: {'a*': none}", "expect: unknown outcome 'none'"),
@@ -116,6 +120,7 @@ WARNINGS = [
     ("# only a comment\n", 1, "the allowlist is empty: nothing will be dispatched"),
     ("L1:\nL2: []\n", 1, "the allowlist is empty: nothing will be dispatched"),
     ("L3:\n  npu:\n    o/r:\n", 3, "o/r is at L3 and has no on-calls"),
+    ("L2:\n  - o/r: {allow_events: [pull_request]}\n", 2, "o/r allows pull_request, which lets nothing in"),
     ("L4:\n  - o/r: ann\n", 2, "o/r is at L4 and names no jobs"),
     ("L4:\n  - o/r: {oncalls: [a], jobs: [b], visibility: hidden}\n", 2, "o/r is at L4 and hidden"),
 ]

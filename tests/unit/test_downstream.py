@@ -28,7 +28,7 @@ from crcr.decide.identity import Identity
 from crcr.decide.model import Binding, Conclusion, JobState, Level, RepoName
 from crcr.decide.report import Report, ReportStatus
 from crcr.decide.which_job import JobFacts
-from made import a_caller, a_start
+from made import a_caller, a_start, of_ref
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SIX_HOURS = timedelta(hours=6)
@@ -124,9 +124,8 @@ def test_claims_that_do_not_fit_are_refused_in_order(
 
 def test_an_event_that_the_entry_allows_may_report() -> None:
     entry = replace(ENTRY, allow_events=frozenset({"workflow_run"}))
-    assert isinstance(
-        _judge(STARTED, identity=replace(IDENTITY, event_name="workflow_run"), entry=entry), OpenJob
-    )
+    second_step = replace(IDENTITY, event_name="workflow_run", **of_ref())
+    assert isinstance(_judge(STARTED, replace(FACTS, default_branch="main"), second_step, entry), OpenJob)
     assert _code(_judge(STARTED, identity=replace(IDENTITY, event_name="push"), entry=entry)) == "wrong_event"
 
 

@@ -131,6 +131,8 @@ async def test_a_good_token_becomes_an_identity_of_signed_claims_only() -> None:
         workflow_path=".github/workflows/ci.yml",
         event_name="repository_dispatch",
         expires_at=START + timedelta(minutes=5),
+        workflow_from=RepoName("Ascend/pytorch"),
+        workflow_at="refs/heads/main",
     )
 
 

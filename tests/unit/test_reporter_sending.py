@@ -303,7 +303,7 @@ def test_a_report_that_is_too_large_on_its_way_goes_without_its_failed_tests() -
 
 CALLBACK_CODES = (
     "bad_report", "not_authentic", "not_registered", "identity_changed", "not_allowlisted", "suspended", "claim_mismatch",
-    "wrong_event", "unknown_delivery", "run_bound_elsewhere", "ambiguous_job", "no_in_progress", "conflicting_result",
+    "wrong_event", "wrong_ref", "unknown_delivery", "run_bound_elsewhere", "ambiguous_job", "no_in_progress", "conflicting_result",
     "too_large", "rate_limited",
 )  # fmt: skip
 

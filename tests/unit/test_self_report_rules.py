@@ -13,11 +13,11 @@ from crcr.decide.report import Report, ReportStatus
 from crcr.decide.self_report import OWN_EVENTS, OwnFacts, OwnResult, admit_own, choose, judge_own
 from crcr.decide.which_job import JobFacts
 from crcr.errors import BadReport
-from made import BACKEND, NOW, a_caller, a_start
+from made import BACKEND, NOW, a_caller, a_start, of_ref
 
 UP, SECOND, THIRD = RepoName("Up/stream"), RepoName("other/stream"), RepoName("third/stream")
 ENTRY = Entry(name=BACKEND, level=Level.L2)
-WHO = a_caller(event_name="schedule")
+WHO = a_caller(event_name="schedule", **of_ref())
 
 
 def told(**changes: Any) -> Report:
@@ -50,7 +50,7 @@ def known(first: Conclusion = Conclusion.SUCCESS, **changes: Any) -> JobFacts:
 
 
 def judged(*jobs: JobFacts, report: Report | None = None, entry: Entry = ENTRY, **who: Any) -> Any:
-    caller, facts = replace(WHO, **who), OwnFacts(jobs=jobs)
+    caller, facts = replace(WHO, **who), OwnFacts(jobs=jobs, default_branch="main")
     return judge_own(report or told(), caller, entry, facts)
 
 

@@ -69,6 +69,7 @@ def test_a_run_is_read_in_full() -> None:
             created_at=datetime(2020, 10, 5, 16, 33, 24, tzinfo=UTC),
         ),
         installation_id=3,
+        default_branch="master",
     )
 
 
@@ -89,6 +90,7 @@ def test_a_job_is_read_in_full() -> None:
             completed_at=datetime(2021, 8, 5, 10, 38, 16, tzinfo=UTC),
         ),
         installation_id=3,
+        default_branch="master",
     )
 
 

@@ -56,6 +56,8 @@ class Entry:
     job_timeout_s: int | None = None
     gate_timeout_s: int | None = None
     allow_events: frozenset[str] = frozenset()
+    report_refs: tuple[str, ...] = ()
+    """Globs over full refs whose runs may send self-reports, beside the default branch."""
     visibility: Visibility = Visibility.PUBLIC
     expect: tuple[tuple[str, Conclusion], ...] = ()
     """Globs over job names, with the outcome that counts as a pass."""

@@ -26,6 +26,10 @@ from crcr.decide.model import Level, RepoName, is_repo_name
 _LEVELS = {level.name: level for level in Level}
 # A label has at most 50 characters, of which `ciflow/crcr/` takes 12.
 _DEVICE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,36}[A-Za-z0-9])?")
+_EVENTS_OF_OTHER_REFS = frozenset(
+    {"merge_group", "pull_request", "pull_request_review", "pull_request_review_comment"}
+)
+"""Events whose runs are of a ref that GitHub made for them."""
 _L3_FORM = "write L3: {device: {owner/name: [on-call]}}; the device makes the label ciflow/crcr/<device>"
 
 
@@ -151,6 +155,9 @@ def _check_duties(entry: Entry, findings: Findings) -> None:
         findings.warning(
             entry.line, f"{entry.name} is at {entry.level.name} and {entry.visibility.value}", hint
         )
+    for event in sorted(entry.allow_events & _EVENTS_OF_OTHER_REFS):
+        hint = "its runs are never of the default branch, so their reports are refused (wrong_ref)"
+        findings.warning(entry.line, f"{entry.name} allows {event}, which lets nothing in", hint)
     if entry.jobs is None and entry.level is Level.L4:
         hint = (
             "without jobs the gate must be able to read the repository's Actions to know when it is complete"

@@ -30,6 +30,7 @@ _EVENT_NAME = re.compile(r"[a-z][a-z_]{0,49}")
 _DURATION = re.compile(r"([0-9]{1,9})\s?([smhd])")
 _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _MAX_DURATION_S = 30 * 86400
+_REPORTING_REFS = ("refs/heads/", "refs/tags/")
 _MAX_TEXT = 256
 _MAX_ITEMS = 100
 _CONCLUSIONS = {str(conclusion): conclusion for conclusion in Conclusion if conclusion is not Conclusion.NONE}
@@ -131,6 +132,21 @@ def _allow_events(option: str, node: Node, findings: Findings) -> frozenset[str]
     return frozenset(event for event, _ in events)
 
 
+def _report_refs(option: str, node: Node, findings: Findings) -> tuple[str, ...] | None:
+    globs = []
+    for pattern, line in _items(option, node, findings):
+        # A pull request's ref (`refs/pull/…`) is anybody's: no list makes its runs speak for the repository.
+        if not pattern.startswith(_REPORTING_REFS):
+            findings.error(
+                line,
+                f"{option}: {shown(pattern)} is not a full ref",
+                "write refs/heads/name or refs/tags/name",
+            )
+        elif (glob := _glob(option, pattern, line, findings)) is not None:
+            globs.append(glob)
+    return tuple(globs)
+
+
 def _flag(option: str, node: Node, findings: Findings) -> bool | None:
     if isinstance(node, Scalar) and isinstance(node.value, bool):
         return node.value
@@ -226,6 +242,7 @@ _OPTIONS: dict[str, tuple[str, _Reader]] = {
     "job_timeout": ("job_timeout_s", _duration),
     "gate_timeout": ("gate_timeout_s", _duration),
     "allow_events": ("allow_events", _allow_events),
+    "report_refs": ("report_refs", _report_refs),
     "visibility": ("visibility", _one_of(Visibility)),
     "expect": ("expect", _expect),
 }

@@ -12,6 +12,7 @@ from crcr.decide.identity import Identity, IssuerKind
 from crcr.decide.lifecycle import LIFECYCLE, Apply, JobEvent, Reject, worse
 from crcr.decide.model import Binding, Conclusion, JobState, Level, RepoName
 from crcr.decide.report import Report, ReportStatus
+from crcr.decide.run_ref import check_ref
 from crcr.decide.which_job import JobFacts, MatrixLeg, Refused, find_job
 
 DISPATCH_EVENT = "repository_dispatch"
@@ -50,6 +51,8 @@ class Standing:
     entry: Entry | None
     binding: Binding | None
     suspended: bool
+    default_branch: str | None = None
+    """Of the caller's repository, as GitHub said last."""
     dispatched_as: RepoName | None = None
     """The name under which the delivery was dispatched to the caller's repository, where that is another one."""
 
@@ -125,6 +128,8 @@ class ReportFacts:
     """Other runs of the same workflow for this delivery."""
     jobs: tuple[JobFacts, ...]
     """The jobs of this run attempt that have the reported name, or could be a leg of it."""
+    default_branch: str | None = None
+    """Of the caller's repository, as GitHub said last."""
     run_superseded: bool = False
     """Whether this run was bound before and has stopped counting."""
     build: BuildFacts | None = None
@@ -212,6 +217,9 @@ def _refuse_claims(report: Report, identity: Identity, entry: Entry, facts: Repo
             f"the run was started by {identity.event_name!r}, not by {DISPATCH_EVENT}",
             "list the event in the allowlist entry's allow_events if the workflow has two steps",
         )
+    wrong_ref = check_ref(identity, facts.default_branch)
+    if wrong_ref is not None:
+        return Rejected(wrong_ref.code, wrong_ref.detail, wrong_ref.hint)
     if facts.run_delivery not in (None, report.delivery_id):
         return Rejected(
             "run_bound_elsewhere",

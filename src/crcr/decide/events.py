@@ -81,13 +81,18 @@ class InstallationRepositories:
 
 @dataclass(frozen=True, slots=True)
 class RepositoryMoved:
-    """`repository` renamed or transferred: the same id under a new name."""
+    """`repository` renamed or transferred: the same id under a new name; or edited: the name as it is."""
 
     action: str
     repository_id: int
     old_name: RepoName | None
     new_name: RepoName
     installation_id: int | None
+    default_branch: str | None = None
+
+    @property
+    def repository(self) -> RepoName:
+        return self.new_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +165,7 @@ class RunTold:
     repository_id: int
     run: ActionsRun
     installation_id: int | None
+    default_branch: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +177,7 @@ class JobTold:
     run_id: int
     job: ActionsJob
     installation_id: int | None
+    default_branch: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +198,8 @@ Asked = CheckAsked | SuiteAsked | Commented
 """What people ask of the relay on the upstream's pages."""
 Told = RunTold | JobTold
 """What GitHub says of a downstream's Actions."""
+RepositoryFact = RunTold | JobTold | RepositoryMoved
+"""What tells a downstream's default branch beside what it is about."""
 Event = (
     Dispatched | Asked | Told | Installation | InstallationRepositories | RepositoryMoved | Ping | Unwanted
 )
@@ -218,7 +227,7 @@ USED_ACTIONS: Mapping[str, frozenset[str]] = MappingProxyType(
         "workflow_job": frozenset({"queued", "in_progress", "completed"}),
         "installation": frozenset({"created", "deleted", "suspend", "unsuspend", "new_permissions_accepted"}),
         "installation_repositories": frozenset({"added", "removed"}),
-        "repository": frozenset({"renamed", "transferred"}),
+        "repository": frozenset({"renamed", "transferred", "edited"}),
     }
 )
 """Of events that have actions, those that the relay does something with."""

@@ -38,6 +38,12 @@ class Identity:
     expires_at: datetime
     build: str | None = None
     """A signed number to which the report's `run_id` is bound at first sight, where no run's id is signed."""
+    ref: str | None = None
+    """The branch or tag that the run is of, as GitHub signs it: `refs/heads/main`."""
+    workflow_from: RepoName | None = None
+    """The repository of the workflow file, from the signed `workflow_ref`."""
+    workflow_at: str | None = None
+    """The ref of the workflow file, from the signed `workflow_ref`."""
     private: bool = False
     """Whether the issuer says that the repository is not public."""
 

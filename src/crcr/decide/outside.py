@@ -21,6 +21,7 @@ class RepositoryFacts:
     repository_id: int
     owner_id: int
     full_name: str
+    default_branch: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

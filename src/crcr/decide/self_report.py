@@ -24,6 +24,7 @@ from crcr.decide.identity import Identity
 from crcr.decide.lifecycle import LIFECYCLE, JobEvent, Reject
 from crcr.decide.model import Conclusion
 from crcr.decide.report import Report
+from crcr.decide.run_ref import check_ref
 from crcr.decide.which_job import JobFacts, MatrixLeg, find_told_once
 from crcr.errors import BadReport
 
@@ -50,6 +51,8 @@ class OwnFacts:
     jobs: tuple[JobFacts, ...]
     """The jobs of this run attempt and commit that have the reported name, or could be a leg of it."""
     build: BuildFacts | None = None
+    default_branch: str | None = None
+    """Of the sender's repository, as GitHub said last."""
 
 
 def choose(report: Report, identity: Identity, standings: Sequence[Standing]) -> Standing | Rejected:
@@ -91,6 +94,9 @@ def judge_own(report: Report, identity: Identity, entry: Entry, facts: OwnFacts)
     refusal = refuse_run(report, identity, facts.build) or _refuse_event(identity, entry)
     if refusal is not None:
         return refusal
+    wrong_ref = check_ref(identity, facts.default_branch, entry.report_refs)
+    if wrong_ref is not None:
+        return Rejected(wrong_ref.code, wrong_ref.detail, wrong_ref.hint)
     found = find_told_once(report, identity.check_run_id, facts.jobs)
     conclusion = report.conclusion or Conclusion.NONE
     if isinstance(found, JobFacts):

@@ -92,7 +92,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The GUID was processed before."""
+    """The GUID, or the same body under another one, was processed before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +105,8 @@ class Receipt:
     body: bytes
     body_bytes: int
     received_at: datetime
+    body_digest: str | None = None
+    """SHA-256 of the raw body; None for what did not come from outside."""
 
 
 def plan(event: PullRequest | Push | MergeGroup, facts: UpstreamFacts) -> Plan | Ignored:

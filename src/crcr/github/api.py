@@ -225,6 +225,7 @@ class _Repository(msgspec.Struct):
     id: Id
     full_name: str
     owner: _Installation
+    default_branch: str | None = None
 
 
 class _Head(msgspec.Struct):
@@ -254,7 +255,7 @@ def minted_token(response: Response) -> Token:
 
 def repository_facts(response: Response) -> RepositoryFacts:
     found = decode(response, _Repository)
-    return RepositoryFacts(repository_id=found.id, owner_id=found.owner.id, full_name=found.full_name)
+    return RepositoryFacts(found.id, found.owner.id, found.full_name, found.default_branch)
 
 
 def pull_facts(response: Response) -> PullFacts:

@@ -28,7 +28,14 @@ from crcr.decide.refusal import Refusal, refusal_of
 from crcr.decide.report import SELF_REPORTS, Report
 from crcr.decide.self_report import Admission, OwnOutcome, OwnResult
 from crcr.decide.steps import Step
-from crcr.errors import CrcrError, NotAuthentic, NotRegistered, RateLimited, Unavailable
+from crcr.errors import (
+    CrcrError,
+    DefaultBranchUnknown,
+    NotAuthentic,
+    NotRegistered,
+    RateLimited,
+    Unavailable,
+)
 from crcr.ports import Clock, Limits, Trace, Untraced, Verifier
 from crcr.receive.address import client_address, limit_subject
 from crcr.receive.answer import Answer
@@ -142,6 +149,9 @@ class CallbackIntake:
 
     async def _take(self, report: Report, identity: Identity, body: bytes) -> Answer | Rejected:
         answer = await self._take_listed(report, identity, body)
+        if isinstance(answer, Rejected) and answer.code == DefaultBranchUnknown.code:
+            # Nothing is wrong with the report: whoever sends it again, as after any outage, finds the branch known.
+            raise DefaultBranchUnknown(answer.detail, hint=answer.hint)
         if isinstance(answer, Rejected) and answer.code == "not_allowlisted" and self.sandbox is not None:
             return await self.sandbox.take(report, identity, self.clock.now()) or answer
         return answer

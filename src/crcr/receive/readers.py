@@ -9,16 +9,18 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from crcr.decide.identity import Identity, IssuerKind
+from crcr.decide.model import RepoName, is_repo_name
 from crcr.decide.registration import CIRCLE, Registration
 from crcr.receive.signed import SignedClaims
 
 # `owner/repo/.github/workflows/ci.yml@refs/heads/x`: a file name and a branch may both hold an `@`.
-_WORKFLOW_REF = re.compile(r"[^/]+/[^/]+/(?P<path>.+?)@(?:refs/.+|[0-9a-f]{40})")
+_WORKFLOW_REF = re.compile(r"(?P<repository>[^/]+/[^/]+)/(?P<path>.+?)@(?P<ref>refs/.+|[0-9a-f]{40})")
 _PUBLIC = "public"
 
 
 def read_github(signed: SignedClaims) -> Identity:
     """`sub` is not read: owners can change its form (docs.github.com, "customizing the token claims")."""
+    workflow = _WORKFLOW_REF.fullmatch(signed.optional_text("workflow_ref") or "")
     return Identity(
         issuer=signed.issuer.issuer,
         kind=signed.issuer.kind,
@@ -28,9 +30,12 @@ def read_github(signed: SignedClaims) -> Identity:
         run_id=signed.digits("run_id"),
         run_attempt=int(signed.digits("run_attempt")),
         check_run_id=signed.optional_digits("check_run_id"),  # GitHub Enterprise Server does not sign it
-        workflow_path=_workflow_path(signed.optional_text("workflow_ref")),
+        workflow_path=workflow["path"] if workflow else None,
         event_name=signed.event("event_name"),
         expires_at=signed.expires_at,
+        ref=signed.optional_text("ref"),
+        workflow_from=_repository(workflow["repository"]) if workflow else None,
+        workflow_at=workflow["ref"] if workflow else None,
         private=signed.optional_text("repository_visibility") != _PUBLIC,  # not told: not taken for public
     )
 
@@ -65,6 +70,5 @@ _RUN_CLAIMS: Mapping[IssuerKind, Mapping[str, str]] = MappingProxyType(
 )
 
 
-def _workflow_path(workflow_ref: str | None) -> str | None:
-    match = _WORKFLOW_REF.fullmatch(workflow_ref or "")
-    return match["path"] if match else None
+def _repository(name: str) -> RepoName | None:
+    return RepoName(name) if is_repo_name(name) else None

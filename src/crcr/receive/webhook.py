@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from hashlib import sha256
 from typing import Protocol
 
 import structlog
@@ -57,15 +58,15 @@ class Desk(Protocol):
 
 
 class ActionsNews(Protocol):
-    """Hears what GitHub says of downstreams' runs and jobs; False when it concerns nothing of ours."""
+    """Hears what GitHub says of downstreams' runs and jobs."""
 
-    async def hear(self, event: Told, now: datetime) -> bool: ...
+    async def hear(self, receipt: Receipt, event: Told) -> Taken | Seen | Ignored: ...
 
 
 class Installations(Protocol):
     async def follow(
-        self, event: Installation | InstallationRepositories | RepositoryMoved, now: datetime
-    ) -> None: ...
+        self, receipt: Receipt, event: Installation | InstallationRepositories | RepositoryMoved
+    ) -> Taken | Seen: ...
 
 
 class Tally(Protocol):
@@ -91,8 +92,8 @@ class WebhookIntake:
         try:
             signature = require_signature(request.headers.getlist("x-hub-signature-256"))
             async with self.bodies.read(request, CAP_BYTES) as body:
-                guid, event, packed = await self._examine(request, body, signature)
-                receipt = Receipt(guid, name, "webhook", packed, len(body), self.clock.now())
+                guid, event, packed, digest = await self._examine(request, body, signature)
+                receipt = Receipt(guid, name, "webhook", packed, len(body), self.clock.now(), digest)
             answer = await self._act(receipt, event)
         except CrcrError as refusal:
             self.tally.delivery(name, refusal.code)
@@ -101,8 +102,8 @@ class WebhookIntake:
         self._follow(receipt, _outcome(answer), began_at)
         return answer
 
-    async def _examine(self, request: Request, body: bytes, signature: str) -> tuple[str, Event, bytes]:
-        def examine() -> tuple[str, Event, bytes]:
+    async def _examine(self, request: Request, body: bytes, signature: str) -> tuple[str, Event, bytes, str]:
+        def examine() -> tuple[str, Event, bytes, str]:
             verify_signature(self.secret, body, signature)
             name, guid = _headers(request)
             return guid, *_parse(name, body)
@@ -112,8 +113,8 @@ class WebhookIntake:
 
     async def recover(self, guid: str, name: str, body: bytes) -> Answer:
         """Take a webhook that GitHub's own log holds, as if it had just come; the log needs no signature."""
-        event, packed = await asyncio.to_thread(_parse, name, body)
-        receipt = Receipt(guid, name, "recovered", packed, len(body), self.clock.now())
+        event, packed, digest = await asyncio.to_thread(_parse, name, body)
+        receipt = Receipt(guid, name, "recovered", packed, len(body), self.clock.now(), digest)
         answer = await self._act(receipt, event)
         self.tally.delivery(name, f"recovered {_outcome(answer)}")
         self._follow(receipt, f"recovered {_outcome(answer)}", receipt.received_at)
@@ -137,11 +138,8 @@ class WebhookIntake:
         if isinstance(event, Asked):
             return await self._ask(receipt, event)
         if isinstance(event, Told):
-            if not await self.actions_news.hear(event, receipt.received_at):
-                return _ignored(f"no run of {event.repository} that answers us")
-        else:
-            await self.installations.follow(event, receipt.received_at)
-        return Answer(202, {"ok": True, "delivery": receipt.guid, "dispatches": 0})
+            return _plain_answer(receipt, await self.actions_news.hear(receipt, event))
+        return _plain_answer(receipt, await self.installations.follow(receipt, event))
 
     async def _ask(self, receipt: Receipt, event: Asked) -> Answer:
         if event.upstream not in self.upstreams:
@@ -158,13 +156,10 @@ class WebhookIntake:
         return self._answer(receipt, event.upstream, await self.inbox.take(receipt, event))
 
     def _answer(self, receipt: Receipt, upstream: RepoName, taken: Taken | Seen | Ignored) -> Answer:
-        if isinstance(taken, Ignored):
-            return _ignored(taken.reason)
-        if isinstance(taken, Seen):
-            return Answer(202, {"ok": True, "delivery": receipt.guid, "repeat": True})
-        who = {"delivery": receipt.guid, "github_event": receipt.event, "upstream": str(upstream)}
-        log.info("delivery_taken", dispatches=taken.dispatches, state=taken.state.value, **who)
-        return Answer(202, {"ok": True, "delivery": receipt.guid, "dispatches": taken.dispatches})
+        if isinstance(taken, Taken):
+            who = {"delivery": receipt.guid, "github_event": receipt.event, "upstream": str(upstream)}
+            log.info("delivery_taken", dispatches=taken.dispatches, state=taken.state.value, **who)
+        return _plain_answer(receipt, taken)
 
     def _refreshes(self, event: Dispatched) -> tuple[RepoName, ...]:
         """Upstreams whose allowlist this push may have changed."""
@@ -173,13 +168,22 @@ class WebhookIntake:
         return tuple(upstream for upstream, place in self.allowlist_places.items() if _touches(event, place))
 
 
-def _parse(name: str, body: bytes) -> tuple[Event, bytes]:
-    """The event, and its body packed for the dispatch if it is one that is dispatched."""
+def _parse(name: str, body: bytes) -> tuple[Event, bytes, str]:
+    """The event, its body packed for the dispatch if it is one that is dispatched, and the body's digest."""
     event = parse_event(name, body)
+    digest = sha256(body).hexdigest()
     if not isinstance(event, Dispatched):
-        return event, b""
+        return event, b"", digest
     parse_payload(body)  # what could not be dispatched later must not be acknowledged now
-    return event, pack(body)
+    return event, pack(body), digest
+
+
+def _plain_answer(receipt: Receipt, taken: Taken | Seen | Ignored) -> Answer:
+    if isinstance(taken, Ignored):
+        return _ignored(taken.reason)
+    if isinstance(taken, Seen):
+        return Answer(202, {"ok": True, "delivery": receipt.guid, "repeat": True})
+    return Answer(202, {"ok": True, "delivery": receipt.guid, "dispatches": taken.dispatches})
 
 
 def _not_ours(upstream: RepoName) -> Answer:

@@ -163,6 +163,7 @@ def _repository_moved(body: shapes.RepositoryBody) -> RepositoryMoved:
         old_name=_old_name(new, body.changes or shapes.ChangesPart()),
         new_name=new,
         installation_id=id_of(body.installation),
+        default_branch=branch(body.repository.default_branch),
     )
 
 

@@ -8,7 +8,7 @@ from crcr.decide.actions import check_run_id_of, conclusion_of, path_without_ref
 from crcr.decide.events import JobTold, RunTold
 from crcr.decide.outside import ActionsJob, ActionsRun
 from crcr.receive import webhook_shapes as shapes
-from crcr.receive.webhook_fields import id_of, plain, repo_name, utc, utc_or_none
+from crcr.receive.webhook_fields import branch, id_of, plain, repo_name, utc, utc_or_none
 
 
 def run_told(body: shapes.WorkflowRunBody) -> RunTold:
@@ -28,6 +28,7 @@ def run_told(body: shapes.WorkflowRunBody) -> RunTold:
             created_at=utc(run.created_at, "$.workflow_run.created_at"),
         ),
         installation_id=id_of(body.installation),
+        default_branch=branch(body.repository.default_branch),
     )
 
 
@@ -48,4 +49,5 @@ def job_told(body: shapes.WorkflowJobBody) -> JobTold:
             completed_at=utc_or_none(job.completed_at, "$.workflow_job.completed_at"),
         ),
         installation_id=id_of(body.installation),
+        default_branch=branch(body.repository.default_branch),
     )

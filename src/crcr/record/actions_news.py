@@ -10,14 +10,17 @@ from sqlalchemy import text
 
 from crcr.decide.actions import named_in
 from crcr.decide.events import JobTold, RunTold
-from crcr.decide.model import RepoName
+from crcr.decide.model import DeliveryState, RepoName
+from crcr.decide.upstream import Ignored, Receipt, Seen, Taken
 from crcr.record.database import Database, Row, Tx
+from crcr.record.default_branches import compare_default_branch
 from crcr.record.log_rows import note_change
 from crcr.record.lookup_effects import look_up_ended_run
 from crcr.record.lookup_rows import hasten_silence, see_run, verify_jobs
 from crcr.record.publishing import Publishing
 from crcr.record.statement import Statement
 from crcr.record.times import to_us
+from crcr.record.webhook_bodies import is_new_body
 
 _RUN = Statement(
     text(
@@ -52,17 +55,30 @@ class ActionsNews:
         self._database = database
         self._publishing = publishing
 
-    async def hear(self, event: RunTold | JobTold, now: datetime) -> bool:
-        """Write down what GitHub told; False when it concerns nothing of ours."""
+    async def hear(self, receipt: Receipt, event: RunTold | JobTold) -> Taken | Seen | Ignored:
+        """Write down what GitHub told, where it concerns something of ours."""
 
-        async def unit(tx: Tx) -> bool:
+        async def unit(tx: Tx) -> Taken | Seen | Ignored:
+            now = receipt.received_at
+            await compare_default_branch(tx, event, now)
+            if not await self._concerns(tx, event):
+                return Ignored(f"no run of {event.repository} that answers us")
+            if not await is_new_body(tx, receipt, event):
+                return Seen()
             if isinstance(event, RunTold):
-                return await self._run_told(tx, event, now)
-            return await self._job_told(tx, event, now)
+                await self._run_told(tx, event, now)
+            else:
+                await self._job_told(tx, event, now)
+            return Taken(0, DeliveryState.ACCEPTED)
 
         return await self._database.write(unit)
 
-    async def _run_told(self, tx: Tx, event: RunTold, now: datetime) -> bool:
+    async def _concerns(self, tx: Tx, event: RunTold | JobTold) -> bool:
+        if isinstance(event, JobTold):
+            return bool(await self._known(tx, event, event.run_id))
+        return bool(await self._known(tx, event, event.run.run_id) or await self._named(tx, event))
+
+    async def _run_told(self, tx: Tx, event: RunTold, now: datetime) -> None:
         run = event.run
         answers = await self._known(tx, event, run.run_id) or await self._named(tx, event)
         for row in answers:
@@ -75,15 +91,12 @@ class ActionsNews:
         if answers:
             where = {"downstream": event.repository.key, "repository_id": event.repository_id}
             await tx.run(_TOLD, at=to_us(now), before=to_us(now - _TOLD_EVERY), **where)
-        return bool(answers)
 
-    async def _job_told(self, tx: Tx, event: JobTold, now: datetime) -> bool:
-        rows = await self._known(tx, event, event.run_id)
-        for row in rows:
+    async def _job_told(self, tx: Tx, event: JobTold, now: datetime) -> None:
+        for row in await self._known(tx, event, event.run_id):
             # One job alone does not tell whether another has its name: only its failure counts here.
             if await verify_jobs(tx, row, (event.job,), now):
                 await self._tell(tx, row, now)
-        return bool(rows)
 
     async def _known(self, tx: Tx, event: RunTold | JobTold, run_id: int) -> list[Row]:
         return await tx.all(_RUN, run_id=str(run_id), repository_id=event.repository_id)

@@ -16,6 +16,7 @@ from crcr.decide.commit import Backend
 from crcr.decide.events import Asked, CheckAsked, Commented
 from crcr.decide.gate import GateJudgement, judge_for
 from crcr.decide.model import DeliveryState, EffectKind, Level, RepoName
+from crcr.decide.replays import is_stale
 from crcr.decide.reruns import run_again, run_failed_again
 from crcr.decide.upstream import Ignored, Receipt, Seen, Taken
 from crcr.record.commit_checks import CommitChecks
@@ -28,6 +29,7 @@ from crcr.record.schema import deliveries
 from crcr.record.statement import Statement, inserting
 from crcr.record.times import to_us
 from crcr.record.upstream_rows import is_someone_else
+from crcr.record.webhook_bodies import SEEN, is_new_body
 
 WAIVE = "waive"
 
@@ -72,6 +74,12 @@ class Desk:
             row = await self._check(tx, event) if isinstance(event, CheckAsked) else None
             if isinstance(event, CheckAsked) and row is None:
                 return Ignored("not a check of this relay")
+            if is_stale(event, receipt.received_at):
+                return Ignored("the comment is older than three days")
+            if await tx.one(SEEN, guid=receipt.guid, upstream=event.upstream.key):
+                return Seen()
+            if not await is_new_body(tx, receipt, event):
+                return Seen()
             if not await tx.all(_TAKE, **_delivery_row(receipt, event)):
                 return Seen()
             await self._obey(tx, receipt, event, row)

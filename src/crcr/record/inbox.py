@@ -1,6 +1,6 @@
 """The durable inbox: one transaction takes a delivery, decides about it, and writes all that follows.
 
-A GUID is taken once. The dispatches, what they supersede and the effects that will send them stand in the
+A GUID is taken once, and so is a body. The dispatches, what they supersede and the effects that will send them stand in the
 same commit as the delivery itself, so an acknowledged event is never without its consequences.
 """
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import bindparam, select, text
+from sqlalchemy import text
 
 from crcr.decide.events import Dispatched, MergeGroup, PullRequest, Push
 from crcr.decide.model import DeliveryState, EffectKind, Pull, RepoName
@@ -18,7 +18,7 @@ from crcr.record.allowlists import Allowlists
 from crcr.record.approvals import is_approved
 from crcr.record.database import Database, Tx
 from crcr.record.dispatch_rows import drop_unsent, lane_of, write_dispatches
-from crcr.record.effect_rows import add_effects, effect_row
+from crcr.record.effect_rows import add_effects, add_once, effect_row
 from crcr.record.group_rows import add_group, destroy_group, told_of
 from crcr.record.head_deliveries import dispatched_before, is_base_unheard
 from crcr.record.held_rows import ask_for_files, reconsider
@@ -31,6 +31,7 @@ from crcr.record.statement import Statement, inserting
 from crcr.record.targets import Targets
 from crcr.record.times import to_us
 from crcr.record.upstream_rows import is_someone_else
+from crcr.record.webhook_bodies import SEEN, is_new_body
 
 _TAKE = Statement(
     inserting(
@@ -40,11 +41,6 @@ _TAKE = Statement(
     )
     .on_conflict_do_nothing()
     .returning(deliveries.c.guid)
-)
-_SEEN = Statement(
-    select(deliveries.c.state).where(
-        deliveries.c.guid == bindparam("guid"), deliveries.c.upstream == bindparam("upstream")
-    )
 )
 _ALARMED = Statement(
     text(
@@ -83,11 +79,11 @@ class Inbox:
     async def refresh(self, upstreams: tuple[RepoName, ...], now: datetime) -> None:
         """Have the allowlists of these upstreams read again."""
         effects = [refresh_effect(upstream, now) for upstream in upstreams]
-        await self._database.write(lambda tx: add_effects(tx, effects))
+        await self._database.write(lambda tx: add_once(tx, *effects))
 
     async def _take(self, tx: Tx, receipt: Receipt, event: Dispatched) -> Taken | Seen | Ignored:
         upstream = event.upstream
-        if await tx.one(_SEEN, guid=receipt.guid, upstream=upstream.key):
+        if await tx.one(SEEN, guid=receipt.guid, upstream=upstream.key):
             return Seen()
         if await is_someone_else(tx, event.upstream, event.repository_id):
             await self._alarm(tx, event, receipt.received_at)
@@ -96,6 +92,8 @@ class Inbox:
         planned = plan(event, facts)
         if isinstance(planned, Ignored):
             return planned
+        if not await is_new_body(tx, receipt, event):
+            return Seen()
         # The GUID's own key decides between two transactions that both saw nothing.
         if not await tx.all(_TAKE, **_delivery_row(receipt, event, planned)):
             return Seen()

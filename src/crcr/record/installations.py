@@ -8,11 +8,14 @@ from datetime import datetime
 from sqlalchemy import text
 
 from crcr.decide.events import Installation, InstallationRepositories, InstalledRepository, RepositoryMoved
-from crcr.decide.model import RepoName
+from crcr.decide.model import DeliveryState, RepoName
+from crcr.decide.upstream import Receipt, Seen, Taken
 from crcr.record.database import Database, Tx
+from crcr.record.default_branches import compare_default_branch
 from crcr.record.effect_rows import add_effects
 from crcr.record.statement import Statement
 from crcr.record.targets import identify
+from crcr.record.webhook_bodies import is_new_body
 
 _INSTALLED = Statement(
     text(
@@ -63,9 +66,15 @@ class Installations:
         self._database = database
 
     async def follow(
-        self, event: Installation | InstallationRepositories | RepositoryMoved, now: datetime
-    ) -> None:
-        await self._database.write(lambda tx: self._follow(tx, event, now))
+        self, receipt: Receipt, event: Installation | InstallationRepositories | RepositoryMoved
+    ) -> Taken | Seen:
+        async def unit(tx: Tx) -> Taken | Seen:
+            if not await is_new_body(tx, receipt, event):
+                return Seen()
+            await self._follow(tx, event, receipt.received_at)
+            return Taken(0, DeliveryState.ACCEPTED)
+
+        return await self._database.write(unit)
 
     async def _follow(
         self, tx: Tx, event: Installation | InstallationRepositories | RepositoryMoved, now: datetime
@@ -74,6 +83,7 @@ class Installations:
             where = {"repository_id": event.repository_id, "new_name": event.new_name.key}
             await tx.run(_MOVED, alarm=f"moved to {event.new_name}", **where)
             await tx.run(_MOVED_BACK, **where)
+            await compare_default_branch(tx, event, now)
             await self._identify(tx, event.new_name, now)
         elif isinstance(event, InstallationRepositories):
             await self._installed(tx, event, event.added, now)

@@ -23,12 +23,13 @@ from crcr.decide.downstream import (
 from crcr.decide.identity import Identity, IssuerKind
 from crcr.decide.model import Binding, RepoName
 from crcr.decide.report import Report
-from crcr.errors import NoAllowlist
+from crcr.errors import DefaultBranchUnknown, NoAllowlist
 from crcr.record import sums
 from crcr.record.allowlists import Allowlists
 from crcr.record.builds import bind_build
 from crcr.record.counting import recount
 from crcr.record.database import Database, Row, Tx
+from crcr.record.default_branches import ask_default_branch
 from crcr.record.forwards import Forwards
 from crcr.record.job_rows import JobRow, close_job, dispute_job, open_job
 from crcr.record.log_rows import note_change
@@ -45,7 +46,8 @@ from crcr.record.unfed import note_job
 
 _STANDING = Statement(
     text(
-        "SELECT d.upstream, r.repository_id, r.owner_id, r.confirmed, r.suspended_at, x.downstream AS dispatched,"
+        "SELECT d.upstream, r.repository_id, r.owner_id, r.confirmed, r.suspended_at, r.default_branch,"
+        " x.downstream AS dispatched,"
         " (SELECT max(v.version) FROM allowlist_versions v WHERE v.upstream = d.upstream AND v.good = 1) AS version"
         " FROM deliveries d LEFT JOIN repositories r ON r.upstream = d.upstream AND r.downstream = :caller"
         " LEFT JOIN dispatches x ON x.delivery = d.guid AND x.upstream = d.upstream AND x.downstream = :caller"
@@ -164,6 +166,8 @@ class Reports:
             if refusal is not None:
                 return refusal
             outcome = judge(report, identity, entry, context.facts, now=now, job_timeout=context.job_timeout)
+            if isinstance(outcome, Rejected) and outcome.code == DefaultBranchUnknown.code:
+                await ask_default_branch(tx, standing.upstream, identity.repository, now)
             await self._write(tx, context, outcome, body, now)
             return outcome
 
@@ -220,7 +224,8 @@ class Reports:
             entry = await entry_of_id(tx, upstream, allowlist, caller_id)
         bound = row["repository_id"]
         binding = None if bound is None else Binding(bound, row["owner_id"], bool(row["confirmed"]))
-        return Standing(upstream, entry, binding, row["suspended_at"] is not None)
+        suspended = row["suspended_at"] is not None
+        return Standing(upstream, entry, binding, suspended, row["default_branch"])
 
     async def standings_anywhere(self, tx: Tx, caller: RepoName) -> tuple[Standing, ...]:
         """With every upstream that has a list; none of them having one is an outage, not an answer."""
@@ -242,7 +247,8 @@ class Reports:
         allowlist = await self._allowlists.in_force(tx, upstream)
         known = await self._targets.known(tx, upstream, caller)
         binding = known.binding if known else None
-        return Standing(upstream, allowlist.find(caller), binding, known.suspended if known else False)
+        suspended, branch = (known.suspended, known.default_branch) if known else (False, None)
+        return Standing(upstream, allowlist.find(caller), binding, suspended, branch)
 
     async def _write(
         self, tx: Tx, context: ReportContext, outcome: Outcome, body: bytes, now: datetime

@@ -15,6 +15,7 @@ from typing import Any
 from sqlalchemy import text
 
 from crcr.decide.model import RepoName
+from crcr.decide.replays import KEPT
 from crcr.record.database import Database, Tx, Unit
 from crcr.record.log_rows import note_act
 from crcr.record.old_deliveries import START, Place, forget_deliveries, open_effects
@@ -24,6 +25,7 @@ from crcr.record.sandbox import FORGET_SANDBOX, KEPT_FOR
 from crcr.record.statement import Statement
 from crcr.record.times import to_us
 from crcr.record.views_refusals import SHOWN_FOR
+from crcr.record.webhook_bodies import FORGET_DIGESTS
 
 MOST_ROWS = 200
 """That one unit removes."""
@@ -105,6 +107,7 @@ class Retention:
             (_FORGET_CHANGES, _KEEP_CHANGES),
             (FORGET_REFUSALS, SHOWN_FOR),
             (FORGET_SANDBOX, KEPT_FOR),
+            (FORGET_DIGESTS, KEPT),
         ):
             await self._remove(statement, before=to_us(now - kept))
         for row in await self._database.read(lambda tx: tx.all(_UPSTREAMS)):

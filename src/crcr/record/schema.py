@@ -91,6 +91,7 @@ repositories = Table(
     Column("alarm", Text),
     Column("reads_actions", SmallInteger),
     Column("told_at", BigInteger),
+    Column("default_branch", Text),
     Index("ix_repositories_id", "repository_id", "upstream"),
     Index("ix_repositories_suspended", "upstream", sqlite_where=_SUSPENDED, postgresql_where=_SUSPENDED),
     sqlite_with_rowid=False,

@@ -113,6 +113,17 @@ commands = Table(
     Index("ix_commands_person", "upstream", "who", "at"),
 )
 
+webhook_bodies = Table(
+    "webhook_bodies",
+    metadata,
+    key("digest"),
+    Column("guid", Text, nullable=False),
+    Column("taken_at", BigInteger, nullable=False),
+    Index("ix_webhook_bodies_age", "taken_at"),
+    sqlite_with_rowid=False,
+)
+"""Bodies that were taken, by their SHA-256: a captured one must not be taken again under another GUID."""
+
 recovered = Table(
     "recovered",
     metadata,

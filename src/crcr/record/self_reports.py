@@ -30,11 +30,12 @@ from crcr.decide.self_report import (
     choose,
     judge_own,
 )
-from crcr.errors import NoAllowlist
+from crcr.errors import DefaultBranchUnknown, NoAllowlist
 from crcr.record.builds import bind_build, read_build
 from crcr.record.commits import see_commit
 from crcr.record.counting import recount
 from crcr.record.database import Database, Tx
+from crcr.record.default_branches import ask_default_branch
 from crcr.record.forwards import Forwards
 from crcr.record.job_rows import JobRow, close_job, dispute_job, open_job
 from crcr.record.log_rows import note_change
@@ -118,8 +119,11 @@ class SelfReports:
             facts = OwnFacts(
                 jobs=await named_jobs(tx, context.run, report.job_name),
                 build=await read_build(tx, identity, report.run_id),
+                default_branch=known.default_branch,
             )
             outcome = judge_own(report, identity, admitted.entry, facts)
+            if isinstance(outcome, Rejected) and outcome.code == DefaultBranchUnknown.code:
+                await ask_default_branch(tx, known.upstream, identity.repository, now)
             await self._write(tx, context, outcome, now)
             return outcome
 

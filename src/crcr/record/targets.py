@@ -53,7 +53,7 @@ _BIND = Statement(
 _REBIND = Statement(
     text(
         "UPDATE repositories SET repository_id = :repository_id, owner_id = NULL, confirmed = 1, bound_at = :at,"
-        " installation_id = NULL, alarm = NULL WHERE upstream = :upstream AND downstream = :downstream"
+        " installation_id = NULL, default_branch = NULL, alarm = NULL WHERE upstream = :upstream AND downstream = :downstream"
     )
 )
 _REBIND_UPSTREAM = Statement(
@@ -75,6 +75,12 @@ _SET_INSTALLATION = Statement(
 _READS_ACTIONS = Statement(
     text(
         "UPDATE repositories SET reads_actions = :reads_actions WHERE upstream = :upstream AND downstream = :downstream"
+    )
+)
+_SET_DEFAULT_BRANCH = Statement(
+    text(
+        "UPDATE repositories SET default_branch = :default_branch"
+        " WHERE upstream = :upstream AND downstream = :downstream"
     )
 )
 _CANCEL_QUEUE = Statement(
@@ -125,6 +131,7 @@ class Known:
     binding: Binding | None
     installation_id: int | None
     suspended: bool
+    default_branch: str | None = None
 
 
 class Targets:
@@ -138,7 +145,8 @@ class Targets:
             return None
         bound = row["repository_id"]
         binding = None if bound is None else Binding(bound, row["owner_id"], bool(row["confirmed"]))
-        return Known(row["name"], binding, row["installation_id"], row["suspended_at"] is not None)
+        suspended = row["suspended_at"] is not None
+        return Known(row["name"], binding, row["installation_id"], suspended, row["default_branch"])
 
     async def place(self, upstream: RepoName) -> tuple[RepoName, int | None, int | None]:
         """The upstream's written name, its repository id and its installation id, as far as they are known."""
@@ -168,12 +176,13 @@ class Targets:
         await tx.many(_ASK_AGAIN, ({"upstream": upstream.key, "downstream": key} for key in added))
         rows = await tx.all(_ALL, upstream=upstream.key)
         busy = {row["target"] for row in await tx.all(_BEING_IDENTIFIED, upstream=upstream.key)}
-        unknown = [r["downstream"] for r in rows if r["downstream"] in listed and not r["confirmed"]]
-        wanted = [key for key in unknown if key not in busy]
+        unread = {r["downstream"] for r in rows if r["downstream"] in listed and not r["confirmed"]}
+        incomplete = [r["downstream"] for r in rows if not r["confirmed"] or r["default_branch"] is None]
+        wanted = [key for key in incomplete if key in listed and key not in busy]
         await add_effects(tx, (identify(upstream, key, now) for key in wanted))
         present = {r["repository_id"] for r in rows if r["downstream"] in listed and r["confirmed"]}
         known = {r["downstream"] for r in rows if r["repository_id"] in present - {None}}
-        renamed = bool(gating & set(unknown))
+        renamed = bool(gating & unread)
         for row in await tx.all(_QUEUED_TARGETS, upstream=upstream.key):
             target = row["target"]
             if target in listed or target in known:
@@ -230,6 +239,13 @@ class Targets:
             if news and (await levels_now(tx, upstream)).get(downstream.key) == Level.L4:
                 # A member that left may have waited for just this: is it this repository under its new name?
                 await self._publishing.everywhere(tx, upstream, now, speaks=False)
+            if facts.default_branch is not None:
+                await tx.run(
+                    _SET_DEFAULT_BRANCH,
+                    upstream=upstream.key,
+                    downstream=downstream.key,
+                    default_branch=facts.default_branch,
+                )
             return True
 
         return await self._database.write(unit)

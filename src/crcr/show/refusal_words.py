@@ -17,6 +17,7 @@ MEANINGS = {
     "too_large": "The report is too large",
     "unknown_delivery": "Nothing of that name was dispatched to it",
     "wrong_event": "The run was started by an event that does not count",
+    "wrong_ref": "The run is of a branch or tag that does not count",
 }
 
 

@@ -36,13 +36,14 @@ class CiActs(Simulation):
         event: str = "schedule",
         event_type: str = "",
         client_payload: Json | None = None,
+        ref: str | None = None,
     ) -> WorkflowRun:
-        """A run that no dispatch made (a nightly one, or a second of the same delivery).
+        """A run that no dispatch made (a nightly one, or a second of the same delivery), of the default branch or `ref`.
 
         This and other steps that cannot wait leave their news to the next act, or to `tell_news()`.
         """
         repository = self.world.repository(full_name)
-        return self.ci.start_runs(repository, event, event_type, client_payload or {})[0]
+        return self.ci.start_runs(repository, event, event_type, client_payload or {}, ref=ref)[0]
 
     async def send_dispatch(self, full_name: str, event_type: str, client_payload: Json) -> list[WorkflowRun]:
         """Somebody who may write to the repository sends it a dispatch, with a token of their own."""

@@ -187,6 +187,15 @@ class RepositoryActs(Simulation):
         body = payloads.repository_event(self.base_url, repository, "renamed", changes)
         return await self.emit("repository", body, repository, repository.owner)
 
+    async def set_default_branch(self, full_name: str, branch: str) -> Delivery | None:
+        """Another branch, made from the present one where it is new, becomes the default."""
+        repository = self.repository(full_name)
+        changes: Json = {"default_branch": {"from": repository.default_branch}}
+        repository.branches.setdefault(branch, repository.head_sha)
+        repository.default_branch, repository.updated_at = branch, self.clock.now()
+        body = payloads.repository_event(self.base_url, repository, "edited", changes)
+        return await self.emit("repository", body, repository, repository.owner)
+
     async def transfer_repository(
         self, full_name: str, owner: str, *, keep_installed: bool = True
     ) -> Delivery | None:

@@ -102,6 +102,11 @@ class WorkflowRun:
     attempt: int = 1
     attempts: dict[int, list[Job]] = field(default_factory=dict)
     updated_at: datetime | None = None
+    ref: str = "refs/heads/main"
+
+    @property
+    def ref_name(self) -> str:
+        return self.ref.removeprefix("refs/heads/").removeprefix("refs/tags/")
 
     @property
     def jobs(self) -> list[Job]:

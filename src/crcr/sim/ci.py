@@ -39,11 +39,20 @@ class DownstreamCi:
         self.news: list[news.News] = []
 
     def start_runs(
-        self, repository: Repository, event: str, event_type: str, client_payload: Json
+        self,
+        repository: Repository,
+        event: str,
+        event_type: str,
+        client_payload: Json,
+        *,
+        ref: str | None = None,
     ) -> list[WorkflowRun]:
         """One run for each workflow that listens; none at all is no error, as on GitHub."""
         listening = [each for each in repository.workflows if each.wants(event, event_type)]
-        return [self._start(repository, each, event, event_type, client_payload) for each in listening]
+        runs = [self._start(repository, each, event, event_type, client_payload) for each in listening]
+        for run in runs:
+            run.ref = ref or run.ref
+        return runs
 
     def _start(
         self, repository: Repository, workflow: Workflow, event: str, event_type: str, client_payload: Json
@@ -60,6 +69,7 @@ class DownstreamCi:
             created_at=self._world.now(),
             actor="crcr-simulated[bot]" if event == "repository_dispatch" else repository.owner.login,
             client_payload=client_payload,
+            ref=f"refs/heads/{repository.default_branch}",
         )
         repository.next_run_number += 1
         run.attempts[1] = [self._job(name, spec, 1) for name, spec in workflow.planned(run)]

@@ -44,17 +44,17 @@ class Issuer(Signing):
 
     def claims(self, repository: Repository, run: WorkflowRun, job: Job, audience: str) -> Json:
         return {
-            **self._registered_claims(repository, audience),
+            **self._registered_claims(repository, run, audience),
             **self._run_claims(repository, run),
             **({"check_run_id": str(job.id)} if self.signs_check_run_id else {}),
         }
 
-    def _registered_claims(self, repository: Repository, audience: str) -> Json:
+    def _registered_claims(self, repository: Repository, run: WorkflowRun, audience: str) -> Json:
         now = self._world.now()
         return {
             "iss": self.url,
             "aud": audience,
-            "sub": f"repo:{repository.full_name}:ref:refs/heads/{repository.default_branch}",
+            "sub": f"repo:{repository.full_name}:ref:{run.ref}",
             "jti": str(uuid.UUID(int=self._world.rng.getrandbits(128), version=4)),
             "iat": int(now.timestamp()),
             "nbf": int((now - timedelta(minutes=5)).timestamp()),
@@ -62,8 +62,7 @@ class Issuer(Signing):
         }
 
     def _run_claims(self, repository: Repository, run: WorkflowRun) -> Json:
-        ref = f"refs/heads/{repository.default_branch}"
-        workflow_ref = f"{repository.full_name}/{run.workflow.path}@{ref}"
+        workflow_ref = f"{repository.full_name}/{run.workflow.path}@{run.ref}"
         return {
             "repository": repository.full_name,
             "repository_id": str(repository.id),
@@ -79,9 +78,9 @@ class Issuer(Signing):
             "workflow_sha": run.head_sha,
             "job_workflow_ref": workflow_ref,
             "job_workflow_sha": run.head_sha,
-            "ref": ref,
-            "ref_type": "branch",
-            "ref_protected": "true",
+            "ref": run.ref,
+            "ref_type": "tag" if run.ref.startswith("refs/tags/") else "branch",
+            "ref_protected": "false" if run.ref.startswith("refs/tags/") else "true",
             "base_ref": "",
             "head_ref": "",
             "sha": run.head_sha,

@@ -48,7 +48,7 @@ def event_json(sim: "Simulation", repository: Repository, run: WorkflowRun) -> J
 
 def github_context(sim: "Simulation", repository: Repository, run: WorkflowRun) -> Json:
     """What expressions see as `github`; a job adds its own place and token."""
-    ref = f"refs/heads/{repository.default_branch}"
+    ref = run.ref
     return {
         "event": event_json(sim, repository, run),
         "event_name": run.event,
@@ -66,8 +66,8 @@ def github_context(sim: "Simulation", repository: Repository, run: WorkflowRun) 
         "workflow_ref": f"{repository.full_name}/{run.workflow.path}@{ref}",
         "workflow_sha": run.head_sha,
         "ref": ref,
-        "ref_name": repository.default_branch,
-        "ref_type": "branch",
+        "ref_name": run.ref_name,
+        "ref_type": "tag" if ref.startswith("refs/tags/") else "branch",
         "ref_protected": True,
         "base_ref": "",
         "head_ref": "",

@@ -15,6 +15,7 @@ def upgrade() -> None:
     _names()
     _bases()
     _confirmations()
+    _senders()
 
 
 def _names() -> None:
@@ -77,3 +78,19 @@ def _confirmations() -> None:
     op.add_column("runs", sa.Column("conclusion", sa.Text(), nullable=True))
     op.add_column("dispatches", sa.Column("reads_actions", sa.SmallInteger(), nullable=True))
     op.add_column("repositories", sa.Column("told_at", sa.BigInteger(), nullable=True))
+
+
+def _senders() -> None:
+    """Which runs may report, and which webhooks have been taken."""
+    # Fault 61: reports of other refs than the default branch are refused.
+    op.add_column("repositories", sa.Column("default_branch", sa.Text(), nullable=True))
+    # Fault 66: a captured webhook is not taken again under another GUID.
+    op.create_table(
+        "webhook_bodies",
+        sa.Column("digest", sa.Text(), nullable=False),
+        sa.Column("guid", sa.Text(), nullable=False),
+        sa.Column("taken_at", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("digest", name=op.f("pk_webhook_bodies")),
+        sqlite_with_rowid=False,
+    )
+    op.create_index("ix_webhook_bodies_age", "webhook_bodies", ["taken_at"])

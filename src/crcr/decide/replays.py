@@ -1,0 +1,24 @@
+"""For how long the same webhook body again is a repeat, whatever GUID it comes under.
+
+GitHub signs the body alone: whoever has captured one can send it again under a GUID of their own. Bodies of two events
+differ, because they hold an id that is given once (a comment, a run's attempt) or the second in which something changed
+(`updated_at`, `pushed_at`). Only a person's click holds neither: the same button may be meant twice.
+"""
+
+from datetime import datetime, timedelta
+
+from crcr.decide.events import Asked, CheckAsked, Commented, Event, SuiteAsked
+
+KEPT = timedelta(days=3)
+"""As long as GitHub keeps its own log of deliveries."""
+CLICKED_TWICE = timedelta(seconds=60)
+
+
+def repeats_within(event: Event) -> timedelta:
+    """The time in which an equal body is the same event again."""
+    return CLICKED_TWICE if isinstance(event, CheckAsked | SuiteAsked) else KEPT
+
+
+def is_stale(event: Asked, now: datetime) -> bool:
+    """Whether a comment is older than bodies are remembered: nobody could tell whether it was obeyed before."""
+    return isinstance(event, Commented) and now - event.created_at > KEPT

@@ -1,0 +1,100 @@
+"""Fault 61: whoever may push an unprotected branch starts its workflows by hand, and their runs report."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from callbacks import BACKEND, outcome, refused
+from crcr.sim.github import GitHub, Workflow
+from gating import GATED, GATING, Stage, finish, gate, gated, newest_run, open_pull, start
+from nightlies import NIGHTLY, head, tell
+from stage import WORKFLOW, stage
+
+EVIL = "refs/heads/evil"
+BY_HAND = Workflow(
+    name="By hand", path=".github/workflows/ci.yml", listens=("workflow_dispatch",), jobs=WORKFLOW.jobs
+)
+NIGHT_BY_HAND = Workflow(
+    name="Nightly", path=NIGHTLY.path, listens=("workflow_dispatch", "push"), jobs=NIGHTLY.jobs
+)
+TWO_STEPS = GATED.replace("oncalls: [bob]", "oncalls: [bob], allow_events: [workflow_dispatch]")
+
+
+@asynccontextmanager
+async def nightly(folder: Path, allowlist: str = f"L2:\n  - {BACKEND}\n") -> AsyncIterator[Stage]:
+    """A backend whose nightly workflow can also be started by hand, and by a push."""
+
+    def prepare(github: GitHub) -> None:
+        github.repository(BACKEND).workflows = [NIGHT_BY_HAND]
+
+    async with stage(folder, allowlist, downstreams=(BACKEND,), prepare=prepare) as it:
+        yield it
+
+
+async def test_fault_61_a_run_of_an_unprotected_branch_does_not_open_the_gate(tmp_path: Path) -> None:
+    async with gated(tmp_path, TWO_STEPS) as it:
+        pull = await open_pull(it)
+        honest = newest_run(it)
+        await start(it, honest)
+        await finish(it, honest, build="failure", test="success")
+        assert gate(it, pull) == "failure"
+        it.github.repository(GATING).workflows.append(BY_HAND)
+        dispatched: dict[str, Any] = {"event": "workflow_dispatch", "client_payload": honest.client_payload}
+        forged = it.github.start_run(GATING, ref=EVIL, **dispatched)
+        answers = [await it.github.start_job(forged, name) for name in ("build", "test")]
+        await finish(it, forged)
+
+        assert [refused(answer) for answer in answers] == [(403, "wrong_ref")] * 2
+        assert "refs/heads/main" in answers[0].json()["error"]["detail"]
+        assert gate(it, pull) == "failure"
+        assert not it.github.merge_state(pull).mergeable
+
+        own = it.github.start_run(GATING, **dispatched)
+        assert outcome(await it.github.start_job(own, "build")) == "applied"
+
+
+async def test_fault_61_a_protected_looking_ref_and_a_foreign_workflow_file_prove_nothing(
+    tmp_path: Path,
+) -> None:
+    async with nightly(tmp_path) as it:
+        run = it.github.start_run(BACKEND, event="workflow_dispatch")
+        workflow = f"{BACKEND}/{NIGHTLY.path}"
+        for claims in (
+            {"ref": EVIL, "workflow_ref": f"{workflow}@{EVIL}", "ref_protected": "true"},
+            {"ref": "refs/tags/main", "workflow_ref": f"{workflow}@refs/tags/main"},
+            {"ref": "refs/heads/main", "workflow_ref": f"{workflow}@{EVIL}"},
+            {"workflow_ref": f"someone/else/{NIGHTLY.path}@refs/heads/main"},
+            {"event_name": "schedule", "workflow_ref": f"{workflow}@{EVIL}"},
+            {"workflow_ref": None},
+            {"ref": None},
+        ):
+            answer = await tell(it, run, commit=head(it), claims=claims)
+            assert (claims, *refused(answer)) == (claims, 403, "wrong_ref")
+        assert it.jobs() == []
+        assert outcome(await tell(it, run, commit=head(it))) == "applied"
+
+
+async def test_fault_61_the_entry_names_the_other_refs_of_its_nightlies(tmp_path: Path) -> None:
+    async with nightly(tmp_path, f"L2:\n  - {BACKEND}: {{report_refs: ['refs/heads/release/*']}}\n") as it:
+        for ref, expected in (("refs/heads/release/2", "applied"), ("refs/heads/x", "wrong_ref")):
+            run = it.github.start_run(BACKEND, event="push", ref=ref)
+            assert outcome(await tell(it, run, commit=head(it))) == expected
+
+
+async def test_fault_61_an_unknown_default_branch_is_looked_up_and_followed(tmp_path: Path) -> None:
+    async with nightly(tmp_path) as it:
+        run = it.github.start_run(BACKEND, event="workflow_dispatch")
+        it.rows("UPDATE repositories SET default_branch = NULL")  # as after an upgrade
+        first = await tell(it, run, commit=head(it))
+        assert refused(first) == (503, "default_branch_unknown")
+        assert int(first.headers["retry-after"]) > 0
+        await it.pass_time(60)
+        assert outcome(await tell(it, run, commit=head(it))) == "applied"
+
+        it.clock.advance(1)
+        await it.github.set_default_branch(BACKEND, "trunk")
+        await it.act()
+        assert outcome(await tell(it, run, "test", commit=head(it))) == "wrong_ref"
+        renamed = it.github.start_run(BACKEND, event="workflow_dispatch")
+        assert outcome(await tell(it, renamed, commit=head(it))) == "applied"

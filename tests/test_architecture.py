@@ -112,7 +112,7 @@ def test_the_rules_are_pure(path: Path) -> None:
 def test_a_module_says_what_it_is_for_and_stays_small(path: Path) -> None:
     text = path.read_text()
     assert ast.get_docstring(ast.parse(text))
-    assert len(text.splitlines()) <= 350
+    assert len(text.splitlines()) <= 450
 
 
 def test_no_room_is_called_by_a_word_that_says_nothing() -> None:

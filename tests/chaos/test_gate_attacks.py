@@ -1,0 +1,470 @@
+"""No history of attacks opens the gate: base changes, renames, labels, shards, late runs, lies, merge groups with waivers.
+
+Random walks of the real relay against the simulated GitHub. After every step each gate that has turned green is
+held against GitHub's own records (`attack_oracle`); once everything works again, so is each pull request and merge
+group that GitHub's merge rule would let in.
+
+A failure is cut down to the steps that matter. `CRCR_CHAOS_WALKS=500` walks more ways, `CRCR_CHAOS_SEED=7` others.
+"""
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+import structlog
+
+from chaos.attack_oracle import Gating, Oracle
+from crcr.sim.github import Job, JobSpec, Match, MergeBlocked, MergeGroup, PullRequest, Workflow, WorkflowRun
+from gating import GATE
+from stage import UPSTREAM, Stage, stage
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
+
+WALKS = int(os.environ.get("CRCR_CHAOS_WALKS", "24"))
+SEED = int(os.environ.get("CRCR_CHAOS_SEED", "1"))
+STEPS = 60
+STACK = "stack"
+GPU = "needs-gpu"
+SHARDS, PATHED, LABELLED, MOVING = "org/shards", "org/pathed", "org/labelled", "org/moving"
+BACKENDS = (SHARDS, PATHED, LABELLED, MOVING)
+OPTIONS = {
+    SHARDS: "jobs: ['test*']",
+    PATHED: "jobs: [build], paths: ['aten/**']",
+    LABELLED: f"jobs: [build], labels: [{GPU}]",
+    MOVING: "jobs: [build]",
+}
+FILES = (("src/kernel.py",), ("aten/op.cpp",), ("docs/readme.md", "aten/op.cpp"), ("docs/readme.md",))
+ENDS = (*["success"] * 5, "failure", "cancelled", "skipped")
+NAMED = "CI {delivery_id}"
+ONE_JOB = Workflow(jobs=(JobSpec("build"),), run_name=NAMED)
+SHARDED = Workflow(jobs=tuple(JobSpec(f"test-{n}") for n in (1, 2, 3)), run_name=NAMED)
+SAME_NAME = Workflow(
+    name="Other", path=".github/workflows/other.yml", jobs=(JobSpec("test-1"),), run_name=NAMED
+)
+
+Step = tuple[str, dict[str, Any]]
+
+
+class Walk:
+    def __init__(self, it: Stage) -> None:
+        self.it, self.github = it, it.github
+        self.backends = {it.github.repository(name).id: name for name in BACKENDS}
+        self.listed = set(self.backends)
+        self.oracle = Oracle(it.github, self._gating())
+        self.pulls: list[PullRequest] = []
+        self.groups: dict[str, tuple[MergeGroup, dict[int, str], str]] = {}
+        self.green: set[int] = set()
+
+    async def step(self, name: str, choices: dict[str, Any]) -> None:
+        with suppress(MergeBlocked):  # GitHub itself does not do that now
+            await getattr(self, name)(**choices)
+        self.it.clock.advance(1)
+        self._note()
+        self.watch()
+
+    def _note(self) -> None:
+        """What the relay was told, by its own answers and tables."""
+        self.oracle.note_recorded({row["guid"] for row in self.it.rows("SELECT guid FROM deliveries")})
+        self.oracle.seen_runs = {int(row["run_id"]) for row in self.it.rows("SELECT run_id FROM runs")}
+
+    # The allowlist and the names in it
+
+    def _gating(self) -> tuple[Gating, ...]:
+        options = {PATHED: {"paths": ("aten/*",)}, LABELLED: {"labels": (GPU,)}}
+        return tuple(
+            Gating(number, **options.get(first, {}))
+            for number, first in self.backends.items()
+            if number in self.listed
+        )
+
+    def _allowlist(self) -> str:
+        name = {number: self.github.world.repositories[number].full_name for number in self.listed}
+        lines = [
+            f"  - {name[number]}: {{oncalls: [bob], {OPTIONS[first]}}}\n"
+            for number, first in self.backends.items()
+            if number in self.listed
+        ]
+        return "L4:\n" + "".join(lines) if lines else "L1:\n  - org/else\n"
+
+    async def rename(self, which: int) -> None:
+        number = list(self.backends)[which]
+        repository = self.github.world.repositories[number]
+        self.oracle.former_names[repository.full_name] = number
+        await self.github.rename_repository(repository.full_name, f"{repository.name}-x")
+
+    async def follow_names(self) -> None:
+        """A maintainer brings the allowlist up to date with all renames."""
+        self.it.write_allowlist(self._allowlist())
+        await self.it.refresh()
+        self.oracle.in_force = self._gating()
+
+    async def list_or_unlist(self, which: int) -> None:
+        number = list(self.backends)[which]
+        self.listed ^= {number}
+        await self.follow_names()
+
+    # Pull requests
+
+    async def open_pull(self, *, base: str, files: int, gpu: bool, shared: bool) -> None:
+        def same_head(other: PullRequest) -> None:
+            if shared and self.pulls:
+                other.head_sha = self.pulls[0].head_sha
+
+        if len(self.pulls) < 3:
+            labels = [GPU] if gpu else []
+            told = self.github.open_pr(
+                UPSTREAM, base=base, files=FILES[files], labels=labels, before_telling=same_head
+            )
+            self.pulls.append(await told)
+
+    async def change_pull(self, which: int, act: str) -> None:
+        pull, github = self.pulls[which % len(self.pulls)], self.github
+        is_open = pull.state == "open"
+        if act == "push" and is_open:
+            await github.push_to_pr(pull)
+        elif act == "retarget" and is_open:
+            await github.edit_pr(pull, base="main" if pull.base_ref == STACK else STACK)
+        elif act == "edit" and is_open:
+            await github.edit_pr(pull, title=f"{pull.title}!")
+        elif act == "turn" and not pull.merged:
+            await (github.close_pr(pull) if is_open else github.reopen_pr(pull))
+        elif act == "label":
+            await (github.unlabel_pr if GPU in pull.labels else github.label_pr)(pull, GPU)
+
+    async def comment(self, which: int, backend: int, words: str, *, named: bool) -> None:
+        pull = self.pulls[which % len(self.pulls)]
+        name = self.github.world.repositories[list(self.backends)[backend]].full_name
+        at = f" at {pull.head_sha[:12]}" if named else ""
+        said_at = (pull.head_sha, pull.base_ref)
+        comment = await self.github.comment_pr(
+            pull, f"/crcr waive {name}{words}{at} because it is known", author="maintainer"
+        )
+        self.oracle.said_at[comment.id] = said_at
+
+    # The merge queue
+
+    async def enqueue(self, which: int) -> None:
+        pull = self.pulls[which % len(self.pulls)]
+        if pull.base_ref == "main":
+            group = await self.github.enqueue(pull)
+            self._note_group(group, {pull.number: pull.head_sha})
+
+    async def enqueue_together(self, first: int, second: int) -> None:
+        """GitHub makes one group of two pull requests."""
+        one, two = (self.pulls[which % len(self.pulls)] for which in (first, second))
+        if one is two or {one.base_ref, two.base_ref} != {"main"} or self.github.merge_queue(UPSTREAM):
+            return
+        ahead = await self.github.enqueue(one)
+        self._note_group(ahead, {one.number: one.head_sha})
+        self.github.faults.webhooks.lose(event="merge_group", times=1)
+        group = await self.github.enqueue(two)
+        assert group.last_delivery is not None
+        body = json.loads(group.last_delivery.payload)
+        body["merge_group"]["base_sha"] = ahead.base_sha
+        told = await self.github.send_webhook("merge_group", body)
+        self._note_group(group, {one.number: one.head_sha, two.number: two.head_sha}, told.guid)
+
+    def _note_group(self, group: MergeGroup, pulls: dict[int, str], guid: str | None = None) -> None:
+        assert group.last_delivery is not None
+        self.groups[group.head_sha] = (group, pulls, guid or group.last_delivery.guid)
+
+    async def dequeue(self) -> None:
+        if waiting := self.github.merge_queue(UPSTREAM):
+            await self.github.dequeue(waiting[-1])
+
+    # Jobs
+
+    def _run(self, which: int) -> WorkflowRun | None:
+        runs = sorted(self.github.world.runs.values(), key=lambda run: -run.id)
+        return runs[which % min(len(runs), 6)] if runs else None
+
+    async def _report(self, run: WorkflowRun, job: Job, status: str, **more: Any) -> None:
+        answer = await self.github.report(run, job, status=status, run_attempt=str(job.attempt), **more)
+        if answer.status_code == 200:
+            self.oracle.told[run.id] = max(self.oracle.told[run.id], job.attempt)
+
+    async def start_job(self, which: int, job: int) -> None:
+        if (run := self._run(which)) and (found := run.jobs[job % len(run.jobs)]).status == "queued":
+            self.github.ci.start(run, found)
+            await self._report(run, found, "in_progress")
+
+    async def end_job(self, which: int, job: int, conclusion: str) -> None:
+        if (run := self._run(which)) and (found := run.jobs[job % len(run.jobs)]).status == "in_progress":
+            self.github.ci.complete(run, found, conclusion)
+            await self._report(run, found, "completed")
+
+    async def finish_run(self, which: int, conclusion: str) -> None:
+        if run := self._run(which):
+            await self._finish(run, conclusion)
+
+    async def _finish(self, run: WorkflowRun, conclusion: str) -> None:
+        for job in run.jobs:
+            if job.status == "queued":
+                self.github.ci.start(run, job)
+                await self._report(run, job, "in_progress")
+            if job.status == "in_progress":
+                self.github.ci.complete(run, job, conclusion if job is run.jobs[-1] else "success")
+                await self._report(run, job, "completed")
+
+    async def claim_success(self, which: int, job: int) -> None:
+        """A job says that it passed while it is still running at GitHub."""
+        if (run := self._run(which)) and (found := run.jobs[job % len(run.jobs)]).status == "in_progress":
+            await self._report(run, found, "completed", conclusion="success")
+
+    async def claim_for_all(self, which: int, job: int) -> None:
+        """One job with a token says that every job of its run passed."""
+        if run := self._run(which):
+            speaker = run.jobs[job % len(run.jobs)]
+            for each in run.jobs:
+                for status, more in (("in_progress", {}), ("completed", {"conclusion": "success"})):
+                    await self._report(run, speaker, status, job_name=each.name, **more)
+
+    async def another_run(self, which: int) -> None:
+        """A second run for the same delivery appears late."""
+        if (run := self._run(which)) and run.event == "repository_dispatch":
+            name = self.github.world.repositories[run.repository_id].full_name
+            self.github.start_run(
+                name, event=run.event, event_type=run.event_type, client_payload=run.client_payload
+            )
+
+    async def run_again(self, which: int, *, failed_only: bool) -> None:
+        run = self._run(which)
+        if run and run.status == "completed" and run.attempt < 3:
+            await self.github.rerun(run, failed_only=failed_only)
+
+    # The relay and its surroundings
+
+    async def work(self, amount: int, order: int) -> None:
+        if amount == 0:
+            await self.it.act()
+            return
+        worker, chance = self.it.services.worker, Random(order)
+        effects = await worker._outbox.claim(256, self.it.clock.now())
+        chance.shuffle(effects)
+        await worker._outbox.release(effects[amount:])
+        for effect in effects[:amount]:
+            await worker._do(effect)
+
+    async def pass_time(self, seconds: float) -> None:
+        self.it.clock.advance(seconds)
+        await self.it.services.sweeper.sweep()
+        await self.it.act()
+
+    async def github_is_unwell(self, kind: int, on: str, times: int) -> None:
+        faults, match = self.github.faults, Match(path=on)
+        kinds = (
+            lambda: faults.answer(502, on=match, times=times),
+            lambda: faults.answer(403, on=match, times=times, message="Resource not accessible"),
+            lambda: faults.lose_answer(on=match, times=times),
+            lambda: faults.malformed(on=match, times=times),
+        )
+        kinds[kind]()
+
+    async def webhook_gets_lost(self, event: str) -> None:
+        self.github.faults.webhooks.lose(event=event, times=1)
+
+    async def everything_works_for_a_while(self) -> None:
+        """Then nothing may be let in by GitHub's merge rule that has not passed at its head and base."""
+        self.github.faults.clear()
+        for seconds in (30.0, 150.0, 700.0, 200.0):
+            self.it.clock.advance(seconds)
+            await self._reconcile()
+            await self.it.act()
+            await self.it.services.sweeper.sweep()
+            await self.it.act()
+            self._note()
+            self.watch()
+        self._judge_merges()
+
+    async def _reconcile(self) -> None:
+        """Where GitHub asks it to wait, it does so on the clock, which is moved for it."""
+        running = asyncio.create_task(self.it.services.reconciler.run_quietly())
+        while not running.done():
+            if self.it.clock.sleeping:
+                self.it.clock.advance(10)
+            await asyncio.sleep(0)
+        await running
+
+    # What must hold
+
+    def watch(self) -> None:
+        """Nothing turned green that may not, as far as the relay was told."""
+        gates = {each.head_sha: each for each in self.github.checks(UPSTREAM) if each.name == GATE}
+        for head, check in gates.items():
+            assert check.conclusion not in {"neutral", "skipped"}
+            if check.conclusion == "success" and check.id not in self.green:
+                self.green.add(check.id)
+                assert (wrong := self._wrong_at(head)) is None, f"turned green: {wrong}"
+
+    def _wrong_at(self, head: str) -> str | None:
+        now = self.it.clock.now()
+        if head in self.groups:
+            return self.oracle.wrong_for_group(*self.groups[head], now)
+        wrongs = [self.oracle.wrong_for_pull(pull, now) for pull in self._open() if pull.head_sha == head]
+        return next((wrong for wrong in wrongs if wrong), None)
+
+    def _judge_merges(self) -> None:
+        """Hold whatever GitHub would merge now against its records."""
+        for pull in self._open():
+            if pull.base_ref == "main" and self.github.merge_state(pull).mergeable:
+                wrong = self.oracle.wrong_for_pull(pull, self.it.clock.now())
+                assert wrong is None, f"may be merged: {wrong}"
+                events = [each for each in self.oracle.heads(pull.number) if each.guid in self.oracle.members]
+                assert (events[-1].sha, events[-1].base) == (pull.head_sha, pull.base_ref)
+
+    def _open(self) -> list[PullRequest]:
+        return [pull for pull in self.pulls if pull.state == "open"]
+
+    async def end(self, chance: Random) -> None:
+        """Everything works again, what still runs comes to some end, and whatever may be merged is judged."""
+        for _ in range(2):
+            await self.everything_works_for_a_while()
+            for run in list(self.github.world.runs.values()):
+                if run.status != "completed":
+                    await self._finish(run, chance.choice(["success", "success", "failure"]))
+        await self.everything_works_for_a_while()
+        await self.github.settle_queue(UPSTREAM)
+
+
+# Walking
+
+Draw = Callable[[Random], dict[str, Any]]
+
+
+def _index(chance: Random) -> int:
+    return chance.choice([0, 0, 0, 1, 1, 2])
+
+
+RULES: tuple[tuple[int, str, Draw], ...] = (
+    (
+        5,
+        "open_pull",
+        lambda r: {
+            "base": r.choice(["main", STACK, STACK]),
+            "files": r.randrange(len(FILES)),
+            "gpu": r.random() < 0.3,
+            "shared": r.random() < 0.2,
+        },
+    ),
+    (
+        12,
+        "change_pull",
+        lambda r: {
+            "which": _index(r),
+            "act": r.choice(["push", "retarget", "retarget", "label", "label", "turn", "edit"]),
+        },
+    ),
+    (
+        5,
+        "comment",
+        lambda r: {
+            "which": _index(r),
+            "backend": r.randrange(4),
+            "words": r.choice(["", "", " until 2h"]),
+            "named": r.random() < 0.5,
+        },
+    ),
+    (4, "enqueue", lambda r: {"which": _index(r)}),
+    (4, "enqueue_together", lambda r: {"first": _index(r), "second": _index(r)}),
+    (1, "dequeue", lambda _: {}),
+    (3, "rename", lambda r: {"which": r.choice([0, 1, 3])}),
+    (4, "follow_names", lambda _: {}),
+    (1, "list_or_unlist", lambda r: {"which": r.randrange(4)}),
+    (10, "start_job", lambda r: {"which": r.randrange(6), "job": r.randrange(3)}),
+    (12, "end_job", lambda r: {"which": r.randrange(6), "job": r.randrange(3), "conclusion": r.choice(ENDS)}),
+    (22, "finish_run", lambda r: {"which": r.randrange(6), "conclusion": r.choice(ENDS)}),
+    (6, "claim_success", lambda r: {"which": r.randrange(6), "job": r.randrange(3)}),
+    (4, "claim_for_all", lambda r: {"which": r.randrange(6), "job": r.randrange(3)}),
+    (3, "another_run", lambda r: {"which": r.randrange(6)}),
+    (3, "run_again", lambda r: {"which": r.randrange(6), "failed_only": r.random() < 0.5}),
+    (24, "work", lambda r: {"amount": r.choice([0, 0, 0, 1, 3]), "order": r.randrange(100)}),
+    (10, "pass_time", lambda r: {"seconds": r.choice([5.0, 30.0, 70.0, 150.0, 600.0])}),
+    (
+        4,
+        "github_is_unwell",
+        lambda r: {
+            "kind": r.randrange(4),
+            "on": r.choice(["*/actions/*", "*/compare/*", "*/check-runs*", "/repos/org/*"]),
+            "times": r.randint(1, 3),
+        },
+    ),
+    (3, "webhook_gets_lost", lambda r: {"event": r.choice(["pull_request", "repository", "workflow_job"])}),
+    (3, "everything_works_for_a_while", lambda _: {}),
+)
+
+
+def _steps(seed: int) -> list[Step]:
+    chance = Random(seed)
+    drawn = chance.choices(RULES, weights=[weight for weight, _, _ in RULES], k=STEPS)
+    begin: Step = (
+        "open_pull",
+        {"base": chance.choice(["main", STACK]), "files": 0, "gpu": False, "shared": False},
+    )
+    return [begin, *((name, draw(chance)) for _, name, draw in drawn)]
+
+
+@asynccontextmanager
+async def _begun(folder: Path, seed: int) -> AsyncIterator[Walk]:
+    text = "L4:\n" + "".join(f"  - {name}: {{oncalls: [bob], {OPTIONS[name]}}}\n" for name in BACKENDS)
+    async with stage(folder, text, downstreams=BACKENDS, CRCR_RATE_LIMIT_PER_MIN="1000000") as it:
+        for name in BACKENDS:
+            repository = it.github.repository(name)
+            repository.workflows = [SHARDED, SAME_NAME] if name == SHARDS else [ONE_JOB]
+            repository.tells_app = bool(seed % 2)
+        it.github.require_checks(UPSTREAM, [GATE])
+        it.github.set_permission(UPSTREAM, "maintainer", "maintain")
+        await it.github.push(UPSTREAM, ref=f"refs/heads/{STACK}", created=True, files={"aten/evil.cpp": "x"})
+        await it.act()
+        yield Walk(it)
+
+
+async def _walk(steps: list[Step], seed: int) -> str | None:
+    """Walk these steps; what went wrong, if anything did."""
+    with TemporaryDirectory() as folder:
+        try:
+            async with _begun(Path(folder), seed) as walk:
+                for name, choices in steps:
+                    await walk.step(name, choices)
+                await walk.end(Random(seed))
+        except AssertionError as wrong:
+            return str(wrong).partition("\n")[0] or repr(wrong)
+    return None
+
+
+async def _cut_down(steps: list[Step], seed: int) -> list[Step]:
+    """Leave out whatever is not needed for it to go wrong."""
+    size = len(steps) // 2
+    while size:
+        place = 1
+        while place < len(steps):
+            fewer = steps[:place] + steps[place + size :]
+            if await _walk(fewer, seed) is not None:
+                steps = fewer
+            else:
+                place += size
+        size //= 2
+    return steps
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
+    yield
+    structlog.reset_defaults()
+
+
+@pytest.mark.parametrize("seed", range(SEED * 1000, SEED * 1000 + WALKS))
+async def test_no_attack_opens_the_gate(seed: int) -> None:
+    steps = _steps(seed)
+    if await _walk(steps, seed) is not None:
+        needed = await _cut_down(steps, seed)
+        wrong = await _walk(needed, seed)
+        shown = "\n".join(f"  {name} {choices}" for name, choices in needed)
+        pytest.fail(f"seed {seed}: {wrong}\n{shown}", pytrace=False)

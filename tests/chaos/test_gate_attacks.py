@@ -204,6 +204,14 @@ class Walk:
         if run := self._run(which):
             await self._finish(run, conclusion)
 
+    async def finish_all(self, failing: int | None) -> None:
+        """Whatever runs comes to its end, well but for one, and the relay hears of it."""
+        await self.it.act()
+        for number, run in enumerate(list(self.github.world.runs.values())[::-1]):
+            if run.status != "completed":
+                await self._finish(run, "failure" if number == failing else "success")
+        await self.pass_time(5.0)
+
     async def _finish(self, run: WorkflowRun, conclusion: str) -> None:
         for job in run.jobs:
             if job.status == "queued":
@@ -380,6 +388,7 @@ RULES: tuple[tuple[int, str, Draw], ...] = (
     (10, "start_job", lambda r: {"which": r.randrange(6), "job": r.randrange(3)}),
     (12, "end_job", lambda r: {"which": r.randrange(6), "job": r.randrange(3), "conclusion": r.choice(ENDS)}),
     (22, "finish_run", lambda r: {"which": r.randrange(6), "conclusion": r.choice(ENDS)}),
+    (16, "finish_all", lambda r: {"failing": r.choice([None, None, None, 0, 1, 2, 3])}),
     (6, "claim_success", lambda r: {"which": r.randrange(6), "job": r.randrange(3)}),
     (4, "claim_for_all", lambda r: {"which": r.randrange(6), "job": r.randrange(3)}),
     (3, "another_run", lambda r: {"which": r.randrange(6)}),

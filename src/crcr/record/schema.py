@@ -214,8 +214,7 @@ runs = Table(
     sqlite_with_rowid=False,
 )
 
-_RUNNING = text("state = 'in_progress'")
-_ENDED = text("ended_as IS NOT NULL")
+_RUNNING, _ENDED = text("state = 'in_progress'"), text("ended_as IS NOT NULL")
 
 jobs = Table(
     "jobs",

@@ -241,6 +241,7 @@ async def test_fault_60_a_waiver_follows_the_repository_and_not_the_name(tmp_pat
         await it.act()
         await run_all(it, GATING, build="failure")
 
-        assert blocked(it, pull)
+        assert shown(it, GATE, pull.head_sha) == ("completed", "failure", f"{GATING} failed (build)")
+        assert f"`{RENAMED}` | waived" in summary(it, pull)
         await say(it, pull, f"/crcr unwaive {RENAMED}")
-        assert "waived" not in check(it, GATE, pull.head_sha).output["title"]
+        assert f"`{RENAMED}` | waiting" in summary(it, pull)

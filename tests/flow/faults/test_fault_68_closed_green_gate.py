@@ -140,6 +140,7 @@ async def test_fault_68_closing_before_the_new_gate_is_out_does_not_uncover_an_o
         run = newest_run(it)
         await it.github.rerun(run)
         await start(it, run)
+        it.clock.advance(1)
         await it.github.close_pr(pull)
         it.github.faults.remove(away)
         await it.pass_time(120)

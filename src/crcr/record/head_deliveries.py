@@ -30,9 +30,10 @@ _BASES = Statement(
 )
 _DISPATCHED = Statement(
     text(
-        "SELECT DISTINCT d.downstream FROM deliveries v JOIN dispatches d ON d.delivery = v.guid AND d.upstream = v.upstream"
-        " WHERE v.upstream = :upstream AND v.number = :number AND v.head_sha = :head_sha AND v.base_ref = :base_ref"
-        " AND v.event = 'pull_request' AND d.action <> 'closed'"
+        # From the pull request's few deliveries to their dispatches, never the other way round.
+        "SELECT DISTINCT d.downstream FROM deliveries v CROSS JOIN dispatches d"
+        " WHERE d.delivery = v.guid AND d.upstream = v.upstream AND v.upstream = :upstream AND v.number = :number"
+        " AND v.head_sha = :head_sha AND v.base_ref = :base_ref AND v.event = 'pull_request' AND d.action <> 'closed'"
         " AND (d.sent_at IS NOT NULL OR d.attempted_at IS NOT NULL)"
     )
 )

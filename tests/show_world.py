@@ -148,7 +148,7 @@ class World:
         row = {"upstream": UPSTREAM.key, "number": number, "updated_at": self.ago(hours=2), "is_open": 1}
         text = {"draft": 0, "labels": '["ciflow/crcr/npu"]', "base_ref": "main", "title": "Fuse it"}
         self.add(schema.pulls, {**row, **text, "author": "ada", **more})
-        return self.delivery(number=number, head_sha=head)
+        return self.delivery(number=number, head_sha=head, base_ref=more.get("base_ref", text["base_ref"]))
 
     def gate(self, head_sha: str, state: str = "pending", title: str = "recorded words") -> None:
         row = {"upstream": UPSTREAM.key, "head_sha": head_sha, "state": state, "title": title}

@@ -56,4 +56,6 @@ async def test_an_event_that_fits_is_passed_on_verbatim_and_says_who_sent_it(tmp
             "callback_url": f"{RELAY_URL}/github/callback",
             "audience": AUDIENCE,
             "trimmed": [],
+            "reason": None,
+            "purpose": None,
         }

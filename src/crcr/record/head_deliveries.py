@@ -30,13 +30,12 @@ _BASES = Statement(
 )
 _DISPATCHED = Statement(
     text(
-        "SELECT DISTINCT coalesce(n.downstream, d.downstream) AS downstream FROM deliveries v"
-        " JOIN dispatches d ON d.delivery = v.guid AND d.upstream = v.upstream"
-        # Under every name that the repository has had: a rename must not make a tested backend a new one.
-        " LEFT JOIN repositories n ON n.upstream = d.upstream"
-        " AND (n.downstream = d.downstream OR n.repository_id = d.repository_id)"
-        " WHERE v.upstream = :upstream AND v.number = :number AND v.head_sha = :head_sha AND v.base_ref = :base_ref"
-        " AND v.event = 'pull_request' AND d.action <> 'closed'"
+        # From the pull request's few deliveries to their dispatches, never the other way round; and under every name that
+        # the repository has had: a rename must not make a tested backend a new one.
+        "SELECT DISTINCT coalesce(n.downstream, d.downstream) AS downstream FROM deliveries v CROSS JOIN dispatches d"
+        " LEFT JOIN repositories n ON n.repository_id = d.repository_id AND n.upstream = d.upstream"
+        " WHERE d.delivery = v.guid AND d.upstream = v.upstream AND v.upstream = :upstream AND v.number = :number"
+        " AND v.head_sha = :head_sha AND v.base_ref = :base_ref AND v.event = 'pull_request' AND d.action <> 'closed'"
         " AND (d.sent_at IS NOT NULL OR d.attempted_at IS NOT NULL)"
     )
 )

@@ -110,6 +110,7 @@ def test_workflows_are_told_apart_by_their_signed_path_else_by_name() -> None:
         ({}, {"event_name": "push"}, "wrong_event"),
         ({}, {"event_name": "pull_request_target"}, "wrong_event"),
         ({"run_delivery": "another"}, {}, "run_bound_elsewhere"),
+        ({"named_delivery": "another"}, {}, "run_bound_elsewhere"),
         ({"dispatch": None, "run_delivery": "another"}, {"run_id": "11"}, "unknown_delivery"),
         ({"run_delivery": "another"}, {"run_id": "11", "event_name": "push"}, "claim_mismatch"),
         ({"run_delivery": "another"}, {"event_name": "push"}, "wrong_event"),

@@ -5,6 +5,7 @@ never heard of counts as a failure, so that nothing passes by being unknown.
 """
 
 import re
+from collections.abc import Collection
 
 from crcr.decide.model import Conclusion
 
@@ -37,3 +38,14 @@ def check_run_id_of(url: str | None) -> str | None:
 def named_in(display_title: str) -> tuple[str, ...]:
     """What looks like a delivery's id in a run's name, as far as anybody would look."""
     return tuple(dict.fromkeys(each.lower() for each in _GUID.findall(display_title)))[:_MOST_NAMED]
+
+
+def named_instead(display_title: str, claimed: str, sent: Collection[str]) -> str | None:
+    """The delivery that a run's name holds instead of the claimed one: just one of those sent to its repository.
+
+    None where the name holds the claimed one as well: it may hold what anybody wrote beside it.
+    """
+    if claimed.lower() in display_title.lower():
+        return None
+    named = {guid for guid in named_in(display_title) if guid in sent}
+    return named.pop() if len(named) == 1 else None

@@ -124,6 +124,8 @@ class ReportFacts:
     dispatch: DispatchFacts | None
     run_delivery: str | None
     """The delivery that this run already answers, if it has answered one."""
+    named_delivery: str | None = None
+    """The only delivery sent to the repository that the run's name holds, where GitHub told of it before it reported."""
     sibling_runs: tuple[RunFacts, ...]
     """Other runs of the same workflow for this delivery."""
     jobs: tuple[JobFacts, ...]
@@ -225,6 +227,12 @@ def _refuse_claims(report: Report, identity: Identity, entry: Entry, facts: Repo
             "run_bound_elsewhere",
             f"run {report.run_id} already answers delivery {facts.run_delivery}",
             "a run reports for the one delivery that started it",
+        )
+    if facts.named_delivery not in (None, report.delivery_id):
+        return Rejected(
+            "run_bound_elsewhere",
+            f"the name of run {report.run_id} holds delivery {facts.named_delivery}, and not {report.delivery_id}",
+            "report for the delivery of the dispatch that started the run; have only its delivery_id in run-name",
         )
     return None
 

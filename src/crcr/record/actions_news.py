@@ -18,6 +18,7 @@ from crcr.record.log_rows import note_change
 from crcr.record.lookup_effects import look_up_ended_run
 from crcr.record.lookup_rows import hasten_silence, see_run, verify_jobs
 from crcr.record.publishing import Publishing
+from crcr.record.run_names import RunNames
 from crcr.record.statement import Statement
 from crcr.record.times import to_us
 from crcr.record.webhook_bodies import is_new_body
@@ -54,6 +55,7 @@ class ActionsNews:
     def __init__(self, database: Database, publishing: Publishing) -> None:
         self._database = database
         self._publishing = publishing
+        self._run_names = RunNames(publishing, look_up)
 
     async def hear(self, receipt: Receipt, event: RunTold | JobTold) -> Taken | Seen | Ignored:
         """Write down what GitHub told, where it concerns something of ours."""
@@ -80,6 +82,7 @@ class ActionsNews:
 
     async def _run_told(self, tx: Tx, event: RunTold, now: datetime) -> None:
         run = event.run
+        await self._run_names.compare(tx, event.repository, event.repository_id, run, now)
         answers = await self._known(tx, event, run.run_id) or await self._named(tx, event)
         for row in answers:
             await see_run(tx, row, run, now)

@@ -26,6 +26,7 @@ from crcr.record.log_rows import note_change
 from crcr.record.lookup_rows import hasten_silence, see_run, verify_jobs
 from crcr.record.publishing import Publishing
 from crcr.record.renames import PRESENT
+from crcr.record.run_names import RunNames
 from crcr.record.statement import Statement
 from crcr.record.times import from_us, from_us_or_none, to_us
 
@@ -126,6 +127,7 @@ class Lookups:
         self._database = database
         self._allowlists = allowlists
         self._publishing = publishing
+        self._run_names = RunNames(publishing, look_up)
         self._job_timeout = job_timeout
 
     async def question(self, upstream: RepoName, delivery: str, downstream: str) -> Question | None:
@@ -156,7 +158,8 @@ class Lookups:
             dispatch = await tx.one(_DISPATCH, **question.key)
             if dispatch is None:
                 return Remaining.NOTHING
-            found = tuple([run for run in seen if not await self._is_anothers(tx, question, run)])
+            own = await self._run_names.own_runs(tx, question, seen, now)
+            found = tuple([run for run in own if not await self._is_anothers(tx, question, run)])
             mine = [run for run in found if not await self._in_question(tx, question, run)]
             for run in mine:
                 await see_run(tx, dispatch, run, now)

@@ -28,6 +28,7 @@ _DISPATCH = Statement(
     text(
         "SELECT d.upstream, d.delivery, d.downstream, d.level, d.state, d.event, d.number, d.head_sha, d.lane, d.test, d.superseded_at,"
         " d.unsure, d.attempted_at, d.sent_at, d.listed_at, d.answer, CASE WHEN n.reported = 1 THEN n.delivery END AS run_delivery,"
+        " CASE WHEN n.reported = 0 THEN n.delivery END AS named_delivery,"
         " n.issuer AS run_issuer, n.superseded AS run_superseded, n.reported AS run_reported, n.attempt AS run_attempt, n.rerun_from, n.rerun_at,"
         " r.repository_id, r.owner_id, r.confirmed, r.suspended_at, r.told_at, r.default_branch,"
         " (SELECT max(v.version) FROM allowlist_versions v WHERE v.upstream = d.upstream AND v.good = 1) AS version"
@@ -107,6 +108,7 @@ class ReportContext:
         facts = ReportFacts(
             dispatch=await _dispatch_facts(tx, dispatch),
             run_delivery=bound,
+            named_delivery=dispatch["named_delivery"] if dispatch else None,
             default_branch=dispatch["default_branch"] if dispatch else None,
             run_superseded=bool(dispatch and dispatch["run_superseded"]),
             build=await read_build(tx, identity, report.run_id),

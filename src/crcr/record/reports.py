@@ -67,7 +67,7 @@ _BIND_RUN = Statement(
         *("superseded", "first_seen_at"),
     ).on_conflict_do_nothing()
 )
-# GitHub may have told of the run before it reported; its own signed word about its delivery counts.
+# GitHub may have told of the run, by the delivery in its name, before it reported.
 _ADOPT_RUN = Statement(
     text(
         "UPDATE runs SET delivery = :delivery, workflow = :workflow, workflow_name = :workflow_name,"

@@ -66,5 +66,6 @@ _RUN_CLAIMS: Mapping[IssuerKind, Mapping[str, str]] = MappingProxyType(
 
 
 def _workflow_path(workflow_ref: str | None) -> str | None:
-    match = _WORKFLOW_REF.fullmatch(workflow_ref or "")
+    # In a text of one line the first `@refs/` ends the search; over a line break each would be tried to the end.
+    match = _WORKFLOW_REF.fullmatch(workflow_ref) if workflow_ref and "\n" not in workflow_ref else None
     return match["path"] if match else None

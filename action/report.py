@@ -882,7 +882,7 @@ def matching_files(patterns: Sequence[str], voice: Voice) -> Iterator[str]:
         wanted += "/**/*.xml" if os.path.isdir(wanted) else ""
         fixed = re.split(r"[*?\[]", wanted, maxsplit=1)[0]
         folder = fixed.rpartition("/")[0] or ("/" if fixed.startswith("/") else ".")
-        matches = glob_expression(wanted).fullmatch
+        matches = Glob(wanted).matches
         for path in [wanted] if fixed == wanted else walk(folder, voice):
             if path not in seen and matches(path) and _is_regular(path):
                 seen.add(path)
@@ -908,17 +908,58 @@ def _is_regular(path: str) -> bool:
         return False
 
 
-def glob_expression(pattern: str) -> re.Pattern[str]:
-    """`*` and `?` stay within a folder, `**/` is any number of folders."""
-    words = {"**/": "(?:[^/]+/)*", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+class Glob:
+    """`*` and `?` stay within a folder, `**/` is any number of folders, `**` is anything, `[ab]` is one of these.
 
-    def piece(found: re.Match[str]) -> str:
-        text = found[0]
-        if len(text) > 1 and text[0] == "[":
-            return "[" + ("^" if text[1] == "!" else "") + re.escape(text[1:-1].lstrip("!")).replace(r"\-", "-") + "]"
-        return words.get(text) or re.escape(text)
+    A path is matched in one pass, with all ways of reading it side by side: the code under test chooses the names of
+    its files, and no name may make the match slow.
+    """
 
-    return re.compile(re.sub(r"\*\*/|\*\*|\*|\?|\[!?[^]/]+\]|.", piece, pattern, flags=re.DOTALL), re.DOTALL)
+    def __init__(self, pattern: str) -> None:
+        self._steps = re.findall(r"\*\*/|\*\*|\*|\?|\[!?[^]/]+\]|.", pattern, re.DOTALL)
+        wild = [place for place, step in enumerate(self._steps) if len(step) > 1 or step in "*?"] or [len(self._steps)]
+        self._start = "".join(self._steps[: wild[0]])
+        self._end = "".join(self._steps[wild[-1] + 1 :])
+
+    def matches(self, path: str) -> bool:
+        if not path.startswith(self._start) or not path.endswith(self._end):
+            return False
+        places = self._onward({(0, False)})
+        for character in path:
+            places = self._onward({after for place in places for after in self._take(place, character)})
+        return (len(self._steps), False) in places
+
+    def _take(self, at: tuple[int, bool], character: str) -> Iterator[tuple[int, bool]]:
+        """The places after a character; `inside` a folder, `**/` waits for its end."""
+        place, inside = at
+        step = self._steps[place] if place < len(self._steps) else ""
+        if step == "**/":
+            if inside or character != "/":
+                yield place, character != "/"
+        elif step == "**" or (step == "*" and character != "/"):
+            yield place, False
+        elif step and self._is_one(step, character):
+            yield place + 1, False
+
+    def _onward(self, places: set[tuple[int, bool]]) -> set[tuple[int, bool]]:
+        """Add the places behind what may stand for nothing."""
+        found = set(places)
+        for place, inside in places:
+            while not inside and place < len(self._steps) and self._steps[place] in ("**/", "**", "*"):
+                place += 1  # noqa: PLW2901  the next place has the same rule
+                found.add((place, False))
+        return found
+
+    @staticmethod
+    def _is_one(step: str, character: str) -> bool:
+        if step == "?":
+            return character != "/"
+        if len(step) == 1:
+            return step == character
+        chosen = step[1:-1].lstrip("!")
+        ranges = re.findall(r"(.)-(.)|(.)", chosen, re.DOTALL)
+        found = any(low <= character <= high if high else character == one for low, high, one in ranges)
+        return found != (step[1] == "!")
 
 
 # -------------------------------------------------------------------------------------------------------- the report

@@ -301,6 +301,7 @@ def test_a_line_of_its_own_is_found(body: str) -> None:
         # More than any comment holds.
         "/crcr status\n" + "x" * 65_536,
         "/crcr status" + "\n" * 5_000,
+        "<b></b>" * 1_000 + "\n/crcr status",
     ],
 )
 def test_what_a_reader_does_not_see_as_a_command_is_none(body: str) -> None:

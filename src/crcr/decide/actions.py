@@ -18,6 +18,8 @@ _PATH_WITH_REF = re.compile(r"(?P<path>.*?\.ya?ml)@.*", re.DOTALL)
 _CHECK_RUN_URL = re.compile(r".*/check-runs/([0-9]{1,20})/?", re.DOTALL)
 _GUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
 _MOST_NAMED = 20
+_MOST_TITLE = 4_096
+"""Characters of a run's name that are looked at."""
 
 
 def conclusion_of(word: str | None) -> Conclusion | None:
@@ -37,7 +39,8 @@ def check_run_id_of(url: str | None) -> str | None:
 
 def named_in(display_title: str) -> tuple[str, ...]:
     """What looks like a delivery's id in a run's name, as far as anybody would look."""
-    return tuple(dict.fromkeys(each.lower() for each in _GUID.findall(display_title)))[:_MOST_NAMED]
+    title = display_title[:_MOST_TITLE]
+    return tuple(dict.fromkeys(each.lower() for each in _GUID.findall(title)))[:_MOST_NAMED]
 
 
 def named_instead(display_title: str, claimed: str, sent: Collection[str]) -> str | None:

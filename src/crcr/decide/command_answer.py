@@ -47,10 +47,8 @@ def offer(judgement: GateJudgement, number: int, head_sha: str) -> str | None:
         *commands[:MOST_OFFERED],
         "```",
         "",
-        (
-            f"A waiver holds for the head `{head_sha[:HEAD_DIGITS]}`, and is refused once another is pushed; `until 3d`"
-            " before `at` keeps it across later pushes, for at most 7 days."
-        ),
+        f"A waiver holds for the head `{head_sha[:HEAD_DIGITS]}`, and is refused once another is pushed.",
+        "`until 3d` before `at` keeps it across later pushes, for at most 7 days.",
     ]
     return "\n".join(lines)
 

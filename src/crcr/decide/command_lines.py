@@ -9,13 +9,15 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, islice
 
 MOST_CHARACTERS = 65_536
 """What GitHub takes as a comment. A longer text is no comment, and is not looked at."""
 MOST_LINES = 4_096
 MOST_BACKTICK_RUNS = 1_024
 """On one line; more than that count as code that is left open."""
+MOST_HTML_TOKENS = 2_048
+"""Tags, their quotes and the marks of HTML comments; what follows so many commands nothing."""
 
 _WORD = "/crcr"
 _COMMAND = re.compile(rf"{_WORD}(?:\s+(?P<rest>.*))?", re.IGNORECASE | re.DOTALL)
@@ -128,6 +130,7 @@ class _Blocks:
     fence: str | None = None
     in_comment: bool = False
     open_tags: Counter[str] = field(default_factory=Counter)
+    html_tokens: int = 0
     after_html: bool = False
     """Whether HTML stands above in the same block, in which a fence may be none."""
     doubtful: bool = False
@@ -164,7 +167,8 @@ class _Blocks:
     def _read_html(self, line: str, *, comment_block: bool) -> None:
         """Follow the tags of a line. A tag that its line does not close, or such a comment inside of a line, is doubtful."""
         in_tag, quote, in_comment = False, "", False
-        for token in _HTML.finditer(line):
+        for token in islice(_HTML.finditer(line), MOST_HTML_TOKENS + 1 - self.html_tokens):
+            self.html_tokens += 1
             text, name = token[0], token["name"]
             if in_comment:
                 in_comment = text != _COMMENT_CLOSES
@@ -181,7 +185,11 @@ class _Blocks:
             elif in_tag and not quote:
                 in_tag = False
             self.after_html = True
-        if in_tag or (in_comment and not (comment_block and line.count(_COMMENT_OPENS) == 1)):
+        if (
+            self.html_tokens > MOST_HTML_TOKENS
+            or in_tag
+            or (in_comment and not (comment_block and line.count(_COMMENT_OPENS) == 1))
+        ):
             self.doubtful = True
         self.in_comment = in_comment
 

@@ -14,7 +14,8 @@ from crcr.decide.views import JobView
 
 _MOST_LINE = 300
 _SHORTEST = 8
-_PARAMETERS = re.compile(r"\[[^\]]*\]$")
+_MOST_TESTS = 200
+"""Failed tests of one job that are compared; who broke more has broken everything."""
 _STEPS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"https?://\S+"), "<link>"),
     (re.compile(r"(?:[A-Za-z]:)?(?:[\\/][\w.@+~-]+){2,}[\\/]?"), "<path>"),
@@ -53,13 +54,9 @@ def like_failures(jobs: Iterable[JobView]) -> tuple[LikeFailures, ...]:
     """
     failed = [job for job in jobs if job.counted is Counted.FAILURE and job.failed_tests]
     by_test = _grouped(Alike.TEST, failed, _names)
-    told = [{id(job) for job in group.jobs} for group in by_test]
-    by_message = [
-        group
-        for group in _grouped(Alike.MESSAGE, failed, _first_lines)
-        if not any({id(job) for job in group.jobs} <= each for each in told)
-    ]
-    return tuple(sorted((*_without_repeats(by_test), *by_message), key=_biggest))
+    by_test = _without_repeats(by_test)
+    by_message = _without_known(_grouped(Alike.MESSAGE, failed, _first_lines), by_test)
+    return tuple(sorted((*by_test, *by_message), key=_biggest))
 
 
 def normal_line(text: str | None) -> str | None:
@@ -77,11 +74,19 @@ def normal_line(text: str | None) -> str | None:
 def _names(job: JobView) -> dict[str, str | None]:
     """The failed tests by name without their parameters, each with its message."""
     found: dict[str, str | None] = {}
-    for test in job.failed_tests:
-        name = _PARAMETERS.sub("", test.name.strip())[:_MOST_LINE]
+    for test in job.failed_tests[:_MOST_TESTS]:
+        name = _without_parameters(test.name.strip())[:_MOST_LINE]
         if name:
             found.setdefault(name, test.message)
     return found
+
+
+def _without_parameters(name: str) -> str:
+    """`test_add[float32]` is `test_add`; only the last brackets are taken off, and only at the end."""
+    if not name.endswith("]"):
+        return name
+    start = name.find("[", name.rfind("]", 0, -1) + 1)
+    return name if start < 0 else name[:start]
 
 
 def _first_lines(job: JobView) -> dict[str, str | None]:
@@ -115,6 +120,22 @@ def _without_repeats(groups: list[LikeFailures]) -> list[LikeFailures]:
     for group in groups:
         kept.setdefault(tuple(id(job) for job in group.jobs), group)
     return [*kept.values()]
+
+
+def _without_known(groups: list[LikeFailures], known: list[LikeFailures]) -> list[LikeFailures]:
+    """The groups that have a job more than each of the known ones; only those with its first job are compared."""
+    by_job: dict[int, list[set[int]]] = {}
+    for group in known:
+        members = {id(job) for job in group.jobs}
+        for member in members:
+            by_job.setdefault(member, []).append(members)
+    return [
+        group
+        for group in groups
+        if not any(
+            members.issuperset(id(job) for job in group.jobs) for members in by_job.get(id(group.jobs[0]), ())
+        )
+    ]
 
 
 def _biggest(group: LikeFailures) -> tuple[int, str, str]:

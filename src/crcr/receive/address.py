@@ -15,6 +15,11 @@ UNKNOWN = "unknown"
 # Some proxies add the port: `192.0.2.1:4711`, `[2001:db8::1]:4711`, `[2001:db8::1]`.
 _WITH_PORT = re.compile(r"\[(?P<v6>[^\]]*)\](?::[0-9]{1,5})?|(?P<v4>[0-9.]+):[0-9]{1,5}")
 
+_MOST_HOPS = 32
+"""Entries of the header that are looked at; nobody has more proxies in a row."""
+_MOST_CHARACTERS = 64
+"""No address is longer; what is longer must not fill the caches."""
+
 _Address = IPv4Address | IPv6Address
 
 
@@ -24,15 +29,15 @@ def client_address(
     """Return the rightmost untrusted address; `forwarded_for` holds the header's values in their order."""
     if isinstance(forwarded_for, str):
         forwarded_for = [forwarded_for]
-    address = _parse(peer or "")
+    address = _parse((peer or "")[:_MOST_CHARACTERS])
     if address is None:
         return UNKNOWN
     if not trusted:
         return _written(address)
-    for entry in reversed(",".join(forwarded_for).split(",")):
+    for entry in reversed(",".join(forwarded_for).rsplit(",", _MOST_HOPS)[-_MOST_HOPS:]):
         if not _is_trusted(address, trusted):
             break
-        before = _parse(entry)
+        before = _parse(entry.strip()) if len(entry) <= _MOST_CHARACTERS else None
         if before is None:
             break
         address = before

@@ -176,10 +176,12 @@ def _pairs(line: int, nodes: list[Node]) -> Node:
     """Pair keys with values; merged pairs come last and never stand against one that is written."""
     written = list(zip(nodes[::2], nodes[1::2], strict=True))
     pairs = [(key, value) for key, value in written if not isinstance(key, _MergeKey)]
+    taken = {own.value for own, _ in pairs if isinstance(own, Scalar)}
     for key, source in written:
         if isinstance(key, _MergeKey):
-            taken = {own.value for own, _ in pairs if isinstance(own, Scalar)}
-            pairs += [pair for pair in _mergeable(key, source) if _key_value(pair) not in taken]
+            merged = [pair for pair in _mergeable(key, source) if _key_value(pair) not in taken]
+            pairs += merged
+            taken.update(own.value for own, _ in merged if isinstance(own, Scalar))
     return Pairs(line, tuple(pairs))
 
 

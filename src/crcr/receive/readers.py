@@ -20,7 +20,7 @@ _PUBLIC = "public"
 
 def read_github(signed: SignedClaims) -> Identity:
     """`sub` is not read: owners can change its form (docs.github.com, "customizing the token claims")."""
-    workflow = _WORKFLOW_REF.fullmatch(signed.optional_text("workflow_ref") or "")
+    workflow = _workflow_ref(signed.optional_text("workflow_ref"))
     return Identity(
         issuer=signed.issuer.issuer,
         kind=signed.issuer.kind,
@@ -72,3 +72,11 @@ _RUN_CLAIMS: Mapping[IssuerKind, Mapping[str, str]] = MappingProxyType(
 
 def _repository(name: str) -> RepoName | None:
     return RepoName(name) if is_repo_name(name) else None
+
+
+def _workflow_ref(text: str | None) -> "re.Match[str] | None":
+    """The parts of a workflow's reference.
+
+    In a text of one line the first `@refs/` ends the search; over a line break each would be tried to the end.
+    """
+    return _WORKFLOW_REF.fullmatch(text) if text and "\n" not in text else None

@@ -55,7 +55,7 @@ class ActionsNews:
     def __init__(self, database: Database, publishing: Publishing) -> None:
         self._database = database
         self._publishing = publishing
-        self._run_names = RunNames(publishing, look_up)
+        self._run_names = RunNames(publishing)
 
     async def hear(self, receipt: Receipt, event: RunTold | JobTold) -> Taken | Seen | Ignored:
         """Write down what GitHub told, where it concerns something of ours."""
@@ -82,7 +82,7 @@ class ActionsNews:
 
     async def _run_told(self, tx: Tx, event: RunTold, now: datetime) -> None:
         run = event.run
-        await self._run_names.compare(tx, event.repository, event.repository_id, run, now)
+        await self._run_names.compare(tx, event.repository_id, run, now)
         answers = await self._known(tx, event, run.run_id) or await self._named(tx, event)
         for row in answers:
             await see_run(tx, row, run, now)

@@ -127,7 +127,7 @@ class Lookups:
         self._database = database
         self._allowlists = allowlists
         self._publishing = publishing
-        self._run_names = RunNames(publishing, look_up)
+        self._run_names = RunNames(publishing)
         self._job_timeout = job_timeout
 
     async def question(self, upstream: RepoName, delivery: str, downstream: str) -> Question | None:

@@ -6,9 +6,8 @@ and that binding refuses its further reports. A name that holds the claimed deli
 repository, tells nothing: names hold what strangers wrote.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy import text
 
@@ -20,6 +19,7 @@ from crcr.record.counting import recount
 from crcr.record.database import Row, Tx
 from crcr.record.effect_rows import add_once
 from crcr.record.log_rows import note_act, note_change
+from crcr.record.lookup_effects import look_up
 from crcr.record.lookup_rows import see_run
 from crcr.record.publishing import Publishing
 from crcr.record.statement import Statement
@@ -29,14 +29,16 @@ _REPORTED = Statement(
         "SELECT n.run_id, n.delivery, n.upstream, n.downstream, n.workflow, d.level, d.event, d.head_sha, d.number"
         " FROM runs n JOIN repositories r ON r.upstream = n.upstream AND r.downstream = n.downstream"
         " JOIN dispatches d ON d.delivery = n.delivery AND d.upstream = n.upstream AND d.downstream = n.downstream"
-        " WHERE n.run_id = :run_id AND n.downstream = :downstream AND n.issuer = 'github' AND n.reported = 1"
-        " AND r.repository_id = :repository_id"
+        " WHERE n.run_id = :run_id AND n.issuer = 'github' AND n.reported = 1"
+        " AND coalesce(d.repository_id, r.repository_id) = :repository_id"
     )
 )
 _SENT = Statement(
     text(
-        "SELECT delivery, upstream, downstream, level, event, head_sha, number FROM dispatches"
-        " WHERE delivery = :guid AND downstream = :downstream AND attempted_at IS NOT NULL"
+        "SELECT d.delivery, d.upstream, d.downstream, d.level, d.event, d.head_sha, d.number FROM dispatches d"
+        " LEFT JOIN repositories r ON r.upstream = d.upstream AND r.downstream = d.downstream"
+        " WHERE d.delivery = :guid AND coalesce(d.repository_id, r.repository_id) = :repository_id"
+        " AND d.attempted_at IS NOT NULL"
     )
 )
 _UNBIND = Statement(
@@ -68,10 +70,8 @@ _RUN = ("delivery", "upstream", "downstream", "workflow", "run_id")
 
 
 class RunNames:
-    def __init__(self, publishing: Publishing, look_up: Callable[..., dict[str, Any]]) -> None:
-        """`look_up` makes the effect that asks GitHub about a dispatch."""
+    def __init__(self, publishing: Publishing) -> None:
         self._publishing = publishing
-        self._look_up = look_up
 
     async def own_runs(
         self, tx: Tx, question: Question, seen: Iterable[ActionsRun], now: datetime
@@ -79,21 +79,18 @@ class RunNames:
         """Of the runs that GitHub showed for a delivery, those whose names do not say otherwise."""
         own = []
         for run in seen:
-            other = await self.compare(tx, question.downstream, question.repository_id, run, now)
+            other = await self.compare(tx, question.repository_id, run, now)
             if other in (None, question.delivery):
                 own.append(run)
         return tuple(own)
 
-    async def compare(
-        self, tx: Tx, repository: RepoName, repository_id: int | None, run: ActionsRun, now: datetime
-    ) -> str | None:
+    async def compare(self, tx: Tx, repository_id: int | None, run: ActionsRun, now: datetime) -> str | None:
         """Take a run off the delivery that it reports for, if its name holds another; return that one."""
-        reported = {"run_id": str(run.run_id), "downstream": repository.key, "repository_id": repository_id}
-        for row in await tx.all(_REPORTED, **reported):
+        for row in await tx.all(_REPORTED, run_id=str(run.run_id), repository_id=repository_id):
             sent = [
                 dispatch
                 for guid in named_in(run.display_title)
-                for dispatch in await tx.all(_SENT, guid=guid, downstream=repository.key)
+                for dispatch in await tx.all(_SENT, guid=guid, repository_id=repository_id)
             ]
             other = named_instead(run.display_title, row["delivery"], [each["delivery"] for each in sent])
             if other is not None:
@@ -141,7 +138,7 @@ class RunNames:
         )
         await self._publishing.again_for(tx, dispatch, now)
         if dispatch["level"] >= Level.L3:
-            await add_once(tx, self._look_up(dispatch["upstream"], now=now, **key))
+            await add_once(tx, look_up(dispatch["upstream"], now=now, **key))
 
 
 def _age(run: Row) -> tuple[int, int]:

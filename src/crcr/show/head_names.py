@@ -1,6 +1,5 @@
 """Names of jobs as the narrow heads of a matrix have room for: what tells them apart stays, the rest gives way."""
 
-import re
 from collections.abc import Sequence
 
 ROOM = 36
@@ -8,7 +7,7 @@ ROOM = 36
 _LEAST_SHARED = 12
 _START = 12
 _CUT = "…"
-_EDGE = re.compile(r"[\s/(:,_-]+(?=[^\s/(:,_-]*$)")
+_EDGES = frozenset("/(:,_-")
 
 
 def shortened(names: Sequence[str]) -> list[str]:
@@ -26,8 +25,12 @@ def _shared(names: Sequence[str]) -> int:
     first, last = min(names), max(names)  # whatever these two share, all between them share
     pairs = zip(first, last, strict=False)
     same = next((place for place, (one, other) in enumerate(pairs) if one != other), len(first))
-    edge = _EDGE.search(first[:same])
-    return edge.end() if edge and edge.end() >= _LEAST_SHARED else 0
+    edge = next((place for place in range(same, 0, -1) if _is_edge(first[place - 1])), 0)
+    return edge if edge >= _LEAST_SHARED else 0
+
+
+def _is_edge(character: str) -> bool:
+    return character in _EDGES or character.isspace()
 
 
 def _fitted(name: str) -> str:

@@ -1,0 +1,73 @@
+"""Fault 57: one comment of backticks, which anybody on GitHub may write, keeps the event loop busy for 28 seconds."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from commanding import answers, reactions
+from gating import Stage, gate, gated, open_pull, run_all, say
+
+SIZES = (8_000, 64_000)
+"""Characters; GitHub takes 65,536 in a comment."""
+MOST_LINES = 200_000
+"""Of Python, to take and to answer the largest comment; with the old scan it were many millions."""
+SHAPES = {
+    "lines of code": "`a`\n",
+    "runs of many lengths": "` `` ``` ```` ````` ",
+    "lines of open code": f"{'`a ' * 13}\n",
+    "comments and tags": "<!-- --><pre></pre>",
+}
+
+
+@contextmanager
+def counted_lines() -> Iterator[list[int]]:
+    """How many lines of Python are executed within; the same on any machine."""
+    count = [0]
+
+    def trace(_: FrameType, event: str, __: Any) -> Any:
+        count[0] += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield count
+    finally:
+        sys.settrace(before)
+
+
+async def _cost(it: Stage, pull: Any, body: str) -> int:
+    """What it costs to take the webhook of a comment and to do all that follows."""
+    with counted_lines() as count:
+        await say(it, pull, body, author="stranger")
+    return count[0]
+
+
+async def test_fault_57_a_comment_of_backticks_costs_no_more_than_its_length(tmp_path: Path) -> None:
+    async with gated(tmp_path) as it:
+        pull = await open_pull(it)
+        await _cost(it, pull, "the first of all\n/crcr status")
+        for shape, piece in SHAPES.items():
+            small, large = (f"{piece * (size // len(piece))}\n/crcr status" for size in SIZES)
+            costs = [await _cost(it, pull, body) for body in (small, large)]
+
+            assert costs[1] < MOST_LINES, shape
+            assert costs[1] - costs[0] < 2 * len(large), shape
+
+
+async def test_fault_57_a_command_after_many_backticks_is_still_obeyed_and_one_among_them_is_not(
+    tmp_path: Path,
+) -> None:
+    async with gated(tmp_path) as it:
+        pull = await open_pull(it)
+        await run_all(it, build="failure")
+        code = "`a` ``b`` " * 4 + "\n"
+        hidden = await say(it, pull, f"`\n{code * 500}/crcr approve\n`")
+        seen = await say(it, pull, f"{code * 500}\n\n/crcr status")
+
+        assert (reactions(hidden), reactions(seen)) == ([], ["+1"])
+        assert len(answers(it, pull)) == 1
+        assert gate(it, pull) == "failure"

@@ -17,6 +17,7 @@ from crcr.decide.allowlist import Allowlist
 from crcr.decide.check_runs import GATE_NAME, CheckStatus, CheckToPublish, Shown
 from crcr.decide.checks import CheckPolicy, Tier, Wanted, recheck_at, wanted_checks
 from crcr.decide.commit import Commit
+from crcr.decide.confirmation import awaits_github
 from crcr.decide.gate import GateJudgement, GateState, Policy, judge_gate
 from crcr.decide.model import RepoName
 from crcr.decide.publication import Act, Published, ending, next_act
@@ -25,6 +26,7 @@ from crcr.record.commit_facts import load_commit
 from crcr.record.database import Database, Row, Tx
 from crcr.record.gate_rows import gates_due, record_gate
 from crcr.record.group_rows import live_groups, withdraw_reuse
+from crcr.record.lookup_effects import ensure_look_up
 from crcr.record.publishing import Publishing
 from crcr.record.schema_gate import checks
 from crcr.record.statement import Statement, inserting
@@ -118,6 +120,7 @@ class CommitChecks:
                 again = recheck_at(commit, judgement, rules, now)
                 await record_gate(tx, commit, judgement, title=title, recheck_at=again, now=now)
                 await self._follow_reuse(tx, commit, now)
+                await _ask_github(tx, commit, judgement, now)
             return await self._plan(tx, commit, tier, wanted)
 
         return await self._database.write(unit)
@@ -266,6 +269,15 @@ class CommitChecks:
             "title": "",
             "incarnation": wanted.incarnation,
         }
+
+
+async def _ask_github(tx: Tx, commit: Commit, judgement: GateJudgement | None, now: datetime) -> None:
+    """Whatever waits for GitHub's word is being asked about, however it came to wait."""
+    for one in judgement.subjects if judgement else ():
+        for judged in one.backends:
+            late = judged.deadline is not None and now >= judged.deadline
+            if awaits_github(judged.backend, late=late):
+                await ensure_look_up(tx, commit.upstream, one.subject.delivery, judged.backend.name, now)
 
 
 def digest_of(shown: Shown) -> str:

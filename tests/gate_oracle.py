@@ -72,7 +72,7 @@ class Truth:
     def passes(self, head: str, now: datetime, *, looked_up: bool) -> bool:
         """Whether every pull request that is known to want this head merged may have it.
 
-        `looked_up` says that GitHub has been asked about everything that was reported.
+        `looked_up` says that the relay has caught up with everything that was said.
         """
         newest = {event.number: event for event in sorted(self._events(), key=lambda each: each.place)}
         wanting = [event for event in newest.values() if event.head == head and event.is_open]
@@ -103,14 +103,14 @@ class Truth:
         runs = self._runs(entry.name, event.guid)
         late = bool(runs) and now >= runs[0].created_at + LATE
         counted = self._counted(runs)
-        results = {name: self._result(counted, name, looked_up=looked_up) for name in self._names(counted)}
+        results = {name: self._result(counted, name) for name in self._names(counted)}
         for name, result in results.items():
             if result not in HARMLESS and not (name in waived and (result is not None or late)):
                 return False
         missing = set(entry.jobs or ()) - results.keys()
         if missing - (waived if late else set()):
             return False
-        if entry.jobs is None and not (results and self._over(counted, looked_up=looked_up)):
+        if not missing and not (results and self._over(counted)):
             return False
         return not results or any(result not in {"skipped", "neutral"} for result in results.values())
 
@@ -124,22 +124,25 @@ class Truth:
     def _names(self, run: WorkflowRun | None) -> Iterator[str]:
         return (name for run_id, name in list(self.told) if run is not None and run_id == run.id)
 
-    def _result(self, run: WorkflowRun | None, name: str, *, looked_up: bool) -> str | None:
-        """What the highest attempt told, or GitHub says where that is worse; None while it is open."""
+    def _result(self, run: WorkflowRun | None, name: str) -> str | None:
+        """What the highest attempt told, or GitHub says where that is worse; None while it is open.
+
+        What would pass is open until GitHub's own job has ended.
+        """
         if run is None:
             return None
         attempts = self.told[run.id, name]
         attempt = max(attempts)
         said = attempts[attempt].conclusion
         seen = next(job.conclusion for job in run.attempts[attempt] if job.name == name)
-        if said in HARMLESS and looked_up and seen is not None and seen not in HARMLESS:
+        if said in HARMLESS and seen not in HARMLESS:
             return seen
         return said
 
-    def _over(self, run: WorkflowRun | None, *, looked_up: bool) -> bool:
+    def _over(self, run: WorkflowRun | None) -> bool:
         """Whether GitHub has seen the end of the highest attempt that anybody told of."""
-        if run is None or not looked_up:
-            return run is not None
+        if run is None:
+            return False
         attempt = max(attempt for name in self._names(run) for attempt in self.told[run.id, name])
         return all(job.conclusion for job in run.attempts[attempt])
 

@@ -179,6 +179,11 @@ class Walk:
             more = {"conclusion": claimed} if claimed else {}
             await self.do(self._report(found[0], found[1], "completed", **more))
 
+    async def claim_end(self, which: int, job: int, claimed: str) -> None:
+        """A job reports its end from inside; GitHub sees it end later, or never."""
+        if (found := self._job(which, job)) and found[1].status == "in_progress":
+            await self.do(self._report(found[0], found[1], "completed", conclusion=claimed))
+
     async def finish_run(self, which: int, conclusion: str, claimed: str) -> None:
         """A run goes from its beginning to its end, and says so; the last job may lie."""
         if found := self._job(which, 0):
@@ -400,6 +405,15 @@ RULES: tuple[tuple[int, str, Draw], ...] = (
             "job": r.randrange(2),
             "conclusion": r.choice(ENDS),
             "claimed": r.choice(CLAIMS),
+        },
+    ),
+    (
+        6,
+        "claim_end",
+        lambda r: {
+            "which": _index(r),
+            "job": r.randrange(2),
+            "claimed": r.choice(["success", "success", "skipped"]),
         },
     ),
     (

@@ -150,7 +150,8 @@ async def test_a_silent_job_has_timed_out_where_github_does_not_let_us_look(tmp_
         pull = await open_pull(it)
         run = await silent_job(it)
         it.github.ci.complete(run, run.job("build"), "success")
-        it.github.faults.answer(403, on=Match("GET", RUNS), message="Resource not accessible by integration")
+        await it.github.change_permissions(GATING, actions=None)
+        it.clock.advance(HOUR)
         await wait_and_look(it)
 
         assert (state(it), job(it)["github_conclusion"]) == (("timed_out", None), None)
@@ -215,7 +216,7 @@ async def test_a_report_still_on_its_way_when_the_run_ended_is_taken_as_it_is(tm
         await start(it, run)
         it.github.ci.complete(run, run.job("build"), "success")
         await finish(it, run, test="success")
-        for minutes in (1, 9):
+        for minutes in (1, 8):
             await wait_and_look(it, minutes / 60)
         await it.github.report(run, "build", status="completed")
         await look(it, MINUTE)

@@ -3,7 +3,7 @@
 import pytest
 
 from crcr.decide.allowlist import Checked
-from crcr.decide.allowlist_check import check_allowlist
+from crcr.decide.allowlist_check import check_actions, check_allowlist
 from crcr.decide.allowlist_tree import Items, Pairs, Scalar
 from crcr.receive.allowlist_yaml import read_allowlist
 
@@ -171,3 +171,16 @@ def test_no_document_at_all_is_an_empty_allowlist() -> None:
     checked = check_allowlist(None)
     assert checked.allowlist is not None
     assert checked.allowlist.entries == ()
+
+
+def test_what_the_relay_knows_about_actions_is_told_of_l4_entries_without_literal_names() -> None:
+    entries = (
+        "  - o/literal: {oncalls: [a], jobs: [build]}\n  - o/glob: {oncalls: [a], jobs: ['t*']}\n"
+        "  - o/readable: {oncalls: [a], jobs: ['t*']}\n  - o/unknown: {oncalls: [a]}\n"
+    )
+    allowlist = read_allowlist(f"L4:\n{entries}").allowlist
+    assert allowlist is not None
+    known = {"o/glob": False, "o/readable": True, "o/literal": False}
+    told = list(check_actions(allowlist, lambda name: known.get(name.full_name)))
+    assert [(each.line, each.severity) for each in told] == [(3, "warning"), (5, "warning")]
+    assert {each.hint for each in told} == {"name its `jobs` literally, or grant Actions: read"}

@@ -37,6 +37,7 @@ def test_more_than_is_wanted_is_enough_and_less_is_not() -> None:
         (Level.L3, None, "read", State.WARNING),
         (Level.L4, None, "none", State.PROBLEM),
         (Level.L4, ("build",), "none", State.WARNING),
+        (Level.L4, ("build", "test*"), "none", State.PROBLEM),
         (Level.L4, None, "read", State.WARNING),
         (Level.L4, None, "write", State.OK),
     ],

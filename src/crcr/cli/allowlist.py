@@ -3,6 +3,7 @@
 import sys
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +15,7 @@ from crcr.cli.printing import ago, complain, console, plain, print_json, print_t
 if TYPE_CHECKING:
     from crcr.decide.allowlist import Allowlist, Checked, Entry, Problem
     from crcr.decide.allowlist_diff import Change
+    from crcr.decide.model import RepoName
     from crcr.decide.views import AllowlistState
 
 app = typer.Typer(
@@ -29,18 +31,28 @@ _KINDS = {
     "OptionChanged": "option_changed",
 }
 
+RelayOption = Annotated[
+    str | None, typer.Option("--relay", metavar="URL", help="Ask this relay what the App may read.")
+]
 FileArgument = Annotated[str, typer.Argument(metavar="FILE", help="A YAML file, or - for standard input.")]
 
 
 @app.command(
-    epilog=examples("crcr allowlist check allowlist.yml", "git show HEAD:a.yml | crcr allowlist check -")
+    epilog=examples(
+        "crcr allowlist check allowlist.yml",
+        "git show HEAD:a.yml | crcr allowlist check -",
+        "crcr allowlist check allowlist.yml --relay https://relay.example.org",
+    )
 )
-def check(file: FileArgument, as_json: JsonOption = False) -> None:
+def check(file: FileArgument, relay: RelayOption = None, as_json: JsonOption = False) -> None:
     """Print all problems of a file with their lines; exit with 1 if there is an error.
 
-    Needs no settings and no database: made for the upstream's own CI.
+    Needs no settings and no database: made for the upstream's own CI. A relay knows where the App cannot read Actions,
+    so that an L4 entry must name its jobs literally.
     """
     checked = _read(file)
+    if relay is not None and checked.allowlist is not None:
+        checked = replace(checked, problems=(*checked.problems, *_ask_relay(relay, checked.allowlist)))
     if as_json:
         print_json(
             {
@@ -115,6 +127,24 @@ def show(config: ConfigOption = None, upstream: UpstreamOption = None, as_json: 
     if state.version is None:
         complain("no good allowlist was ever read", "`crcr allowlist refresh` reads it now")
         raise typer.Exit(1)
+
+
+def _ask_relay(url: str, allowlist: "Allowlist") -> "tuple[Problem, ...]":
+    import httpx
+
+    from crcr.cli.doctor_answers import body_of
+    from crcr.cli.doctor_downstream import Asked, Relay, relay_address
+    from crcr.decide.allowlist_check import check_actions
+
+    def reads_actions(repository: "RepoName") -> bool | None:
+        with Relay(Asked(relay_address(url), repository)) as relay:
+            try:
+                found = body_of(relay.read(f"setup/{repository}")).get("reads_actions")
+            except httpx.HTTPError:
+                return None
+        return found if isinstance(found, bool) else None
+
+    return tuple(check_actions(allowlist, reads_actions))
 
 
 def _read(file: str) -> "Checked":

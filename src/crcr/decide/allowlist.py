@@ -62,6 +62,11 @@ class Entry:
     expect: tuple[tuple[str, Conclusion], ...] = ()
     """Globs over job names, with the outcome that counts as a pass."""
 
+    @property
+    def names_jobs(self) -> bool:
+        """Whether its `jobs` are literal names: only they tell without GitHub's word that all have reported."""
+        return self.jobs is not None and all(name_glob(each).is_literal for each in self.jobs)
+
     def expected(self, job_name: str) -> Conclusion | None:
         """The outcome that counts as a pass of this job, where one is expected."""
         return next((outcome for glob, outcome in self.expect if name_glob(glob).matches(job_name)), None)

@@ -5,10 +5,10 @@ the last good one; a warning is told and does not stop anybody.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from crcr.decide.allowlist import Checked, Entry, Visibility
+from crcr.decide.allowlist import Allowlist, Checked, Entry, Problem, Visibility
 from crcr.decide.allowlist_options import closest, read_oncalls, read_options
 from crcr.decide.allowlist_tree import (
     Findings,
@@ -163,3 +163,18 @@ def _check_duties(entry: Entry, findings: Findings) -> None:
             "without jobs the gate must be able to read the repository's Actions to know when it is complete"
         )
         findings.warning(entry.line, f"{entry.name} is at L4 and names no jobs", hint)
+
+
+def check_actions(
+    allowlist: Allowlist, reads_actions: Callable[[RepoName], bool | None]
+) -> Iterator[Problem]:
+    """Warn of L4 entries that can never be complete: no literal `jobs`, and Actions that the App cannot read."""
+    for entry in allowlist.gating:
+        if entry.names_jobs or (readable := reads_actions(entry.name)) is True:
+            continue
+        if readable is None:
+            text = f"whether the App can read the Actions of {entry.name} is not known to the relay"
+        else:
+            text = f"{entry.name} is at L4, and the App cannot read its Actions: its gate will be errored"
+        hint = "name its `jobs` literally, or grant Actions: read"
+        yield Problem(entry.line, "warning", text, hint)

@@ -52,9 +52,11 @@ def downstream_shortfall(granted: Mapping[str, str], entry: Entry) -> Shortfall 
         return Shortfall(missing, text, is_fatal=True)
     if lacking(granted, {"actions": "read"}):
         text = "The App may not read Actions there, so results cannot be held against GitHub's own view"
-        # Without a list of jobs only GitHub can tell that a backend is complete.
-        if entry.level >= Level.L4 and entry.jobs is None:
-            return Shortfall(missing, f"{text}, and the gate cannot tell when all is over.", is_fatal=True)
+        if entry.level >= Level.L4 and not entry.names_jobs:
+            advice = "name its `jobs` literally, or grant Actions: read"
+            return Shortfall(
+                missing, f"{text}, and the gate cannot tell when all is over: {advice}.", is_fatal=True
+            )
         return Shortfall(missing, f"{text}.", is_fatal=False)
     text = "The App may not write Actions there: re-runs become fresh dispatches."
     return Shortfall(missing, text, is_fatal=False)

@@ -66,8 +66,7 @@ def nothing_yet(*, late: bool) -> Part:
 
 def why_names_needed(backend: Backend) -> str | None:
     """Why nothing but a literal list of `jobs` could tell that a gating backend is complete, where it has none."""
-    wanted = backend.entry.jobs if backend.entry is not None else None
-    if not backend.gates or (wanted is not None and all(name_glob(each).is_literal for each in wanted)):
+    if not backend.gates or (backend.entry is not None and backend.entry.names_jobs):
         return None
     if backend.readable is False:
         return "its Actions cannot be read: name its `jobs` literally, or grant Actions: read"

@@ -7,7 +7,7 @@ that none of GitHub's jobs has can be confirmed by its run only. Elsewhere a res
 from enum import StrEnum
 
 from crcr.decide.commit import Backend, Job, Run, Verification
-from crcr.decide.model import Conclusion
+from crcr.decide.model import Conclusion, JobState
 
 
 class Confirmation(StrEnum):
@@ -33,6 +33,23 @@ def confirmation(job: Job, backend: Backend) -> Confirmation:
     if job.verification is Verification.UNCHECKED:
         return Confirmation.OPEN
     return _by_run(job, next((run for run in backend.live_runs if run.run_id == job.run_id), None))
+
+
+def awaits_github(backend: Backend, *, late: bool) -> bool:
+    """Whether only GitHub can move a gating backend on, so that somebody must be asking it.
+
+    Past the deadline only how a run ended that is over is still worth a question: the answer is there to be read.
+    """
+    jobs = backend.counted_jobs
+    if any(job.state is JobState.IN_PROGRESS for job in jobs):
+        return False  # its own report, or its silence, asks
+    unconfirmed = [
+        job
+        for job in jobs
+        if job.state is JobState.COMPLETED and confirmation(job, backend) is Confirmation.OPEN
+    ]
+    ended = {run.run_id for run in backend.live_runs if run.over and run.conclusion is None}
+    return any(not late or job.run_id in ended for job in unconfirmed)
 
 
 def _by_run(job: Job, run: Run | None) -> Confirmation:

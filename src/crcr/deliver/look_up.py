@@ -66,13 +66,19 @@ class LookUp:
             return True
         if remaining is Remaining.UNTIL_REPORT and waited >= FAST_PHASE:
             return True
-        again = ask_again_after(waited, gates=question.gates, told=is_told(question.told_at, now))
+        # GitHub tells of the end of a run, and of nothing that happens after it.
+        told = is_told(question.told_at, now) and any(not run.is_over for run in question.runs)
+        again = ask_again_after(waited, gates=question.gates, told=told)
         raise NotYet("GitHub has not seen its end yet", retry_after_s=again.total_seconds())
 
     async def _explain(self, question: Question, refusal: OutsideRefused) -> Remaining:
         """GitHub refuses: only the App's rights there tell whether that is so for good, or a fault that passes."""
-        installation = await self._setup.read_installation(question.downstream)
-        if installation is not None and installation.reads_actions:
+        try:
+            installation = await self._setup.read_installation(question.downstream)
+            passing = installation is not None and installation.reads_actions
+        except OutsideRefused:
+            passing = True
+        if passing:
             log.warning("actions_refused", downstream=str(question.downstream), error=str(refusal))
             return Remaining.UNCONFIRMED
         log.info("actions_not_readable", downstream=str(question.downstream), error=str(refusal))

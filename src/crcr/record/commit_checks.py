@@ -18,6 +18,7 @@ from crcr.decide.allowlist import Allowlist
 from crcr.decide.check_runs import GATE_NAME, CheckStatus, CheckToPublish, Shown
 from crcr.decide.checks import CheckPolicy, Tier, Wanted, recheck_at, wanted_checks
 from crcr.decide.commit import Backend, Commit
+from crcr.decide.confirmation import awaits_github
 from crcr.decide.gate import HELD_FOR, GateJudgement, GateState, Policy, judge_gate
 from crcr.decide.model import Conclusion, DispatchState, RepoName
 from crcr.decide.publication import Act, Published, ending, next_act
@@ -27,6 +28,7 @@ from crcr.record.database import Database, Row, Tx
 from crcr.record.gate_rows import gates_due, record_gate
 from crcr.record.group_rows import live_groups, withdraw_reuse
 from crcr.record.held_rows import reconsider
+from crcr.record.lookup_effects import ensure_look_up
 from crcr.record.publishing import Publishing
 from crcr.record.pull_rows import load_pull
 from crcr.record.renames import RENAME
@@ -123,6 +125,7 @@ class CommitChecks:
                 await record_gate(tx, commit, judgement, title=title, recheck_at=again, now=now)
                 await self._follow_reuse(tx, commit, now)
                 await self._follow_renames(tx, commit, now)
+                await _ask_github(tx, commit, judgement, now)
             return await self._plan(tx, commit, tier, wanted)
 
         return await self._database.write(unit)
@@ -302,6 +305,17 @@ class CommitChecks:
 def _waits_for_rename(backend: Backend) -> bool:
     held = backend.state is DispatchState.HELD and backend.reason not in HELD_FOR
     return held and not backend.possible_renames and (backend.reason == RENAME or bool(backend.dispatched_as))
+
+
+async def _ask_github(tx: Tx, commit: Commit, judgement: GateJudgement | None, now: datetime) -> None:
+    """Whatever waits for GitHub's word is being asked about, however it came to wait."""
+    for one in judgement.subjects if judgement else ():
+        for judged in one.backends:
+            late = judged.deadline is not None and now >= judged.deadline
+            if awaits_github(judged.backend, late=late):
+                await ensure_look_up(
+                    tx, commit.upstream, one.subject.delivery, judged.backend.recorded_name, now
+                )
 
 
 def digest_of(shown: Shown) -> str:

@@ -15,6 +15,12 @@ from crcr.record.effect_rows import add_once, add_paced, effect_row
 from crcr.record.statement import Statement
 from crcr.record.times import from_us_or_none, to_us
 
+_ASKED = Statement(
+    text(
+        "SELECT 1 FROM effects WHERE upstream = :upstream AND target = :target AND lane = :lane"
+        " AND state IN ('waiting', 'claimed') LIMIT 1"
+    )
+)
 _RUNNING = Statement(
     text(
         "SELECT 1 FROM jobs WHERE delivery = :delivery AND upstream = :upstream AND downstream = :downstream"
@@ -57,6 +63,15 @@ async def _pause(tx: Tx, dispatch: Row, now: datetime) -> timedelta:
         return timedelta()
     key = {name: dispatch[name] for name in ("upstream", "delivery", "downstream")}
     return pause if await tx.one(_RUNNING, **key) else timedelta()
+
+
+async def ensure_look_up(
+    tx: Tx, upstream: RepoName, delivery: str, downstream: RepoName, now: datetime
+) -> None:
+    """Have GitHub asked about a dispatch unless that is under way: what an earlier release, or a fault, left unasked."""
+    row = look_up(upstream, delivery, downstream.key, now)
+    if await tx.one(_ASKED, **{name: row[name] for name in ("upstream", "target", "lane")}) is None:
+        await add_once(tx, row)
 
 
 async def look_up_ended_run(tx: Tx, dispatch: Row, now: datetime) -> None:

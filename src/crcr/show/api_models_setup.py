@@ -15,6 +15,7 @@ _SETUP: dict[str, Any] = {
     "level": "L2",
     "inspected_at": "2026-08-03T09:00:00Z",
     "being_inspected": False,
+    "reads_actions": True,
     "findings": [
         {
             "name": "id_token",
@@ -44,6 +45,9 @@ class Setup(Model):
     level: LevelName | None
     inspected_at: datetime | None = Field(description="When GitHub was last asked.")
     being_inspected: bool = Field(description="Whether GitHub is being asked right now.")
+    reads_actions: bool | None = Field(
+        default=None, description="Whether the App could read its Actions when GitHub was last asked."
+    )
     findings: list[Finding] = Field(description="In the order in which they are best mended.")
 
 

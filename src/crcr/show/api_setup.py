@@ -129,6 +129,7 @@ def add(api: APIRouter) -> None:
 
 
 def as_model(facts: SetupFacts, now: datetime, pointers: Pointers) -> models.Setup:
+    installation = facts.inspection.installation if facts.inspection else None
     return models.Setup(
         repository=facts.repository.full_name,
         upstream=facts.upstream.full_name,
@@ -136,6 +137,7 @@ def as_model(facts: SetupFacts, now: datetime, pointers: Pointers) -> models.Set
         level=facts.entry.level if facts.entry else None,  # type: ignore[arg-type]  # read as its name
         inspected_at=facts.inspected_at,
         being_inspected=facts.is_being_inspected,
+        reads_actions=installation.reads_actions if installation else None,
         findings=[models.Finding.model_validate(each) for each in examine(facts, now, pointers)],
     )
 

@@ -67,6 +67,11 @@ class Truth:
         told = self.told[run.id, name].setdefault(attempt, Told())
         told.conclusion = told.conclusion or conclusion
 
+    def has_ended(self, run: WorkflowRun, attempt: int, name: str) -> bool:
+        """Whether this attempt of the job has told its end."""
+        told = self.told.get((run.id, name), {}).get(attempt)
+        return told is not None and told.conclusion is not None
+
     # The gate
 
     def passes(self, head: str, now: datetime, *, looked_up: bool) -> bool:

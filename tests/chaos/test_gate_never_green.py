@@ -160,6 +160,9 @@ class Walk:
         return run, run.jobs[job % len(run.jobs)]
 
     async def _report(self, run: WorkflowRun, job: Job, status: str, **more: Any) -> None:
+        """A job reports each state once."""
+        if self.truth.has_ended(run, job.attempt, job.name):
+            return
         answer = await self.github.report(run, job, status=status, run_attempt=str(job.attempt), **more)
         if answer.status_code == 200:
             conclusion = more.get("conclusion", job.conclusion) if status == "completed" else None

@@ -14,6 +14,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Connection, create_engine, text
 
+from crcr.decide.confirmation import awaits_github
 from crcr.decide.gate import GateState, Policy, judge_gate
 from crcr.decide.model import RepoName
 from crcr.decide.packing import pack
@@ -196,7 +197,9 @@ async def test_what_the_first_schema_left_is_judged_like_anything_else(grown: Pl
     ]
     assert [(run.attempt, run.over) for run in backend.runs] == [(2, False)]
     policy = Policy(gate_timeout=timedelta(hours=8), job_timeout=timedelta(hours=6))
-    assert judge_gate(commit, policy, now).state is GateState.PASSED
+    # GitHub has confirmed nothing of it yet, so it is asked.
+    assert judge_gate(commit, policy, now).state is GateState.PENDING
+    assert awaits_github(backend, late=False)
 
 
 @pytest.mark.parametrize(("base", "known"), [("main", True), ("stack", False)])

@@ -103,7 +103,7 @@ async def two_runs(it: Stage, run_name: str | None = "{delivery_id}") -> tuple[P
     return pull, one, two
 
 
-async def test_the_results_of_a_deleted_run_count_as_reported_and_cannot_be_verified(tmp_path: Path) -> None:
+async def test_the_results_of_a_deleted_run_cannot_be_verified_and_open_nothing(tmp_path: Path) -> None:
     async with gated(tmp_path, UNNAMED, downstreams=ONE) as it:
         answer_by(it, workflow("one", "build"))
         pull = await open_pull(it)
@@ -114,7 +114,8 @@ async def test_the_results_of_a_deleted_run_count_as_reported_and_cannot_be_veri
         await settle(it)
 
         assert verified(it) == {"build": "not verifiable"}
-        assert gate(it, pull) == "success"
+        assert gate(it, pull) == "failure"
+        assert "its run was deleted" in check(it, GATE, pull.head_sha).output["summary"]
         assert it.rows("SELECT * FROM effects WHERE kind = 'look_up' AND state = 'waiting'") == []
 
 
@@ -127,7 +128,7 @@ async def test_a_deleted_run_does_not_end_another_one(tmp_path: Path) -> None:
         del it.github.world.runs[one.id]
         await settle(it)
 
-        assert verified(it) == {"one": "not verifiable", "two": "confirmed"}
+        assert verified(it) == {"one": "confirmed", "two": "confirmed"}
         assert gate(it, pull) == "pending"
         assert (
             "GitHub has not told yet that its runs are over"

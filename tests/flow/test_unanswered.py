@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from callbacks import BACKEND, LISTED, outcome
-from crcr.sim.github import Match, Workflow, WorkflowRun
+from crcr.sim.github import Workflow, WorkflowRun
 from gating import GATE, GATING, NAMED, Stage, gate, gated, look, newest_run, open_pull, run_all, shown
 from stage import UPSTREAM, WORKFLOW, stage
 
@@ -192,7 +192,7 @@ async def test_whom_github_does_not_let_us_read_is_left_without_an_answer(tmp_pa
     async with stage(tmp_path, LISTED, downstreams=(BACKEND,)) as it:
         await answer_once(it)
         await open_unheard(it)
-        it.github.faults.answer(403, on=Match("GET", RUNS), message="Resource not accessible by integration")
+        await it.github.change_permissions(BACKEND, actions=None)
         await reconcile(it)
 
         assert answered(it) == [None, None]

@@ -4,7 +4,7 @@ From recorded facts alone; what is to be asked of GitHub for it is worked out in
 """
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from hashlib import sha256
@@ -271,8 +271,12 @@ def _digest(job: Job) -> str:
 
 def _job(backend: Backend, part: Part, job: Job, policy: CheckPolicy, *, name: str) -> Wanted:
     again = backend.runs_again(job) and part.standing is Standing.WAITING
+    if part.standing is Standing.WAITING and job.state is JobState.COMPLETED and not again:
+        # Until GitHub confirms it, its check stays what it was: the backend's says more, and each write counts.
+        job = replace(job, state=JobState.IN_PROGRESS, conclusion=None, ended_at=None)
+        part = replace(part, job=job, reason="running")
     open_status = CheckStatus.QUEUED if again else None
-    if job.state is JobState.IN_PROGRESS or (part.standing is Standing.WAITING and not again):
+    if job.state is JobState.IN_PROGRESS:
         open_status = CheckStatus.IN_PROGRESS
     shown = _dressed(
         backend,

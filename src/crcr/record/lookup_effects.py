@@ -45,24 +45,21 @@ def look_up(
 
 
 async def look_up_result(tx: Tx, dispatch: Row, now: datetime) -> None:
-    """Have a result held against GitHub's view: at once where the gate waits for it, and once for many results."""
-    key = dispatch["upstream"], dispatch["delivery"], dispatch["downstream"]
-    if dispatch["level"] < Level.L4:
-        await add_once(tx, look_up(*key, now, after=SETTLING))
-    elif is_told(from_us_or_none(dispatch["told_at"]), now):
-        await add_paced(tx, look_up(*key, now, after=TOLD_SETTLING), FAST_PHASE)
-    else:
-        await add_paced(tx, look_up(*key, now, after=await _pause(tx, dispatch, now)), FAST_PHASE)
+    """Have a result held against GitHub's view: at once where the gate waits for it, and once for many results.
 
-
-async def _pause(tx: Tx, dispatch: Row, now: datetime) -> timedelta:
-    """How long a result waits for others to be looked up with: not at all once no job is known to be running."""
-    listed_at = from_us_or_none(dispatch["listed_at"])
-    pause = timedelta() if listed_at is None else listed_at + TOGETHER - now
-    if pause <= timedelta():
-        return timedelta()
+    While other jobs are known to be running, results wait for each other; the last one is looked up at once.
+    """
     key = {name: dispatch[name] for name in ("upstream", "delivery", "downstream")}
-    return pause if await tx.one(_RUNNING, **key) else timedelta()
+    if dispatch["level"] < Level.L4:
+        await add_once(tx, look_up(**key, now=now, after=SETTLING))
+    elif is_told(from_us_or_none(dispatch["told_at"]), now):
+        await add_paced(tx, look_up(**key, now=now, after=TOLD_SETTLING), FAST_PHASE)
+    elif await tx.one(_RUNNING, **key) is None:
+        await add_paced(tx, look_up(**key, now=now), timedelta())
+    else:
+        listed_at = from_us_or_none(dispatch["listed_at"])
+        pause = max(listed_at + TOGETHER - now, timedelta()) if listed_at else timedelta()
+        await add_paced(tx, look_up(**key, now=now, after=pause), FAST_PHASE)
 
 
 async def ensure_look_up(

@@ -1,0 +1,117 @@
+"""Which of GitHub's jobs a reported one is held against, what counts then, and when GitHub is asked."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from crcr.decide.commit import Verification
+from crcr.decide.lookups import ask_again_after
+from crcr.decide.model import Conclusion, JobState
+from crcr.decide.outside import ActionsJob
+from crcr.decide.verification import Finding, ReportedJob, examine, examine_silent, match
+
+C, V = Conclusion, Verification
+
+
+def row(name: str = "build", by: str | None = "1", **changes: object) -> ReportedJob:
+    plain = ReportedJob(
+        job_name=name,
+        reported_name=name,
+        state=JobState.COMPLETED,
+        conclusion=C.SUCCESS,
+        opened_by=by,
+        closed_by=by,
+    )
+    return replace(plain, **changes)  # type: ignore[arg-type]
+
+
+def seen(check_run_id: str, name: str = "build", conclusion: Conclusion | None = C.SUCCESS) -> ActionsJob:
+    return ActionsJob(
+        job_id=int(check_run_id),
+        check_run_id=check_run_id,
+        name=name,
+        attempt=1,
+        status="completed" if conclusion else "in_progress",
+        conclusion=conclusion,
+        started_at=None,
+        completed_at=None,
+    )
+
+
+def matched(job: ReportedJob, jobs: list[ActionsJob], *others: ReportedJob) -> list[str | None]:
+    return [each.check_run_id for each in match(job, (job, *others), jobs)]
+
+
+def test_a_row_is_held_against_the_job_of_its_name_whoever_reported() -> None:
+    jobs = [seen("1", "report"), seen("2", "build")]
+    assert matched(row("build", by="1"), jobs) == ["2"]
+    assert matched(row("build", by="2"), jobs) == ["2"]
+    assert matched(row("unit", by="1"), jobs) == []
+
+
+def test_a_leg_is_told_from_those_that_other_rows_speak_for() -> None:
+    jobs = [seen("1"), seen("2"), seen("3")]
+    second = row("build (2)", by="2", reported_name="build")
+    assert matched(row(by="1"), jobs) == ["1", "2", "3"]
+    assert matched(row(by="1"), jobs, second) == ["1", "3"]
+    assert matched(second, jobs, row(by="1")) == ["2", "3"]
+
+
+@pytest.mark.parametrize(
+    "own",
+    [row(by=None), row(by="1", closed_by="9"), row(by="8")],
+    ids=["unsigned", "closed by another", "no such id"],
+)
+def test_without_an_id_of_its_own_a_row_is_held_against_every_job_of_the_name(own: ReportedJob) -> None:
+    second = row("build (2)", by="2", reported_name="build")
+    assert matched(own, [seen("1"), seen("2")], second) == ["1", "2"]
+
+
+def test_an_id_that_reported_under_several_names_tells_nothing() -> None:
+    second = row("build (2)", by="2", reported_name="build")
+    assert matched(row(by="1"), [seen("1"), seen("2")], second, row("test", by="1")) == ["1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("github", "finding"),
+    [
+        ([C.SUCCESS], Finding(V.CONFIRMED, None, C.SUCCESS)),
+        ([C.FAILURE], Finding(V.DISPUTED, C.FAILURE, C.FAILURE)),
+        ([C.SUCCESS, C.FAILURE], Finding(V.DISPUTED, C.FAILURE, C.FAILURE)),
+        ([None, C.FAILURE], Finding(V.DISPUTED, C.FAILURE, C.FAILURE)),
+        ([C.SKIPPED], Finding(V.DISPUTED, C.SKIPPED, C.SKIPPED)),
+        ([None, C.SUCCESS], None),
+        ([None], None),
+        ([], None),
+    ],
+)
+def test_the_worst_of_githubs_jobs_counts(github: list[Conclusion | None], finding: Finding | None) -> None:
+    jobs = tuple(seen(str(number), conclusion=each) for number, each in enumerate(github, 1))
+    assert examine(row(), jobs, whole=True, run_over=False) == finding
+
+
+def test_a_name_is_not_verifiable_once_no_job_of_that_name_can_come() -> None:
+    assert examine(row(), (), whole=True, run_over=True) == Finding(V.NOT_VERIFIABLE, None, None)
+    assert examine(row(), (), whole=False, run_over=True) is None
+
+
+def test_one_job_alone_confirms_nothing_and_its_failure_counts() -> None:
+    assert examine(row(), (seen("1"),), whole=False, run_over=False) is None
+    failed = examine(row(), (seen("1", conclusion=C.FAILURE),), whole=False, run_over=False)
+    assert failed == Finding(V.DISPUTED, C.FAILURE, C.FAILURE)
+    assert examine_silent((seen("1"),), whole=False) is None
+
+
+def test_the_gate_has_github_asked_after_a_few_seconds_and_then_each_minute() -> None:
+    waited, asked = timedelta(), []
+    for _ in range(7):
+        waited += ask_again_after(waited, gates=True, told=False)
+        asked.append(waited.total_seconds())
+    assert asked == [5, 15, 30, 60, 120, 180, 240]
+    assert ask_again_after(timedelta(hours=8), gates=True, told=False) == timedelta(minutes=8)
+
+
+def test_where_github_tells_by_itself_it_is_hardly_asked() -> None:
+    times = [ask_again_after(timedelta(minutes=n), gates=True, told=True) for n in (0, 1, 60)]
+    assert times == [timedelta(minutes=1), timedelta(minutes=10), timedelta(minutes=10)]

@@ -93,7 +93,7 @@ def test_files_of_other_cis_are_looked_at_as_a_whole(text: str, pinning: Pinning
     assert find_pins_elsewhere(text)[0] is pinning
 
 
-def test_a_file_that_repeats_itself_by_aliases_is_read_quickly() -> None:
+def test_a_file_that_repeats_itself_by_aliases_is_too_large_to_be_read() -> None:
     big = "x" * 100_000
     lines = [f"env: {{R: &r '{big} .crcr/report.py', P: &p '{PIN} {big}'}}", "a: &steps"]
     lines += ["  - {run: *r, env: {CRCR_RELAYS: *p}}"] * 2_000
@@ -101,7 +101,7 @@ def test_a_file_that_repeats_itself_by_aliases_is_read_quickly() -> None:
     began = time.perf_counter()
     pinning, pins = found("\n".join(lines))
     assert time.perf_counter() - began < 10
-    assert (pinning, len(pins)) == (Pinning.PINNED, 1)
+    assert (pinning, len(pins)) == (None, 0)
     many = "\n".join(f"      https://r{number}.example.org x" for number in range(1_000))
     assert len(found(steps(RUN, top=f"env:\n  CRCR_RELAYS: |\n{many}"))[1]) == MOST_PINS
 

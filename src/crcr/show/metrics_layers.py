@@ -5,6 +5,7 @@ Codes answer the sender; layers tell an operator where to look. Every code of th
 
 LAYERS: dict[str, tuple[str, ...]] = {
     "body": ("bad_request", "bad_report", "too_large", "method_not_allowed"),
+    "head": ("head_too_large", "head_too_slow", "target_too_long"),
     "signature": ("bad_signature",),
     "identity": ("not_authentic", "not_registered", "identity_changed", "claim_mismatch"),
     "keys": ("keys_unavailable",),

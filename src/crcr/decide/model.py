@@ -175,3 +175,5 @@ class Pull:
     author: str
     author_association: str = "NONE"
     merged: bool = False
+    base_at: datetime | None = None
+    """GitHub's time of the event that brought the base; None while it has the base that it was first heard of with."""

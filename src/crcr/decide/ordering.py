@@ -8,6 +8,7 @@ ordered by `updated_at` alone: two bases of one second are a doubt.
 
 from collections.abc import Iterable
 from dataclasses import replace
+from datetime import datetime
 from enum import StrEnum
 
 from crcr.decide.events import PullRequest
@@ -75,8 +76,8 @@ def move_head(event: PullRequest, known: Pull | None) -> Pull:
         _from(present(event, known)), previous_sha=previous, head_at=head_at, updated_at=updated_at
     )
     if known is not None and place_base(event, known) in (Place.STALE, Place.DOUBT):
-        return replace(after, base_ref=known.base_ref)
-    return after
+        return replace(after, base_ref=known.base_ref, base_at=known.base_at)
+    return replace(after, base_at=_base_at(event.base_ref, event.updated_at, known))
 
 
 def touch(event: PullRequest, known: Pull | None) -> Pull | None:
@@ -99,7 +100,15 @@ def touch(event: PullRequest, known: Pull | None) -> Pull | None:
         head_at=known.head_at,
         is_open=known.is_open,
         merged=known.merged,
+        base_at=_base_at(event.base_ref, event.updated_at, known),
     )
+
+
+def _base_at(base_ref: str, at: datetime, known: Pull | None) -> datetime | None:
+    """When the pull request got this base, if that is known to have changed."""
+    if known is None:
+        return None
+    return known.base_at if base_ref == known.base_ref else at
 
 
 def has_landed(labels: Iterable[str], *, merged: bool) -> bool:
@@ -121,6 +130,7 @@ def believe(known: Pull, facts: PullFacts) -> Pull:
         head_sha=facts.head_sha,
         previous_sha=known.head_sha if known.head_sha != facts.head_sha else known.previous_sha,
         base_ref=facts.base_ref,
+        base_at=_base_at(facts.base_ref, facts.updated_at, known),
         is_open=facts.is_open,
         merged=facts.merged,
         head_at=facts.updated_at,

@@ -263,7 +263,13 @@ async def _known_head(tx: Tx, upstream: RepoName, pull: Pull) -> KnownHead:
     # Of a pull request whose head's own event was missed, the last event that named the head dates it.
     moved_at = pull.head_at or pull.updated_at
     earlier = await load_twin_heads(tx, upstream, pull)
-    return KnownHead(sha=pull.head_sha, moved_at=moved_at, earlier=earlier)
+    return KnownHead(
+        sha=pull.head_sha,
+        moved_at=moved_at,
+        earlier=earlier,
+        base_ref=pull.base_ref,
+        base_at=pull.base_at,
+    )
 
 
 async def _given_lately(tx: Tx, upstream: RepoName, speaker: Speaker, now: datetime) -> int:

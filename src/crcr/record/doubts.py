@@ -70,7 +70,9 @@ class Doubts:
             await drop_held(tx, upstream, held, now)
             if facts.head_sha == known.head_sha and facts.base_ref != known.base_ref:
                 # A third base, of which no event has come: its first one is dispatched, and nothing passes before.
-                await save_pull(tx, upstream, replace(known, base_ref=facts.base_ref))
+                await save_pull(
+                    tx, upstream, replace(known, base_ref=facts.base_ref, base_at=facts.updated_at)
+                )
         await self._publishing.again(tx, upstream, {known.head_sha, row["head_sha"], facts.head_sha}, now)
         await note_change(tx, upstream, "delivery", delivery=delivery, number=known.number, now=now)
         return True

@@ -12,7 +12,7 @@ from crcr.record.times import from_us, from_us_or_none, to_us
 
 _COLUMNS = (
     *("upstream", "number", "head_sha", "previous_sha", "head_at", "updated_at"),
-    *("is_open", "draft", "labels", "base_ref", "title", "author", "author_association", "merged"),
+    *("is_open", "draft", "labels", "base_ref", "base_at", "title", "author", "author_association", "merged"),
 )
 _LOAD = Statement(
     select(pulls).where(pulls.c.upstream == bindparam("upstream"), pulls.c.number == bindparam("number"))
@@ -49,6 +49,7 @@ async def load_pull(tx: Tx, upstream: RepoName, number: int) -> Pull | None:
         author=row["author"],
         author_association=row["author_association"],
         merged=bool(row["merged"]),
+        base_at=from_us_or_none(row["base_at"]),
     )
 
 
@@ -69,6 +70,7 @@ async def save_pull(tx: Tx, upstream: RepoName, pull: Pull) -> None:
         author=pull.author,
         author_association=pull.author_association,
         merged=int(pull.merged),
+        base_at=to_us(pull.base_at) if pull.base_at else None,
     )
 
 

@@ -116,6 +116,7 @@ pulls = Table(
     Column("author", Text, nullable=False),
     Column("author_association", Text, nullable=False, server_default=text("'NONE'")),
     flag("merged"),
+    Column("base_at", BigInteger),
     Index("ix_pulls_head", "head_sha", "upstream", sqlite_where=_IS_OPEN, postgresql_where=_IS_OPEN),
     Index("ix_pulls_author", text("lower(author)"), "upstream"),
     sqlite_with_rowid=False,

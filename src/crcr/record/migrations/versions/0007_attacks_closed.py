@@ -40,6 +40,7 @@ def _bases() -> None:
     op.add_column("dispatches", sa.Column("labels", sa.Text(), nullable=True))
     op.add_column("waivers", sa.Column("base_ref", sa.Text(), nullable=True))
     op.add_column("approvals", sa.Column("base_ref", sa.Text(), nullable=True))
+    op.add_column("pulls", sa.Column("base_at", sa.BigInteger(), nullable=True))
     for table in ("waivers", "approvals"):
         op.execute(
             f"UPDATE {table} SET base_ref = (SELECT p.base_ref FROM pulls p"  # noqa: S608  our own names

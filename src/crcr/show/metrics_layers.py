@@ -4,7 +4,11 @@ Codes answer the sender; layers tell an operator where to look. Every code of th
 """
 
 LAYERS: dict[str, tuple[str, ...]] = {
-    "body": ("bad_request", "bad_report", "too_large", "method_not_allowed"),
+    "body": (
+        *("bad_request", "bad_report", "too_large", "method_not_allowed"),
+        # Answered before there is a request, so never counted at a door.
+        *("head_too_slow", "head_too_large", "target_too_long"),
+    ),
     "signature": ("bad_signature",),
     "identity": ("not_authentic", "not_registered", "identity_changed", "claim_mismatch"),
     "keys": ("keys_unavailable",),

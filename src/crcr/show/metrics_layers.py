@@ -4,14 +4,17 @@ Codes answer the sender; layers tell an operator where to look. Every code of th
 """
 
 LAYERS: dict[str, tuple[str, ...]] = {
-    "body": ("bad_request", "bad_report", "too_large", "method_not_allowed"),
-    "head": ("head_too_large", "head_too_slow", "target_too_long"),
+    "body": (
+        *("bad_request", "bad_report", "too_large", "method_not_allowed"),
+        # Answered before there is a request, so never counted at a door.
+        *("head_too_slow", "head_too_large", "target_too_long"),
+    ),
     "signature": ("bad_signature",),
     "identity": ("not_authentic", "not_registered", "identity_changed", "claim_mismatch"),
     "keys": ("keys_unavailable",),
-    "allowlist": ("not_allowlisted", "suspended", "no_allowlist", "default_branch_unknown"),
+    "allowlist": ("not_allowlisted", "suspended", "no_allowlist"),
     "limiter": ("rate_limited", "limiter_unavailable"),
-    "lifecycle": ("unknown_delivery", "no_in_progress", "conflicting_result", "wrong_event", "wrong_ref"),
+    "lifecycle": ("unknown_delivery", "no_in_progress", "conflicting_result", "wrong_event"),
     "separation": ("run_bound_elsewhere", "ambiguous_job"),
     "access": ("not_signed_in", "not_admin", "cross_origin", "stale_form"),
     "store": ("store_unavailable", "unavailable"),

@@ -35,7 +35,16 @@ BAD = {Conclusion.FAILURE, Conclusion.ACTION_REQUIRED, Conclusion.NONE}
 
 
 def is_member(backend: Backend) -> bool:
-    return backend.level == 4 and backend.entry is not None and backend.entry.level == 4
+    """It gated, and still does; or it may be a new entry under another name."""
+    listed = backend.entry is not None and backend.entry.level == 4
+    return backend.level == 4 and (listed or bool(backend.possible_renames))
+
+
+def is_for(waiver: Waiver, backend: Backend) -> bool:
+    """The repository decides, where it is known of both; names change."""
+    if waiver.repository_id and backend.repository_id:
+        return waiver.repository_id == backend.repository_id
+    return waiver.downstream == backend.name
 
 
 def the_waivers(subject: Subject, backend: Backend, now: datetime) -> list[Waiver]:
@@ -45,7 +54,7 @@ def the_waivers(subject: Subject, backend: Backend, now: datetime) -> list[Waive
     return [
         waiver
         for waiver in subject.waivers
-        if waiver.downstream == backend.name
+        if is_for(waiver, backend)
         and waiver.number in pulls
         and not (waiver.until_at is not None and waiver.until_at <= now)
     ]
@@ -160,8 +169,10 @@ def is_complete(backend: Backend, waived: set[str | None], now: datetime) -> boo
 def may_pass(subject: Subject, backend: Backend, now: datetime) -> bool:
     """Passed, not concerned, excused or waived."""
     waived = {waiver.job for waiver in the_waivers(subject, backend, now)}
-    if None in waived or backend.state is DispatchState.LEFT_OUT:
+    if None in waived or (backend.state is DispatchState.LEFT_OUT and not backend.possible_renames):
         return True
+    if backend.possible_renames:
+        return False
     if backend.state is not DispatchState.SENT:
         return False
     jobs = last_results(backend)
@@ -369,6 +380,8 @@ def some_backends(draw: st.DrawFn, name: str) -> Backend:
         sent_at=draw(times) if state is DispatchState.SENT else draw(st.none() | times),
         listed_at=draw(st.none() | times),
         readable=draw(st.sampled_from([None, True, True, False])),
+        repository_id=draw(st.sampled_from([None, 1, 2])),
+        possible_renames=draw(st.sampled_from([(), (), (), (), (RepoName("org/new"),)])),
         runs=tuple(draw(st.lists(runs, max_size=3, unique_by=by_run))),
         jobs=tuple(draw(st.lists(some_jobs(), max_size=6, unique_by=by_row))),
     )
@@ -379,6 +392,7 @@ waivers = st.builds(
     st.sampled_from(BACKENDS),
     st.sampled_from([None, *JOBS, "test-*"]),
     number=st.sampled_from([7, 8]),
+    repository_id=st.sampled_from([None, None, 1, 2]),
     until_at=st.none() | st.integers(-60, 600).map(lambda minutes: NOW + minutes * MINUTE),
 )
 

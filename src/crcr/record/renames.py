@@ -16,10 +16,10 @@ from crcr.record.database import Row, Tx
 from crcr.record.statement import Statement
 
 PRESENT = (
-    " LEFT JOIN repositories r ON r.upstream = d.upstream AND r.downstream = coalesce((SELECT n.downstream"
-    " FROM repositories n WHERE n.upstream = d.upstream AND n.confirmed = 1 AND n.repository_id = coalesce("
+    " LEFT JOIN repositories r ON r.upstream = d.upstream AND r.downstream = coalesce((SELECT p.downstream"
+    " FROM repositories p WHERE p.upstream = d.upstream AND p.confirmed = 1 AND p.repository_id = coalesce("
     "d.repository_id, (SELECT o.repository_id FROM repositories o WHERE o.upstream = d.upstream"
-    " AND o.downstream = d.downstream)) ORDER BY n.bound_at DESC, n.downstream LIMIT 1), d.downstream)"
+    " AND o.downstream = d.downstream)) ORDER BY p.bound_at DESC, p.downstream LIMIT 1), d.downstream)"
 )
 """Joins a dispatch `d` with the row `r` of the name that its repository has now: where it is asked and sent to."""
 

@@ -371,18 +371,18 @@ async def test_a_check_is_shown_once_as_its_newest_round(world: World) -> None:
 async def test_merge_groups_that_hold_it_are_told_and_have_a_page(world: World) -> None:
     world.pull()
     group = "c" * 40
-    delivery = world.group(group, "[7, 9]")
+    delivery = world.group(group, "[7]")
     world.dispatch(delivery, "gate/one", level=4, event="merge_group", number=None, head_sha=group)
     world.gate(group)
     world.group("d" * 40, "[7]", destroyed_at=world.ago(minutes=1))
     world.group("e" * 40, "[8]")
     world.waiver()
     [held] = (await seen(world)).groups
-    assert (held.head_sha, held.numbers, held.gate) == (group, (7, 9), GateShown.PENDING)
+    assert (held.head_sha, held.numbers, held.gate) == (group, (7,), GateShown.PENDING)
     view = await commit(world, group)
     assert view.group is not None
     assert view.gate is not None
-    assert [one.numbers for one in view.gate.subjects] == [(7, 9)]
+    assert [one.numbers for one in view.gate.subjects] == [(7,)]
     assert view.gate.subjects[0].rows[0].standing is Standing.WAIVED
     assert [each.who for each in view.waivers] == ["mia"]
     assert [str(each.name) for each in view.backends] == ["Gate/One"]

@@ -247,10 +247,10 @@ async def test_reopening_begins_with_a_new_pending_gate_beside_the_old_result(tm
         await it.github.reopen_pr(pull)
         await it.act()
 
-        assert ever(it, GATE, pull.head_sha) == ["success", "in_progress"]
+        assert ever(it, GATE, pull.head_sha) == ["success", "cancelled", "in_progress"]
         assert ever(it, f"crcr/{GATING}", pull.head_sha) == ["success", "queued"]
         await run_all(it, build="failure")
-        assert ever(it, GATE, pull.head_sha) == ["success", "failure"]
+        assert ever(it, GATE, pull.head_sha) == ["success", "cancelled", "failure"]
 
 
 async def test_a_push_back_to_an_older_commit_begins_with_a_new_pending_gate(tmp_path: Path) -> None:
@@ -266,10 +266,10 @@ async def test_a_push_back_to_an_older_commit_begins_with_a_new_pending_gate(tmp
         await push_back(it.github, pull, first)
         await it.act()
 
-        assert ever(it, GATE, first) == ["success", "in_progress"]
+        assert ever(it, GATE, first) == ["success", "cancelled", "in_progress"]
         assert ever(it, GATE, second) == ["cancelled"]
         await run_all(it)
-        assert ever(it, GATE, first) == ["success", "success"]
+        assert ever(it, GATE, first) == ["success", "cancelled", "success"]
         assert ever(it, f"crcr/{GATING}", first) == ["success", "success"]
 
 

@@ -206,12 +206,13 @@ async def _backends(tx: Tx, upstream: RepoName, delivery: str, allowlist: Allowl
 
 def _backend(row: Row, listing: Listing, runs: list[Run], found: list[Job]) -> Backend:
     recorded = RepoName(row["name"] or row["downstream"])
-    name = listing.entry.name if listing.entry else recorded
+    renamed = listing.entry is not None and listing.entry.name != recorded
+    name = listing.entry.name if listing.entry and renamed else recorded
     return Backend(
         name=name,
         entry=listing.entry,
         repository_id=listing.repository_id,
-        dispatched_as=recorded if name != recorded else None,
+        dispatched_as=recorded if renamed else None,
         possible_renames=listing.unread,
         level=Level(row["level"]),
         state=DispatchState(row["state"]),

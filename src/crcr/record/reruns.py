@@ -61,7 +61,7 @@ _END_PARKED = Statement(
 _RUN = Statement(
     text(
         "SELECT n.issuer, n.superseded, coalesce(n.rerun_from, 0) AS asked_after, r.name, r.repository_id, r.installation_id FROM runs n"  # noqa: S608  our own text
-        " LEFT JOIN dispatches d ON d.delivery = n.delivery AND d.upstream = n.upstream AND d.downstream = n.downstream"
+        " JOIN dispatches d ON d.delivery = n.delivery AND d.upstream = n.upstream AND d.downstream = n.downstream"
         f"{PRESENT}"
         " WHERE n.run_id = :run_id AND n.upstream = :upstream AND n.downstream = :downstream"
     )

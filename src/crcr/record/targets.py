@@ -50,6 +50,13 @@ _BIND = Statement(
         " AND (repository_id IS NULL OR (repository_id = :repository_id AND confirmed < :confirmed))"
     )
 )
+# The newest name of an id is the present one, also for a clock that stood still or went back.
+_BOUND_LAST = Statement(
+    text(
+        "SELECT max(bound_at) AS at FROM repositories WHERE repository_id = :repository_id AND upstream = :upstream"
+        " AND downstream <> :downstream AND confirmed = 1"
+    )
+)
 _REBIND = Statement(
     text(
         "UPDATE repositories SET repository_id = :repository_id, owner_id = NULL, confirmed = 1, bound_at = :at,"
@@ -201,6 +208,9 @@ class Targets:
     ) -> bool:
         """Bind a name to its id, if it is free, or confirm the id it has; True when that is news."""
         await tx.run(_ENSURE, upstream=upstream.key, downstream=downstream.key, name=downstream.full_name)
+        at = to_us(now)
+        if binding.confirmed:
+            at = await _after_other_names(tx, upstream, downstream, binding.repository_id, at)
         changed = await tx.run(
             _BIND,
             upstream=upstream.key,
@@ -208,7 +218,7 @@ class Targets:
             repository_id=binding.repository_id,
             owner_id=binding.owner_id,
             confirmed=int(binding.confirmed),
-            at=to_us(now),
+            at=at,
         )
         return bool(changed)
 
@@ -323,7 +333,7 @@ class Targets:
                 upstream=upstream.key,
                 downstream=downstream.key,
                 repository_id=repository_id,
-                at=to_us(now),
+                at=await _after_other_names(tx, upstream, downstream, repository_id, to_us(now)),
             )
             await note_act(
                 tx,
@@ -352,6 +362,15 @@ class Targets:
         await tx.run(
             _CANCEL_QUEUE, upstream=upstream.key, downstream=downstream, reason=reason, at=to_us(now)
         )
+
+
+async def _after_other_names(
+    tx: Tx, upstream: RepoName, downstream: RepoName, repository_id: int, at: int
+) -> int:
+    """The time of a binding, later than that of every other name of the same repository."""
+    where = {"upstream": upstream.key, "downstream": downstream.key}
+    last = await tx.one(_BOUND_LAST, repository_id=repository_id, **where)
+    return at if last is None or last["at"] is None else max(at, last["at"] + 1)
 
 
 def identify(upstream: RepoName, downstream_key: str, now: datetime) -> dict[str, object]:

@@ -64,7 +64,7 @@ async def test_the_gate_names_who_waived_and_why(tmp_path: Path) -> None:
         await say(it, pull, WAIVE)
 
         assert shown(it, GATE, pull.head_sha) == ("completed", "success", f"{GATING} waived by @maintainer")
-        assert "because `the runner is on fire`, for this commit only" in told(it, pull)
+        assert "because `the runner is on fire`, for this commit on this base only" in told(it, pull)
 
 
 async def test_a_waiver_of_a_backend_need_not_wait_until_it_has_failed(tmp_path: Path) -> None:

@@ -28,6 +28,8 @@ from crcr.decide.commit import (
 from crcr.decide.gate import BackendJudgement, Policy, judge_backend, judge_gate
 from crcr.decide.markdown import code, fitting, link, prose, row
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoName
+from crcr.decide.views_commit import GateRow
+from crcr.decide.views_gate import gate_view
 
 NOON = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
 HUD = "https://hud.example"
@@ -120,6 +122,18 @@ def waiver(name: str = "org/a", **changes: object) -> Waiver:
     return replace(plain, **changes)  # type: ignore[arg-type]
 
 
+RUN = Run(
+    run_id="7", workflow=".github/workflows/ci.yml", attempt=1, attempt_at=NOON, first_seen_at=NOON, over=True
+)
+
+
+def shown(one: Backend, public: set[str]) -> GateRow:
+    commit = Commit(upstream=RepoName("up/stream"), head_sha="a" * 40, subjects=(subject(one),))
+    at = NOON + timedelta(hours=1)
+    [gate_row] = gate_view(judge_gate(commit, POLICY, at), public, at, commit.head_sha).subjects[0].rows
+    return gate_row
+
+
 def gate(*subjects: Subject, after: timedelta = timedelta(hours=1)) -> Words:
     commit = Commit(upstream=RepoName("up/stream"), head_sha="a" * 40, subjects=subjects)
     return gate_words(judge_gate(commit, POLICY, NOON + after), commit.head_sha)
@@ -205,7 +219,8 @@ def test_a_waived_gate_names_who() -> None:
 def test_the_title_says_when_the_same_tree_has_passed_and_when_the_push_is_in_doubt() -> None:
     assert gate(subject(reused_from="b" * 40)).title == "the same tree has passed already"
     assert (
-        gate(subject(in_doubt=True, reused_from="b" * 40)).title == "asking GitHub which push is the newest"
+        gate(subject(in_doubt=True, reused_from="b" * 40)).title
+        == "asking GitHub which push and base are the newest"
     )
 
 
@@ -281,12 +296,32 @@ WHAT_TO_DO = [
         backend("org/a", job(), entry=entry(jobs=None), readable=False),
         "name its `jobs` literally in the allowlist, or grant Actions: read",
     ),
+    (
+        backend("org/a", job(), entry=entry(jobs=None), runs=(replace(RUN, on_github=False),)),
+        "name its `jobs` literally in the allowlist, or a maintainer",
+    ),
+    (
+        backend("org/a", job(verification=Verification.UNCHECKED), readable=True),
+        "GitHub is asked again by itself; if this lasts, ask who is on call, or a maintainer can",
+    ),
+    (
+        backend("org/a", failed(), entry=None, possible_renames=(RepoName("org/new"),)),
+        "install the App on `org/new` so that GitHub tells its id, push again, or a maintainer can",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("one", "advice"), WHAT_TO_DO)
-def test_whatever_blocks_says_what_ends_it(one: Backend, advice: str) -> None:
+def test_whatever_blocks_says_what_ends_it_on_github_and_on_the_pages(one: Backend, advice: str) -> None:
     assert advice in cells(gate(subject(one)).summary, "org/a")[5]
+    assert advice in (shown(one, public={"org/a", "org/new"}).advice or "")
+
+
+def test_a_page_does_not_name_a_hidden_entry_that_a_backend_may_have_been_renamed_to() -> None:
+    left = backend("org/a", failed(), entry=None, possible_renames=(RepoName("org/hidden"),))
+    gate_row = shown(left, public={"org/a"})
+    assert [part.reason for part in gate_row.parts] == ["checking for a rename"]
+    assert gate_row.advice is None
 
 
 def test_a_waiver_says_who_why_and_until_when() -> None:
@@ -294,7 +329,7 @@ def test_a_waiver_says_who_why_and_until_when() -> None:
     why = cells(gate(subject(backend("org/a", failed()), waivers=(until,))).summary, "org/a")[2]
     assert "`build` waived by `@ann` on #12 because `the lab is down`, until 2026-01-04 12:00 UTC" in why
     why = cells(gate(subject(backend("org/a", failed()), waivers=(waiver(),))).summary, "org/a")[2]
-    assert "waived by `@ann` on #12 because `the lab is down`, for this commit only" in why
+    assert "waived by `@ann` on #12 because `the lab is down`, for this commit on this base only" in why
 
 
 def test_an_excuse_names_the_verdict_and_an_unconcerned_backend_the_option() -> None:
@@ -386,7 +421,8 @@ def test_a_waived_backend_says_by_whom() -> None:
     words = words_of(backend("org/a", failed()), waiver())
     assert words.title == "waived by @ann: build"
     assert (
-        "- Waivers: waived by `@ann` on #12 because `the lab is down`, for this commit only" in words.summary
+        "- Waivers: waived by `@ann` on #12 because `the lab is down`, for this commit on this base only"
+        in words.summary
     )
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from crcr.decide.check_runs import MOST_TEXT
 from crcr.decide.commit import Backend, FailedTestShown, Job
 from crcr.decide.gate import BackendJudgement
+from crcr.decide.gate_advice import advice_about_jobs
 from crcr.decide.markdown import (
     Section,
     code,
@@ -23,7 +24,6 @@ from crcr.decide.part_text import (
     NAME_CHARACTERS,
     OPEN,
     doubt_words,
-    lacks_jobs,
     oncall_words,
     verdict_words,
     waiver_words,
@@ -111,8 +111,9 @@ def _standing_facts(judged: BackendJudgement) -> list[str]:
     waivers = waivers_of(judged.parts)
     if waivers:
         facts.append(f"- Waivers: {waiver_words(waivers)}")
-    if lacks_jobs(judged):
-        facts.append("- To be changed: name its `jobs` in the allowlist, or let the App read its Actions")
+    jobs = advice_about_jobs(judged)
+    if jobs is not None:
+        facts.append(f"- To be changed: {jobs}")
     return facts
 
 

@@ -7,17 +7,17 @@ from collections.abc import Iterable
 from itertools import chain
 
 from crcr.decide.check_runs import MOST_TEXT
-from crcr.decide.commands import HEAD_DIGITS, Approve, Retry, Waive, spell
+from crcr.decide.commands import HEAD_DIGITS
 from crcr.decide.commit import Backend, Subject
 from crcr.decide.confirmation import Confirmation, confirmation
 from crcr.decide.gate import BackendJudgement, GateJudgement, GateState, SubjectJudgement
+from crcr.decide.gate_advice import advice_for
 from crcr.decide.markdown import Section, code, cut, fitting, listed, one_line, page, prose, row, table, utc
 from crcr.decide.model import Level
 from crcr.decide.part_text import (
     NAME_CHARACTERS,
     OPEN,
     doubt_words,
-    lacks_jobs,
     oncall_words,
     verdict_words,
     waiver_words,
@@ -31,7 +31,7 @@ _MOST_NUMBERS = 20
 _STANDINGS = tuple(Standing)
 _STATES = tuple(GateState)
 _COLUMNS = ("Backend", "Standing", "Why", "Since", "Until", "What can be done", "On call")
-_IN_DOUBT = "asking GitHub which push is the newest"
+_IN_DOUBT = "asking GitHub which push and base are the newest"
 
 
 # The title
@@ -186,7 +186,7 @@ def _backend_row(judged: BackendJudgement, head: str | None) -> str:
             _why(judged),
             utc(judged.since),
             utc(deadline) if deadline else "",
-            _what_to_do(judged, head),
+            advice_for(judged, head, code) or "",
             oncall_words(judged.backend),
         )
     )
@@ -230,35 +230,6 @@ def _part(part: Part) -> str:
     verdict = "" if part.standing is Standing.EXCUSED else verdict_words(part)  # there the reason names it
     doubt = doubt_words(part.job) if part.job is not None else ""
     return ", ".join(filter(None, (said, verdict, doubt)))
-
-
-# What can be done
-
-
-def _what_to_do(judged: BackendJudgement, head: str | None) -> str:
-    name = judged.backend.name
-    retry = code(spell(Retry(name)))
-    waive = f"a maintainer can {code(spell(Waive(name, None, None, '…', head)))}"
-    if judged.standing is Standing.FAILED:
-        return f"fix it, {retry}, or {waive}"
-    if judged.standing is Standing.DECLINED:
-        return f"let a job run, set `may_skip: true` in its allowlist entry, or {waive}"
-    if judged.standing is Standing.HELD:
-        return _what_releases(judged, head)
-    if judged.standing is Standing.WAITING and judged.backend.possible_renames:
-        names = listed(judged.backend.possible_renames, _MOST_PARTS, lambda name: code(str(name), 140))
-        return f"install the App on {names} so that GitHub tells its id, push again, or {waive}"
-    if judged.standing not in BLOCKED:
-        return ""
-    if lacks_jobs(judged):
-        return f"name its `jobs` literally in the allowlist, or grant Actions: read, or {waive}"
-    return f"{retry}, ask who is on call, or {waive}"
-
-
-def _what_releases(judged: BackendJudgement, head: str | None) -> str:
-    if judged.backend.reason == "approval":
-        return f"someone with write rights comments {code(spell(Approve(head)))}"
-    return "mark the pull request ready for review"
 
 
 _WAIVING = """### Waiving

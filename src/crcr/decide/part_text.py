@@ -3,8 +3,6 @@
 from collections.abc import Iterable
 
 from crcr.decide.commit import Backend, Job, Verdict, Verification, Waiver
-from crcr.decide.completeness import why_names_needed
-from crcr.decide.gate import BackendJudgement
 from crcr.decide.markdown import code, listed, utc
 from crcr.decide.standing import BLOCKED, Part, Standing
 
@@ -58,7 +56,7 @@ def waiver_words(waivers: tuple[Waiver, ...]) -> str:
 
 def _waiver(waiver: Waiver) -> str:
     what = f"{code(waiver.job, NAME_CHARACTERS)} waived" if waiver.job is not None else "waived"
-    until = f"until {utc(waiver.until_at)}" if waiver.until_at else "for this commit only"
+    until = f"until {utc(waiver.until_at)}" if waiver.until_at else "for this commit on this base only"
     return f"{what} by {person(waiver.who)} on #{waiver.number} because {code(waiver.reason)}, {until}"
 
 
@@ -70,8 +68,3 @@ def person(name: str) -> str:
 def oncall_words(backend: Backend) -> str:
     oncalls = backend.entry.oncalls if backend.entry else ()
     return listed(oncalls, _MOST_ONCALLS, person)
-
-
-def lacks_jobs(judged: BackendJudgement) -> bool:
-    """Whether nothing can tell when it is complete: its `jobs` are not named literally, and nobody can ask."""
-    return why_names_needed(judged.backend) is not None

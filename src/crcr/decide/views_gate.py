@@ -4,15 +4,16 @@ The check on GitHub says the same in Markdown (`gate_text`); here it is plain te
 """
 
 from collections.abc import Collection
+from dataclasses import replace
 from datetime import datetime
 
-from crcr.decide.commands import Approve, Retry, Waive, spell
 from crcr.decide.commit import Backend
 from crcr.decide.gate import BackendJudgement, GateJudgement, SubjectJudgement
+from crcr.decide.gate_advice import advice_for
 from crcr.decide.gate_text import gate_title, head_named
 from crcr.decide.model import RepoName
-from crcr.decide.part_text import doubt_words, lacks_jobs, worst_first
-from crcr.decide.standing import BLOCKED, Part, Standing
+from crcr.decide.part_text import doubt_words, worst_first
+from crcr.decide.standing import Part, Standing
 from crcr.decide.views_commit import GatePart, GateRow, GateShown, GateSubject, GateView
 
 _MOST_PARTS = 10
@@ -48,12 +49,22 @@ def _subject(one: SubjectJudgement, public: Collection[str], head_sha: str) -> G
         state=one.state,
         in_doubt=one.subject.in_doubt,
         reused_from=reused,
-        rows=tuple(_row(each, head) for each in sorted(shown, key=_severity)),
+        rows=tuple(_row(_without_hidden(each, public), head) for each in sorted(shown, key=_severity)),
     )
 
 
 def _severity(judged: BackendJudgement) -> tuple[int, str]:
     return _STANDINGS.index(judged.standing), judged.backend.name.key
+
+
+def _without_hidden(judged: BackendJudgement, public: Collection[str]) -> BackendJudgement:
+    """Leave out the names of hidden entries that a backend may have been renamed to."""
+    backend = judged.backend
+    names = tuple(name for name in backend.possible_renames if name.key in public)
+    if names == backend.possible_renames:
+        return judged
+    parts = tuple(replace(part, reason="checking for a rename") for part in judged.parts)
+    return replace(judged, backend=replace(backend, possible_renames=names), parts=parts)
 
 
 def _row(judged: BackendJudgement, head: str | None) -> GateRow:
@@ -68,7 +79,7 @@ def _row(judged: BackendJudgement, head: str | None) -> GateRow:
         passed=len(judged.parts) - len(telling),
         since=judged.since,
         deadline=judged.deadline if judged.standing is Standing.WAITING else None,
-        advice=_advice(judged, head),
+        advice=advice_for(judged, head, "`{}`".format),
         oncalls=backend.entry.oncalls if backend.entry else (),
     )
 
@@ -86,23 +97,3 @@ def _part(part: Part) -> GatePart:
         doubt=(doubt_words(part.job) or None) if part.job else None,
         waived_by=part.waiver.who if part.waiver else None,
     )
-
-
-def _advice(judged: BackendJudgement, head: str | None) -> str | None:
-    """What can be done about it; None where nothing need be."""
-    name = _name(judged.backend)
-    retry = f"`{spell(Retry(name))}`"
-    waive = f"a maintainer can `{spell(Waive(name, None, None, '…', head))}`"
-    if judged.standing is Standing.FAILED:
-        return f"fix it, {retry}, or {waive}"
-    if judged.standing is Standing.DECLINED:
-        return f"let a job run, set `may_skip: true` in its allowlist entry, or {waive}"
-    if judged.standing is Standing.HELD:
-        if judged.backend.reason == "approval":
-            return f"someone with write rights comments `{spell(Approve(head))}`"
-        return "mark the pull request ready for review"
-    if judged.standing not in BLOCKED:
-        return None
-    if lacks_jobs(judged):
-        return f"name its `jobs` in the allowlist or let the App read its Actions, or {waive}"
-    return f"{retry}, ask who is on call, or {waive}"

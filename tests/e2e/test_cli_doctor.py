@@ -127,6 +127,30 @@ async def test_a_good_set_up_ends_with_zero_and_is_told_line_by_line(tmp_path: P
         assert "in order" in told.out.splitlines()[-1]
 
 
+async def test_an_allowlist_file_is_checked_with_what_the_relay_knows_of_the_apps_rights(
+    tmp_path: Path,
+) -> None:
+    new = tmp_path / "new.yml"
+    new.write_text(f"L4:\n  - {REPO}: {{oncalls: [ada], jobs: ['test*']}}\n")
+
+    async def checked(url: str) -> Told:
+        words = ("allowlist", "check", str(new), "--relay", url)
+        async with crcr(*words, folder=tmp_path, environ={}) as process:
+            async with asyncio.timeout(60):
+                out, errors = await process.process.communicate()
+            return Told(process.process.returncode or 0, out.decode(), errors.decode())
+
+    async with served(tmp_path) as world:
+        await world.github.change_permissions(REPO, actions=None)
+        assert "is not known to the relay" in (await checked(world.url)).out
+        await world.asked()  # has the relay look at the installation
+        told = await checked(world.url)
+        assert (told.code, "the App cannot read its Actions" in told.out) == (0, True), told.out
+        assert "name its `jobs` literally, or grant Actions: read" in told.out
+    away = await checked(f"http://127.0.0.1:{free_port()}")
+    assert (away.code, "does not answer" in away.errors) == (2, True), away
+
+
 async def test_what_is_wrong_is_told_and_doing_what_it_says_mends_it(tmp_path: Path) -> None:
     async with served(tmp_path, NO_TOKEN) as world:
         told = await world.asked("--json")

@@ -212,7 +212,7 @@ def test_the_first_event_of_a_base_that_only_github_told_of_is_dispatched_howeve
     late = replace(ON_STACK, changes_base=False)
 
     assert planned(late, facts(pull=known)).state is DeliveryState.SUPERSEDED
-    made = planned(late, replace(facts(pull=known), base_unheard=True))
+    made = planned(late, replace(facts(pull=known), base_lacks_delivery=True))
     assert (waiting_for(made), made.sent_as) == ({"org/plain": SENT}, "synchronize")
     assert made.pull is not None
     assert (made.pull.base_ref, made.pull.updated_at) == ("stack", known.updated_at)

@@ -106,12 +106,12 @@ def test_one_job_alone_confirms_nothing_and_its_failure_counts() -> None:
 def test_the_gate_has_github_asked_after_a_few_seconds_and_then_each_minute() -> None:
     waited, asked = timedelta(), []
     for _ in range(7):
-        waited += ask_again_after(waited, gates=True, told=False)
+        waited += ask_again_after(waited, gates=True, webhooks=False)
         asked.append(waited.total_seconds())
     assert asked == [5, 15, 30, 60, 120, 180, 240]
-    assert ask_again_after(timedelta(hours=8), gates=True, told=False) == timedelta(minutes=8)
+    assert ask_again_after(timedelta(hours=8), gates=True, webhooks=False) == timedelta(minutes=8)
 
 
 def test_where_github_tells_by_itself_it_is_hardly_asked() -> None:
-    times = [ask_again_after(timedelta(minutes=n), gates=True, told=True) for n in (0, 1, 60)]
+    times = [ask_again_after(timedelta(minutes=n), gates=True, webhooks=True) for n in (0, 1, 60)]
     assert times == [timedelta(minutes=1), timedelta(minutes=10), timedelta(minutes=10)]

@@ -130,6 +130,7 @@ def show(config: ConfigOption = None, upstream: UpstreamOption = None, as_json: 
 
 
 def _ask_relay(url: str, allowlist: "Allowlist") -> "tuple[Problem, ...]":
+    """Warn of L4 entries that the gate cannot judge, by what the relay knows of the App's rights."""
     import httpx
 
     from crcr.cli.doctor_answers import body_of
@@ -140,8 +141,8 @@ def _ask_relay(url: str, allowlist: "Allowlist") -> "tuple[Problem, ...]":
         with Relay(Asked(relay_address(url), repository)) as relay:
             try:
                 found = body_of(relay.read(f"setup/{repository}")).get("reads_actions")
-            except httpx.HTTPError:
-                return None
+            except httpx.HTTPError as fault:
+                raise typer.BadParameter(f"the relay at {url} does not answer: {fault}") from None
         return found if isinstance(found, bool) else None
 
     return tuple(check_actions(allowlist, reads_actions))

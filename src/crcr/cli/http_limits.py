@@ -22,9 +22,7 @@ log = structlog.get_logger(__name__)
 _MOST_DESCRIPTORS = 65_536
 _KEPT_DESCRIPTORS = 256
 """For the stores, the log and what the relay calls."""
-
-
-_WAITING = 1000
+_MOST_WAITING = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +36,7 @@ class HttpLimits:
     """For a client to finish sending what nobody reads any more: it was answered before its body was whole."""
     unread_s: float = 60.0
     """For a client to read on, when it has let its answer fill every buffer on the way."""
-    waiting: int = _WAITING
+    waiting: int = _MOST_WAITING
     """Connections that wait for their client, all together."""
     sweep_s: float = 1.0
     """How long there may be more: connections that came at once get the time to send their heads."""
@@ -54,7 +52,7 @@ def http_limits() -> HttpLimits:
         soft = most
     open_files = _MOST_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
     connections = max(open_files - _KEPT_DESCRIPTORS, open_files // 2)
-    return HttpLimits(connections=connections, waiting=min(_WAITING, connections // 2))
+    return HttpLimits(connections=connections, waiting=min(_MOST_WAITING, connections // 2))
 
 
 class WaitingConnections:

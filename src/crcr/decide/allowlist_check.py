@@ -174,7 +174,8 @@ def check_actions(
             continue
         if readable is None:
             text = f"whether the App can read the Actions of {entry.name} is not known to the relay"
+            hint = f"`crcr doctor --relay URL --repo {entry.name}` has it looked at; or name its `jobs` literally"
         else:
             text = f"{entry.name} is at L4, and the App cannot read its Actions: its gate will be errored"
-        hint = "name its `jobs` literally, or grant Actions: read"
+            hint = "name its `jobs` literally, or grant Actions: read"
         yield Problem(entry.line, "warning", text, hint)

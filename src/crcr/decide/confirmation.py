@@ -36,7 +36,7 @@ def confirmation(job: Job, backend: Backend) -> Confirmation:
 
 
 def awaits_github(backend: Backend, *, late: bool) -> bool:
-    """Whether only GitHub can move a gating backend on, so that somebody must be asking it.
+    """Whether only GitHub's answer can move a gating backend on, so that a look-up must be under way.
 
     Past the deadline only how a run ended that is over is still worth a question: the answer is there to be read.
     """

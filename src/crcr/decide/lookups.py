@@ -1,6 +1,6 @@
 """A question to GitHub's Actions about one dispatch, and how long to wait before it is asked again.
 
-One question serves all runs and jobs of the dispatch. Where GitHub tells of runs by webhook, it is hardly ever asked.
+One question serves all runs and jobs of the dispatch. Where webhooks about runs arrive, GitHub is hardly ever asked.
 """
 
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ _STEPS = (timedelta(seconds=5), timedelta(seconds=15), timedelta(seconds=30), ti
 FAST_PHASE = _STEPS[-1]
 TOGETHER = timedelta(seconds=15)
 """So long a result waits for others, after a list that came too early for it."""
-_TOLD = timedelta(hours=24)
-"""Whose runs GitHub told of within this time, of those it will tell again."""
+_WEBHOOKS_LATELY = timedelta(hours=24)
+"""A repository with a webhook about a run within this time will have one about the next run as well."""
 SETTLING = timedelta(seconds=20)
 """When a result that no gate waits for is looked up."""
-TOLD_SETTLING = timedelta(minutes=1)
-"""When a result is looked up although GitHub should have told how its run ended."""
+WEBHOOK_GRACE = timedelta(minutes=1)
+"""When a result is looked up although a webhook should have arrived when its run ended."""
 
 
 class Remaining(StrEnum):
@@ -57,8 +57,8 @@ class Question:
     """Other runs than the known ones may answer the delivery."""
     gates: bool = False
     """The gate waits for the answer."""
-    told_at: datetime | None = None
-    """When GitHub last told by webhook of a run of this repository."""
+    run_webhook_at: datetime | None = None
+    """When the last webhook about a run of this repository arrived."""
 
     @property
     def key(self) -> dict[str, str]:
@@ -69,17 +69,17 @@ class Question:
         }
 
 
-def is_told(told_at: datetime | None, now: datetime) -> bool:
-    """Whether GitHub tells of this repository's runs by itself."""
-    return told_at is not None and now - told_at < _TOLD
+def has_run_webhooks(run_webhook_at: datetime | None, now: datetime) -> bool:
+    """Whether webhooks about this repository's runs arrive, so that GitHub need not be polled."""
+    return run_webhook_at is not None and now - run_webhook_at < _WEBHOOKS_LATELY
 
 
-def ask_again_after(waited: timedelta, *, gates: bool, told: bool) -> timedelta:
+def ask_again_after(waited: timedelta, *, gates: bool, webhooks: bool) -> timedelta:
     """How long to wait: for the gate a few seconds, then a minute; in the end less and less often."""
     if not gates:
         return min(max(_SOONEST, waited / 6), _LATEST)
-    if told:
-        return TOLD_SETTLING if waited < TOLD_SETTLING else _LATEST
+    if webhooks:
+        return WEBHOOK_GRACE if waited < WEBHOOK_GRACE else _LATEST
     for step in _STEPS:
         if waited + timedelta(seconds=1) < step:
             return step - waited

@@ -38,8 +38,8 @@ class UpstreamFacts:
     """Whether a person has approved the event's head for its base."""
     dispatched: frozenset[str] = frozenset()
     """Keys of downstreams that were dispatched for the event's head and base before."""
-    base_unheard: bool = False
-    """The event's head was dispatched for other bases only, and its base is the one that is known today."""
+    base_lacks_delivery: bool = False
+    """The event's head and base are the known ones, and all recorded deliveries of that head are on other bases."""
     gate_on: bool = False
     told_of_group: frozenset[str] | None = None
     """Keys of downstreams that were told of the event's merge group; None when nobody has heard of the group."""
@@ -72,7 +72,7 @@ class Plan:
     looks_again: bool = False
     """What `labels` or `paths` left out may be concerned now."""
     relay_reason: str | None = None
-    """Why there is a dispatch that GitHub's action does not ask for; the delivery speaks for its head."""
+    """Why there is a dispatch that GitHub's action does not ask for; its results count for the head."""
     sent_as: str | None = None
     """The action that downstreams are told, where it is not the event's own."""
 
@@ -145,7 +145,7 @@ def _plan_group(event: MergeGroup, facts: UpstreamFacts) -> Plan | Ignored:
 def _plan_dispatching(event: PullRequest, facts: UpstreamFacts) -> Plan:
     where = place(event, facts.pull)
     if where is Place.STALE:
-        if _speaks_for_base(event, facts):
+        if _is_first_for_base(event, facts):
             return _plan_base_change(event, facts)
         return Plan(state=DeliveryState.SUPERSEDED, reason=_why_stale(event, facts.pull))
     closes = event.action == "closed"
@@ -174,7 +174,7 @@ def _plan_record_only(event: PullRequest, facts: UpstreamFacts) -> Plan:
     """
     base = place_base(event, facts.pull)
     if event.is_open:
-        if base is Place.NEWER or _speaks_for_base(event, facts):
+        if base is Place.NEWER or _is_first_for_base(event, facts):
             return _plan_base_change(event, facts)
         if base is Place.DOUBT:
             return _plan_base_in_doubt(event, facts)
@@ -213,9 +213,9 @@ def _plan_base_in_doubt(event: PullRequest, facts: UpstreamFacts) -> Plan:
     )
 
 
-def _speaks_for_base(event: PullRequest, facts: UpstreamFacts) -> bool:
+def _is_first_for_base(event: PullRequest, facts: UpstreamFacts) -> bool:
     """Whether this is the first delivery of the known head on the known base, be it a late one."""
-    return event.is_open and facts.pull is not None and facts.pull.is_open and facts.base_unheard
+    return event.is_open and facts.pull is not None and facts.pull.is_open and facts.base_lacks_delivery
 
 
 def _base_is(event: PullRequest) -> str:

@@ -10,7 +10,7 @@ from typing import Protocol
 import structlog
 
 from crcr.decide.effects import ClaimedEffect
-from crcr.decide.lookups import FAST_PHASE, Question, Remaining, ask_again_after, is_told
+from crcr.decide.lookups import FAST_PHASE, Question, Remaining, ask_again_after, has_run_webhooks
 from crcr.decide.model import RepoName
 from crcr.decide.outside import ActionsJob, ActionsRun, Target
 from crcr.deliver.effects import Installed
@@ -66,9 +66,11 @@ class LookUp:
             return True
         if remaining is Remaining.UNTIL_REPORT and waited >= FAST_PHASE:
             return True
-        # GitHub tells of the end of a run, and of nothing that happens after it.
-        told = is_told(question.told_at, now) and any(not run.is_over for run in question.runs)
-        again = ask_again_after(waited, gates=question.gates, told=told)
+        # A webhook arrives when a run ends, and none after that.
+        webhooks = has_run_webhooks(question.run_webhook_at, now) and any(
+            not run.is_over for run in question.runs
+        )
+        again = ask_again_after(waited, gates=question.gates, webhooks=webhooks)
         raise NotYet("GitHub has not seen its end yet", retry_after_s=again.total_seconds())
 
     async def _explain(self, question: Question, refusal: OutsideRefused) -> Remaining:

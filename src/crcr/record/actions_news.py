@@ -41,14 +41,14 @@ _NAMED = Statement(
         " AND d.attempted_at IS NOT NULL"
     )
 )
-_TOLD = Statement(
+_NOTE_WEBHOOK = Statement(
     text(
-        "UPDATE repositories SET told_at = :at WHERE downstream = :downstream AND repository_id = :repository_id"
-        " AND (told_at IS NULL OR told_at <= :before)"
+        "UPDATE repositories SET run_webhook_at = :at WHERE downstream = :downstream AND repository_id = :repository_id"
+        " AND (run_webhook_at IS NULL OR run_webhook_at <= :before)"
     )
 )
-_TOLD_EVERY = timedelta(hours=1)
-"""Written down no more often: it only has to tell whether GitHub told anything within a day."""
+_WEBHOOK_NOTED_EVERY = timedelta(hours=1)
+"""Written no more often: it only has to tell whether a webhook arrived within a day."""
 
 
 class ActionsNews:
@@ -93,7 +93,7 @@ class ActionsNews:
             await self._tell(tx, row, now)
         if answers:
             where = {"downstream": event.repository.key, "repository_id": event.repository_id}
-            await tx.run(_TOLD, at=to_us(now), before=to_us(now - _TOLD_EVERY), **where)
+            await tx.run(_NOTE_WEBHOOK, at=to_us(now), before=to_us(now - _WEBHOOK_NOTED_EVERY), **where)
 
     async def _job_told(self, tx: Tx, event: JobTold, now: datetime) -> None:
         for row in await self._known(tx, event, event.run_id):

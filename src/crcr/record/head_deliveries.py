@@ -1,7 +1,7 @@
-"""The deliveries that speak for a pull request's head on its base, and the downstreams dispatched for that before.
+"""The deliveries of a pull request's head on its base, and the downstreams that were dispatched for it before.
 
 A result belongs to a head on a base: the same commit merged elsewhere changes other files. A delivery without a base
-is one of an earlier release, and speaks for none.
+is one of an earlier release, and counts for none.
 """
 
 from sqlalchemy import text
@@ -11,7 +11,7 @@ from crcr.record.database import Row, Tx
 from crcr.record.statement import Statement
 
 TESTED = "(action IN ('opened', 'reopened', 'synchronize') OR relay_reason IS NOT NULL)"
-"""Deliveries that backends test: those of a new head, and whichever told of a new base."""
+"""Deliveries that backends test: those of a new head, and the first one that names a new base."""
 
 _OF_HEAD = f"WHERE upstream = :upstream AND number = :number AND head_sha = :head_sha AND {TESTED}"
 _NEWEST = Statement(
@@ -44,13 +44,13 @@ _DISPATCHED = Statement(
 async def newest_delivery(
     tx: Tx, upstream: RepoName, number: int, *, head_sha: str, base_ref: str
 ) -> Row | None:
-    """The delivery through which the pull request speaks for this head on this base."""
+    """Find the delivery whose dispatches count for this head on this base."""
     key = {"upstream": upstream.key, "number": number}
     return await tx.one(_NEWEST, head_sha=head_sha, base_ref=base_ref, **key)
 
 
-async def is_base_unheard(tx: Tx, upstream: RepoName, pull: Pull) -> bool:
-    """Whether the pull request's head was told of, but only for other bases than its present one."""
+async def lacks_delivery_for_base(tx: Tx, upstream: RepoName, pull: Pull) -> bool:
+    """Whether deliveries of the pull request's head are recorded, but none on its present base."""
     key = {"upstream": upstream.key, "number": pull.number}
     rows = await tx.all(_BASES, head_sha=pull.head_sha, **key)
     return bool(rows) and all(row["base_ref"] != pull.base_ref for row in rows)

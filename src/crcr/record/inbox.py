@@ -20,7 +20,7 @@ from crcr.record.database import Database, Tx
 from crcr.record.dispatch_rows import drop_unsent, lane_of, write_dispatches
 from crcr.record.effect_rows import add_effects, add_once, effect_row
 from crcr.record.group_rows import add_group, destroy_group, told_of
-from crcr.record.head_deliveries import dispatched_before, is_base_unheard
+from crcr.record.head_deliveries import dispatched_before, lacks_delivery_for_base
 from crcr.record.held_rows import ask_for_files, reconsider
 from crcr.record.left_out_rows import look_again
 from crcr.record.log_rows import note_act, note_change
@@ -185,7 +185,9 @@ async def _pull_facts(tx: Tx, event: PullRequest, facts: UpstreamFacts) -> Upstr
         pull=known,
         approved=await is_approved(tx, upstream, number, **where),
         dispatched=await dispatched_before(tx, upstream, number, **where) if selective else frozenset(),
-        base_unheard=known is not None and is_known and await is_base_unheard(tx, upstream, known),
+        base_lacks_delivery=known is not None
+        and is_known
+        and await lacks_delivery_for_base(tx, upstream, known),
     )
 
 

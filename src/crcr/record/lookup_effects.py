@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import text
 
-from crcr.decide.lookups import FAST_PHASE, SETTLING, TOGETHER, TOLD_SETTLING, is_told
+from crcr.decide.lookups import FAST_PHASE, SETTLING, TOGETHER, WEBHOOK_GRACE, has_run_webhooks
 from crcr.decide.model import EffectKind, Level, RepoName
 from crcr.record.database import Row, Tx
 from crcr.record.effect_rows import add_once, add_paced, effect_row
@@ -32,7 +32,7 @@ _RUNNING = Statement(
 def look_up(
     upstream: RepoName | str, delivery: str, downstream: str, now: datetime, *, after: timedelta = timedelta()
 ) -> dict[str, Any]:
-    """The effect that asks."""
+    """Build the effect that asks GitHub about a dispatch."""
     row = effect_row(
         upstream,
         EffectKind.LOOK_UP,
@@ -52,8 +52,8 @@ async def look_up_result(tx: Tx, dispatch: Row, now: datetime) -> None:
     key = {name: dispatch[name] for name in ("upstream", "delivery", "downstream")}
     if dispatch["level"] < Level.L4:
         await add_once(tx, look_up(**key, now=now, after=SETTLING))
-    elif is_told(from_us_or_none(dispatch["told_at"]), now):
-        await add_paced(tx, look_up(**key, now=now, after=TOLD_SETTLING), FAST_PHASE)
+    elif has_run_webhooks(from_us_or_none(dispatch["run_webhook_at"]), now):
+        await add_paced(tx, look_up(**key, now=now, after=WEBHOOK_GRACE), FAST_PHASE)
     elif await tx.one(_RUNNING, **key) is None:
         await add_paced(tx, look_up(**key, now=now), timedelta())
     else:
@@ -65,14 +65,14 @@ async def look_up_result(tx: Tx, dispatch: Row, now: datetime) -> None:
 async def ensure_look_up(
     tx: Tx, upstream: RepoName, delivery: str, downstream: RepoName, now: datetime
 ) -> None:
-    """Have GitHub asked about a dispatch unless that is under way: what an earlier release, or a fault, left unasked."""
+    """Add the look-up of a dispatch where none is under way: after an upgrade, or when one was given up."""
     row = look_up(upstream, delivery, downstream.key, now)
     if await tx.one(_ASKED, **{name: row[name] for name in ("upstream", "target", "lane")}) is None:
         await add_once(tx, row)
 
 
 async def look_up_ended_run(tx: Tx, dispatch: Row, now: datetime) -> None:
-    """GitHub told that a run is over: all of its jobs can be looked up with one list."""
+    """Look up all jobs of a run with one list, now that a webhook says it is over."""
     key = dispatch["upstream"], dispatch["delivery"], dispatch["downstream"]
     if dispatch["level"] >= Level.L3:
         await add_once(

@@ -33,7 +33,7 @@ from crcr.record.times import from_us, from_us_or_none, to_us
 _DISPATCH = Statement(
     text(
         "SELECT d.upstream, d.delivery, d.downstream, d.level, d.state, d.event, d.number, d.head_sha, d.sent_at,"  # noqa: S608  our own text
-        " d.attempted_at, d.listed_at, r.name, r.repository_id, r.installation_id, r.told_at"
+        " d.attempted_at, d.listed_at, r.name, r.repository_id, r.installation_id, r.run_webhook_at"
         f" FROM dispatches d{PRESENT}"
         " WHERE d.delivery = :delivery AND d.upstream = :upstream AND d.downstream = :downstream"
     )
@@ -331,7 +331,7 @@ def _question(upstream: RepoName, dispatch: Row, runs: list[Row], unchecked: lis
         runs=known,
         wants_list=dispatch["level"] >= Level.L3 or not any(row["reported"] for row in runs),
         gates=dispatch["level"] >= Level.L4,
-        told_at=from_us_or_none(dispatch["told_at"]),
+        run_webhook_at=from_us_or_none(dispatch["run_webhook_at"]),
     )
 
 

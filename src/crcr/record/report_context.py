@@ -30,7 +30,7 @@ _DISPATCH = Statement(
         " d.unsure, d.attempted_at, d.sent_at, d.listed_at, d.answer, CASE WHEN n.reported = 1 THEN n.delivery END AS run_delivery,"
         " CASE WHEN n.reported = 0 THEN n.delivery END AS named_delivery,"
         " n.issuer AS run_issuer, n.superseded AS run_superseded, n.reported AS run_reported, n.attempt AS run_attempt, n.rerun_from, n.rerun_at,"
-        " r.repository_id, r.owner_id, r.confirmed, r.suspended_at, r.told_at, r.default_branch,"
+        " r.repository_id, r.owner_id, r.confirmed, r.suspended_at, r.run_webhook_at, r.default_branch,"
         " (SELECT max(v.version) FROM allowlist_versions v WHERE v.upstream = d.upstream AND v.good = 1) AS version"
         " FROM dispatches d LEFT JOIN runs n ON n.run_id = :run_id AND n.downstream = d.downstream"
         " LEFT JOIN repositories r ON r.upstream = d.upstream AND r.downstream = d.downstream"

@@ -1,6 +1,6 @@
 """Runs whose own name holds another delivery than the one they report for: their results are taken off it.
 
-Who can write a dispatch by hand can have a run report for any delivery; the name that GitHub shows was made from the
+Anyone who can send a dispatch can have a run report for any delivery; the name that GitHub shows was made from the
 dispatch that started it. Such a run is bound to the delivery of its name instead, as one that nobody has reported from,
 and that binding refuses its further reports. A name that holds the claimed delivery too, or several that were sent to the
 repository, tells nothing: names hold what strangers wrote.
@@ -70,6 +70,8 @@ _RUN = ("delivery", "upstream", "downstream", "workflow", "run_id")
 
 
 class RunNames:
+    """Compares runs with the deliveries in their names, and moves those that report for another one."""
+
     def __init__(self, publishing: Publishing) -> None:
         self._publishing = publishing
 

@@ -90,7 +90,7 @@ repositories = Table(
     Column("suspended_at", BigInteger),
     Column("alarm", Text),
     Column("reads_actions", SmallInteger),
-    Column("told_at", BigInteger),
+    Column("run_webhook_at", BigInteger),
     Column("default_branch", Text),
     Index("ix_repositories_id", "repository_id", "upstream"),
     Index("ix_repositories_suspended", "upstream", sqlite_where=_SUSPENDED, postgresql_where=_SUSPENDED),

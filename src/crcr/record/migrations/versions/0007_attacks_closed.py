@@ -76,10 +76,10 @@ def _base_in(packed: bytes | None) -> str | None:
 
 
 def _confirmations() -> None:
-    """Faults 58 and 59: how a run ended, whether Actions could be read at the dispatch, when GitHub last told of runs."""
+    """Faults 58 and 59: how a run ended, whether Actions could be read at the dispatch, when a webhook told of a run."""
     op.add_column("runs", sa.Column("conclusion", sa.Text(), nullable=True))
     op.add_column("dispatches", sa.Column("reads_actions", sa.SmallInteger(), nullable=True))
-    op.add_column("repositories", sa.Column("told_at", sa.BigInteger(), nullable=True))
+    op.add_column("repositories", sa.Column("run_webhook_at", sa.BigInteger(), nullable=True))
 
 
 def _senders() -> None:

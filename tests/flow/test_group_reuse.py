@@ -186,6 +186,7 @@ async def test_a_waiver_covers_the_group_that_its_own_pull_request_is_queued_in(
     async with gated(tmp_path, ONE, downstreams=(GATING,)) as it:
         mine = await excused(it)
         theirs = await stranger_on(it, mine)
+        await run_all(it)
         await move_base(it)
         head = await queued_together(it, mine, theirs)
         await run_all(it, build="failure")

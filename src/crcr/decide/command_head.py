@@ -1,7 +1,8 @@
 """Which head of a pull request a command is about: the one that its writer looked at, and no other.
 
 An author may push just before a maintainer's comment, or choose two commits that begin alike. So a command that opens
-a gate or releases code names the head, or comes at least a minute after the push; by GitHub's times of both.
+a gate or releases code names the head, or comes at least a minute after the push; by GitHub's times of both. No command
+names the base: where that has changed, only the minute counts.
 """
 
 from dataclasses import dataclass, replace
@@ -20,7 +21,9 @@ class KnownHead:
 
     sha: str
     moved_at: datetime
-    """GitHub's time of the event that brought this head."""
+    """GitHub's time of the event that brought this head, or the base that it is on."""
+    base_changed: bool = False
+    """Whether the head has come to its base from another one: who named the head may have seen it there."""
     earlier: tuple[str, ...] = ()
     """Other heads of the same pull request."""
 
@@ -29,12 +32,12 @@ def refuse_head(command: Command, head: KnownHead, spoke_at: datetime) -> str | 
     """Say in words, with the command to paste, why this command is not about the present head; None when it is."""
     if not isinstance(command, Waive | Approve | Retry):
         return None
-    if command.head is not None:
-        reason = _names_another(command.head, head)
-    elif isinstance(command, Retry):
-        reason = None  # runs what failed again, and opens nothing
-    else:
+    reason = _names_another(command.head, head) if command.head is not None else None
+    opens = not isinstance(command, Retry)  # that runs what failed again, and opens nothing
+    if reason is None and opens and (command.head is None or head.base_changed):
         reason = _is_young(head, spoke_at)
+        if reason is not None and head.base_changed:
+            return f"{reason}. Look at its base and its head, and if you mean them, say it again in a minute"
     if reason is None:
         return None
     digits = len(head.sha) if _is_ambiguous(head.sha[:HEAD_DIGITS], head) else HEAD_DIGITS
@@ -57,6 +60,7 @@ def _is_ambiguous(digits: str, head: KnownHead) -> bool:
 def _is_young(head: KnownHead, spoke_at: datetime) -> str | None:
     if spoke_at - head.moved_at >= YOUNGEST_HEAD:
         return None
+    moved = "base" if head.base_changed else "head"
     if spoke_at < head.moved_at:
-        return "the head of this pull request has moved since"
-    return "the head of this pull request is less than a minute older than the comment"
+        return f"the {moved} of this pull request has moved since"
+    return f"the {moved} of this pull request is less than a minute older than the comment"

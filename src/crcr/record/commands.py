@@ -31,6 +31,7 @@ from crcr.record.approvals import approve
 from crcr.record.database import Database, Tx
 from crcr.record.desk import Desk
 from crcr.record.group_rows import live_groups
+from crcr.record.head_deliveries import came_from_other_base
 from crcr.record.held_rows import reconsider
 from crcr.record.log_rows import note_act, note_change
 from crcr.record.publishing import Publishing
@@ -263,7 +264,8 @@ async def _known_head(tx: Tx, upstream: RepoName, pull: Pull) -> KnownHead:
     # Of a pull request whose head's own event was missed, the last event that named the head dates it.
     moved_at = pull.head_at or pull.updated_at
     earlier = await load_twin_heads(tx, upstream, pull)
-    return KnownHead(sha=pull.head_sha, moved_at=moved_at, earlier=earlier)
+    base_changed = await came_from_other_base(tx, upstream, pull)
+    return KnownHead(sha=pull.head_sha, moved_at=moved_at, base_changed=base_changed, earlier=earlier)
 
 
 async def _given_lately(tx: Tx, upstream: RepoName, speaker: Speaker, now: datetime) -> int:

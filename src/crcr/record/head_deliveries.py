@@ -28,6 +28,12 @@ _BASES = Statement(
         " AND state IN ('accepted', 'in_doubt')"
     )
 )
+_FROM_OTHER_BASE = Statement(
+    text(
+        "SELECT 1 FROM deliveries WHERE upstream = :upstream AND number = :number AND head_sha = :head_sha"
+        " AND base_ref <> :base_ref LIMIT 1"
+    )
+)
 _DISPATCHED = Statement(
     text(
         # From the pull request's few deliveries to their dispatches, never the other way round; and under every name that
@@ -54,6 +60,12 @@ async def is_base_unheard(tx: Tx, upstream: RepoName, pull: Pull) -> bool:
     key = {"upstream": upstream.key, "number": pull.number}
     rows = await tx.all(_BASES, head_sha=pull.head_sha, **key)
     return bool(rows) and all(row["base_ref"] != pull.base_ref for row in rows)
+
+
+async def came_from_other_base(tx: Tx, upstream: RepoName, pull: Pull) -> bool:
+    """Whether the pull request's head was heard of on another base than its present one."""
+    where = {"head_sha": pull.head_sha, "base_ref": pull.base_ref, "number": pull.number}
+    return await tx.one(_FROM_OTHER_BASE, upstream=upstream.key, **where) is not None
 
 
 async def dispatched_before(

@@ -47,6 +47,18 @@ def test_a_command_that_names_the_head_counts_at_once_and_one_that_names_another
             assert (_refusal(command, seconds) is None) == obeyed
 
 
+@pytest.mark.parametrize(("seconds", "obeyed"), [(-60, False), (0, False), (59, False), (60, True)])
+def test_a_command_that_names_the_head_counts_from_a_minute_after_its_base_changed(
+    seconds: float, obeyed: bool
+) -> None:
+    head = KnownHead(sha=SHA, moved_at=PUSHED_AT, base_ref="main", base_at=PUSHED_AT)
+    for command in (Waive(NPU, None, None, "x", SHA[:12]), Approve(SHA[:12]), Approve()):
+        refusal = _refusal(command, seconds, head)
+        assert (refusal is None) == obeyed
+        assert obeyed or "the base of this pull request" in str(refusal)
+    assert _refusal(Retry(NPU, SHA[:12]), seconds, head) is None
+
+
 def test_digits_that_another_head_of_the_pull_request_begins_with_name_neither() -> None:
     head = KnownHead(sha=SHA, moved_at=PUSHED_AT, earlier=(TWIN, SHA))
     assert "more than one head" in (_refusal(Approve("1a2b3c4d"), 9_999, head) or "")

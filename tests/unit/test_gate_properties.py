@@ -24,7 +24,7 @@ from commits import (
     an_entry,
     an_unsent_backend,
 )
-from crcr.decide.commit import Backend, Commit, Job, Subject, Verdict, Verification, Waiver
+from crcr.decide.commit import Backend, Commit, Job, Run, Subject, Verdict, Verification, Waiver
 from crcr.decide.gate import GateState, judge_gate
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoName
 
@@ -166,6 +166,18 @@ def is_complete(backend: Backend, waived: set[str | None], now: datetime) -> boo
     return all(run.over for run in runs) and quiet >= timedelta(minutes=2)
 
 
+def fails_unreported(run: Run, backend: Backend) -> bool:
+    """GitHub saw the run fail, and no job that has reported accounts for it."""
+    jobs = [job for job in last_results(backend) if job.run_id == run.run_id]
+    if run.superseded or not run.over or not jobs or run.conclusion in {None, Conclusion.NONE, *GOOD}:
+        return False
+    newest = [job for job in jobs if job.attempt == max(each.attempt for each in jobs)]
+    named = backend.entry.jobs if backend.entry else None
+    if named is not None and not any("*" in each for each in named) and newest[0].attempt == run.attempt:
+        return False
+    return all(job.conclusion in GOOD for job in newest)
+
+
 def may_pass(subject: Subject, backend: Backend, now: datetime) -> bool:
     """Passed, not concerned, excused or waived."""
     waived = {waiver.job for waiver in the_waivers(subject, backend, now)}
@@ -181,6 +193,8 @@ def may_pass(subject: Subject, backend: Backend, now: datetime) -> bool:
         if job.name not in waived or is_open(job, backend, now):
             return False
     if not is_complete(backend, waived, now):
+        return False
+    if backend.readable is not False and any(fails_unreported(run, backend) for run in backend.runs):
         return False
     named = backend.entry.jobs if backend.entry else None
     if not jobs:

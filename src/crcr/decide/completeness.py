@@ -7,12 +7,14 @@ shard satisfies, or a name that two workflows share, says nothing while a run is
 from collections.abc import Iterable
 from datetime import timedelta
 
-from crcr.decide.commit import Backend, Job
+from crcr.decide.commit import Backend, Job, Run
 from crcr.decide.globs import name_glob
+from crcr.decide.model import Conclusion
 from crcr.decide.standing import Part, Standing
 
 QUIET = timedelta(minutes=2)
 """So long no new run may appear before the runs that are over are all of them."""
+_HARMLESS = frozenset({Conclusion.SUCCESS, Conclusion.SKIPPED, Conclusion.NEUTRAL})
 
 
 def owed_parts(backend: Backend, jobs: tuple[Job, ...], *, late: bool) -> Iterable[Part]:
@@ -26,6 +28,7 @@ def owed_parts(backend: Backend, jobs: tuple[Job, ...], *, late: bool) -> Iterab
     yield from unnamed
     if backend.readable is False or (wanted is not None and not backend.gates):
         return  # only names tell, and a backend that gates nothing may just follow its jobs
+    yield from _owed_by_failed_runs(backend, jobs, late=late)
     if wanted is not None:
         # A missing name explains, once it is late, why a run has not ended.
         if not known_runs_are_over(backend) and not (late and unnamed):
@@ -56,6 +59,33 @@ def _owed_by_runs(backend: Backend, jobs: tuple[Job, ...], *, late: bool) -> Par
         if all(run.over for run in backend.live_runs):
             reason = "its runs are over; another may still appear within 2 minutes"
     return Part(standing=standing, name=None, reason=reason)
+
+
+def _owed_by_failed_runs(backend: Backend, jobs: tuple[Job, ...], *, late: bool) -> Iterable[Part]:
+    """Runs that GitHub saw fail, and whose failure nobody has reported: a job ended before it could."""
+    for run in backend.live_runs if backend.gates else ():
+        if not _failed_unreported(run, backend, [job for job in jobs if job.run_id == run.run_id]):
+            continue
+        said = f"attempt {run.attempt} of run {run.run_id} ended as {run.conclusion} on GitHub"
+        if run.rerun_from is not None and run.rerun_from >= run.attempt and not late:
+            yield Part(standing=Standing.WAITING, name=None, reason=f"runs again after: {said}")
+        else:
+            reason = f"{said}, and no job has reported a failure from it: run it again"
+            yield Part(standing=Standing.ERRORED, name=None, reason=reason)
+
+
+def _failed_unreported(run: Run, backend: Backend, jobs: list[Job]) -> bool:
+    """Whether no reported job accounts for the failure of a run that has reported.
+
+    Who names its `jobs` literally has said which jobs count: another one may fail, unless the run ran again and
+    nothing of that is known.
+    """
+    if not jobs or not run.over or run.conclusion in {None, Conclusion.NONE, *_HARMLESS}:
+        return False
+    newest = max(job.attempt for job in jobs)
+    if newest == run.attempt and backend.entry is not None and backend.entry.names_jobs:
+        return False
+    return all(job.conclusion in _HARMLESS for job in jobs if job.attempt == newest)
 
 
 def nothing_yet(*, late: bool) -> Part:

@@ -67,9 +67,9 @@ class FilesQuestion:
     """None when no webhook has named it."""
 
     @property
-    def is_stacked(self) -> bool:
-        """Whether another diff than the one against its base is merged when its base becomes the default branch."""
-        return self.base_ref is None or self.base_ref != self.default_branch
+    def branches(self) -> tuple[str | None, ...]:
+        """The branches that its head must be compared with: its base, and where it may be retargeted to."""
+        return tuple(dict.fromkeys((self.base_ref, self.default_branch)))
 
 
 @dataclass(frozen=True, slots=True)

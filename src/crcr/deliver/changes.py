@@ -4,15 +4,16 @@
 whether a head that has passed is the very same content. No answer never leaves anybody out, and reuses nothing.
 """
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Protocol
 
 import structlog
 
 from crcr.decide.effects import ClaimedEffect
-from crcr.decide.merge_group import GroupToRead, pull_of
+from crcr.decide.merge_group import GroupToRead, pull_of, pulls_in_group
 from crcr.decide.model import RepoName
-from crcr.decide.outside import ChangedFiles, Comparison, FilesQuestion, Target
+from crcr.decide.outside import ChangedFiles, Comparison, FilesQuestion, PullFacts, Target
 from crcr.deliver.upstream_target import Upstreams
 from crcr.errors import OutsideFault, OutsideRefused
 from crcr.ports import Changes, Clock
@@ -21,7 +22,7 @@ log = structlog.get_logger(__name__)
 
 _PATIENCE = timedelta(minutes=30)
 _MOST_COMMITS = 50
-"""Of a larger group only the pull request that its branch is named after counts: nobody asks for thousands."""
+"""Whose commits a larger group holds is not known: nobody asks for thousands."""
 
 
 class Questions(Protocol):
@@ -29,6 +30,10 @@ class Questions(Protocol):
     async def settle(
         self, upstream: RepoName, delivery: str, number: int, files: ChangedFiles | None, now: datetime
     ) -> None: ...
+
+
+class Pulls(Changes, Protocol):
+    async def read_pull(self, repo: RepoName, number: int, installation_id: int) -> PullFacts: ...
 
 
 def _no_answer(fault: OutsideFault, effect: ClaimedEffect, now: datetime) -> bool:
@@ -39,7 +44,7 @@ def _no_answer(fault: OutsideFault, effect: ClaimedEffect, now: datetime) -> boo
 
 
 class AskFiles:
-    def __init__(self, questions: Questions, upstreams: Upstreams, github: Changes, clock: Clock) -> None:
+    def __init__(self, questions: Questions, upstreams: Upstreams, github: Pulls, clock: Clock) -> None:
         self._questions = questions
         self._upstreams = upstreams
         self._github = github
@@ -59,31 +64,39 @@ class AskFiles:
         try:
             where = await self._upstreams.target(effect.upstream)
             files = await self._github.pull_files(where, number)
-            return await self._with_default(where, question, files) if question.is_stacked else files
+            return await self._with_head(where, question, files)
         except OutsideFault as fault:
             if not _no_answer(fault, effect, self._clock.now()):
                 raise
             log.warning("files_not_told", upstream=str(effect.upstream), number=number, error=str(fault))
             return None
 
-    async def _with_default(
+    async def _with_head(
         self, where: Target, question: FilesQuestion, files: ChangedFiles
     ) -> ChangedFiles | None:
-        """Add what the head changes against the default branch.
+        """Add what the question's own head changes against its own base, and against the default branch.
 
-        A stacked pull request can be retargeted while the relay is down; GitHub then shows the gate that it earned on
-        the stack. What is below it in the stack must have concerned the same backends before.
+        GitHub lists the files of a pull request as it is now: its author may have moved it to another head or base
+        for just that moment. And a stacked pull request can be retargeted while the relay is down; GitHub then shows
+        the gate that it earned on the stack. What is below it in the stack must have concerned the same backends before.
         """
-        if question.default_branch is None:
-            return None
-        compared = await self._github.compare(where, question.default_branch, question.head_sha)
-        more = compared.files
-        return ChangedFiles((*files.paths, *more.paths), complete=files.complete and more.complete)
+        for branch in question.branches:
+            if branch is None:
+                return None
+            more = (await self._github.compare(where, branch, question.head_sha)).files
+            # GitHub compares fewer files than it lists of a pull request.
+            known = more.complete or (branch == question.base_ref and await self._is_unmoved(where, question))
+            files = ChangedFiles((*files.paths, *more.paths), complete=files.complete and known)
+        return files
+
+    async def _is_unmoved(self, where: Target, question: FilesQuestion) -> bool:
+        facts = await self._github.read_pull(where.repository, question.number, where.installation_id)
+        return (facts.head_sha, facts.base_ref) == (question.head_sha, question.base_ref)
 
 
 class Groups(Protocol):
     async def to_read(self, upstream: RepoName, head_sha: str) -> GroupToRead | None: ...
-    async def queued(self, upstream: RepoName) -> frozenset[int]: ...
+    async def queued(self, upstream: RepoName) -> Mapping[str, int]: ...
     async def passed_heads(
         self, upstream: RepoName, group: GroupToRead, numbers: tuple[int, ...], now: datetime
     ) -> tuple[str, ...]: ...
@@ -114,7 +127,9 @@ class ReadGroup:
         try:
             where = await self._upstreams.target(upstream)
             compared, numbers = await self._content(upstream, where, group)
-            reused_from = await self._same_content(upstream, where, group, numbers)
+            named = pull_of(group.head_ref)
+            candidates = numbers or ((named,) if named is not None else ())
+            reused_from = await self._same_content(upstream, where, group, candidates)
         except OutsideFault as fault:
             if not _no_answer(fault, effect, self._clock.now()):
                 raise
@@ -133,19 +148,22 @@ class ReadGroup:
     async def _content(
         self, upstream: RepoName, where: Target, group: GroupToRead
     ) -> tuple[Comparison, tuple[int, ...]]:
-        """What the group adds to its base, and whose pull requests that is.
+        """What the group adds to its base, and whose pull requests that is; none while that is not known.
 
-        Of those whose commits it holds only the queued ones: anybody can put a waived pull request's commits
-        on a branch of their own.
+        Of those whose commits it holds only the queued ones: anybody can put a waived pull request's commits on a
+        branch of their own.
         """
         compared = await self._github.compare(where, group.base_sha, group.head_sha)
-        named = pull_of(group.head_ref)
-        numbers = set() if named is None else {named}
+        if not compared.complete or len(compared.commits) > _MOST_COMMITS:
+            return compared, ()
         queued = await self._groups.queued(upstream)
-        if compared.complete and len(compared.commits) <= _MOST_COMMITS:
-            for sha in compared.commits:
-                numbers.update(queued.intersection(await self._github.commit_pulls(where, sha)))
-        return compared, tuple(sorted(numbers))
+        brought: list[frozenset[int]] = []
+        for sha in compared.commits:
+            if sha == group.head_sha:
+                continue  # the queue's own
+            found = {queued[sha]} if sha in queued else await self._github.commit_pulls(where, sha)
+            brought.append(frozenset(found).intersection(queued.values()))
+        return compared, pulls_in_group(pull_of(group.head_ref), brought)
 
     async def _same_content(
         self, upstream: RepoName, where: Target, group: GroupToRead, numbers: tuple[int, ...]

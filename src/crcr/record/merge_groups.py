@@ -52,10 +52,11 @@ class MergeGroups:
 
         return await self._database.glance(unit)
 
-    async def queued(self, upstream: RepoName) -> frozenset[int]:
-        """The pull requests that the merge queue has made a group for."""
+    async def queued(self, upstream: RepoName) -> dict[str, int]:
+        """The pull requests that the merge queue has made a group for, by the group's head."""
         groups = await self._database.glance(lambda tx: live_groups(tx, upstream))
-        return frozenset(number for row in groups if (number := pull_of(row["head_ref"])) is not None)
+        named = {row["head_sha"]: pull_of(row["head_ref"]) for row in groups}
+        return {head_sha: number for head_sha, number in named.items() if number is not None}
 
     async def passed_heads(
         self, upstream: RepoName, group: GroupToRead, numbers: tuple[int, ...], now: datetime

@@ -111,24 +111,3 @@ async def test_fault_63_an_approval_a_second_after_a_push_runs_nothing(tmp_path:
         assert f"`/crcr approve at {pull.head_sha[:12]}`" in answers(it, pull)[-1]
         assert obeyed(await say(it, pull, f"/crcr approve at {pull.head_sha[:12]}", after_s=1))
         assert actions(it.github, GATING) == ["synchronize"]
-
-
-async def test_fault_63_a_retarget_a_second_before_the_comment_does_not_get_the_waiver(
-    tmp_path: Path,
-) -> None:
-    """The named head is the same, but it was waived for the branch that its reader saw."""
-    async with gated(tmp_path, GATED) as it:
-        await it.github.push(UPSTREAM, ref="refs/heads/stack", created=True)
-        pull = await open_pull(it, base="stack")
-        await run_all(it, build="failure")
-        it.clock.advance(600)
-        await it.github.edit_pr(pull, base="main")
-        await it.act()
-        named = WAIVE.replace(" because", f" at {pull.head_sha[:12]} because")
-
-        assert not obeyed(await say(it, pull, named, after_s=1))
-        assert "the base of this pull request changed" in answers(it, pull)[-1]
-        await run_all(it, build="failure")
-        assert gate(it, pull) == "failure"
-        assert obeyed(await say(it, pull, named, after_s=60))
-        assert gate(it, pull) == "success"

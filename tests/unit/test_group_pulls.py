@@ -1,0 +1,22 @@
+"""Whose pull requests a merge group holds, by who has brought its commits."""
+
+import pytest
+
+from crcr.decide.merge_group import pulls_in_group
+
+
+@pytest.mark.parametrize(
+    ("named", "brought", "numbers"),
+    [
+        (1, [], (1,)),
+        (1, [{1}], (1,)),
+        (2, [{1}, {1, 2}], (1, 2)),
+        (2, [{2}, set()], ()),
+        (None, [{1}], ()),
+    ],
+    ids=["a squash", "its own commits", "two", "nobody queued has brought one", "no name"],
+)
+def test_a_commit_that_nobody_queued_has_brought_makes_the_group_unknown(
+    named: int | None, brought: list[set[int]], numbers: tuple[int, ...]
+) -> None:
+    assert pulls_in_group(named, map(frozenset, brought)) == numbers

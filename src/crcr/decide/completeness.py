@@ -9,7 +9,7 @@ from datetime import timedelta
 
 from crcr.decide.commit import Backend, Job, Run
 from crcr.decide.globs import name_glob
-from crcr.decide.model import Conclusion
+from crcr.decide.model import Conclusion, JobState
 from crcr.decide.standing import Part, Standing
 
 QUIET = timedelta(minutes=2)
@@ -108,6 +108,13 @@ def why_names_needed(backend: Backend) -> str | None:
 def known_runs_are_over(backend: Backend) -> bool:
     """GitHub says that every run that is known has ended; runs of another CI are nobody's to ask about."""
     return all(run.over for run in backend.live_runs if run.on_github)
+
+
+def awaits_end(backend: Backend) -> bool:
+    """Whether all that reported has ended and a run goes on: the news of its end may be lost, and nobody would ask."""
+    jobs = backend.counted_jobs
+    ended = bool(jobs) and all(job.state is not JobState.IN_PROGRESS for job in jobs)
+    return ended and backend.readable is not False and not known_runs_are_over(backend)
 
 
 def runs_are_over(backend: Backend) -> bool:

@@ -18,8 +18,10 @@ from crcr.decide.allowlist import Allowlist
 from crcr.decide.check_runs import GATE_NAME, CheckStatus, CheckToPublish, Shown
 from crcr.decide.checks import CheckPolicy, Tier, Wanted, recheck_at, wanted_checks
 from crcr.decide.commit import Backend, Commit
+from crcr.decide.completeness import awaits_end
 from crcr.decide.confirmation import awaits_github
 from crcr.decide.gate import HELD_FOR, GateJudgement, GateState, Policy, judge_gate
+from crcr.decide.lookups import TOLD_SETTLING
 from crcr.decide.model import Conclusion, DispatchState, RepoName
 from crcr.decide.publication import Act, Published, ending, next_act
 from crcr.record.allowlists import Allowlists
@@ -312,10 +314,11 @@ async def _ask_github(tx: Tx, commit: Commit, judgement: GateJudgement | None, n
     for one in judgement.subjects if judgement else ():
         for judged in one.backends:
             late = judged.deadline is not None and now >= judged.deadline
+            where = (commit.upstream, one.subject.delivery, judged.backend.recorded_name)
             if awaits_github(judged.backend, late=late):
-                await ensure_look_up(
-                    tx, commit.upstream, one.subject.delivery, judged.backend.recorded_name, now
-                )
+                await ensure_look_up(tx, *where, now)
+            elif not late and awaits_end(judged.backend):
+                await ensure_look_up(tx, *where, now, after=TOLD_SETTLING)
 
 
 def digest_of(shown: Shown) -> str:

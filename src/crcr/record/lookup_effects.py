@@ -63,10 +63,16 @@ async def look_up_result(tx: Tx, dispatch: Row, now: datetime) -> None:
 
 
 async def ensure_look_up(
-    tx: Tx, upstream: RepoName, delivery: str, downstream: RepoName, now: datetime
+    tx: Tx,
+    upstream: RepoName,
+    delivery: str,
+    downstream: RepoName,
+    now: datetime,
+    *,
+    after: timedelta = timedelta(),
 ) -> None:
     """Add the look-up of a dispatch where none is under way: after an upgrade, or when one was given up."""
-    row = look_up(upstream, delivery, downstream.key, now)
+    row = look_up(upstream, delivery, downstream.key, now, after=after)
     if await tx.one(_ASKED, **{name: row[name] for name in ("upstream", "target", "lane")}) is None:
         await add_once(tx, row)
 

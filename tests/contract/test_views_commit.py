@@ -1,5 +1,6 @@
 """The read models of a pull request and of a commit: the gate and its reasons, jobs, waivers, what is hidden."""
 
+import json
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from crcr.decide.base_history import ELSEWHERE, UNCHECKED, CommitPlace, CommitStanding
 from crcr.decide.commit import Verification
 from crcr.decide.model import DispatchState, Level
+from crcr.decide.packing import pack
 from crcr.decide.standing import Standing
 from crcr.decide.views import Answer
 from crcr.decide.views_commit import (
@@ -25,6 +27,7 @@ from crcr.decide.views_commit import (
 )
 from crcr.decide.window import Span
 from crcr.errors import BadRequest, NotFound
+from crcr.record.schema import pulls
 from crcr.record.schema_joining import commits
 from show_world import OTHER, UPSTREAM, World, open_world
 
@@ -53,6 +56,19 @@ async def seen(world: World, number: int = 7) -> PullView:
 
 async def commit(world: World, sha: str = HEAD, **more: Any) -> CommitView:
     return await world.views.commit(UPSTREAM, sha, world.clock.now(), **more)
+
+
+OLD_PULL = {
+    "upstream": UPSTREAM.key,
+    "number": 8,
+    "updated_at": 1,
+    "is_open": 1,
+    "draft": 0,
+    "labels": "[]",
+    "base_ref": "main",
+    "title": "Fuse it",
+    "author": "ada",
+}
 
 
 def gating(world: World, delivery: str, downstream: str = "gate/one", **more: Any) -> None:
@@ -130,6 +146,22 @@ async def test_a_waiting_backend_has_a_deadline(world: World) -> None:
     [row] = gate.subjects[0].rows
     assert gate.state is GateShown.PENDING
     assert row.deadline == row.since + timedelta(hours=8)
+
+
+@pytest.mark.parametrize(("base", "rows"), [("main", 1), ("stack", 0)])
+async def test_a_delivery_that_an_earlier_release_wrote_counts_for_the_base_in_its_body(
+    world: World, base: str, rows: int
+) -> None:
+    world.pull(head_sha="f" * 40)
+    body = pack(json.dumps({"pull_request": {"base": {"ref": base}}}).encode())
+    delivery = world.delivery(number=8, head_sha=HEAD, base_ref=None, body=body)
+    world.add(pulls, {**OLD_PULL, "head_sha": HEAD})
+    gating(world, delivery)
+    world.gate(HEAD)
+    gate = (await commit(world, HEAD)).gate
+    assert gate is not None
+    [subject] = gate.subjects
+    assert (subject.in_doubt, len(subject.rows)) == (not rows, rows)
 
 
 async def test_the_gate_of_a_head_that_two_pull_requests_share_has_both(world: World) -> None:

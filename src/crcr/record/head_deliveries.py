@@ -1,12 +1,15 @@
 """The deliveries of a pull request's head on its base, and the downstreams that were dispatched for it before.
 
-A result belongs to a head on a base: the same commit merged elsewhere changes other files. A delivery without a base
-is one of an earlier release, and counts for none.
+A result belongs to a head on a base: the same commit merged elsewhere changes other files. A delivery without a
+recorded base was written by a process of an earlier release while this one was started; its body names the base.
 """
+
+import zlib
 
 from sqlalchemy import text
 
 from crcr.decide.model import Pull, RepoName
+from crcr.decide.packing import unpack_payload
 from crcr.record.database import Row, Tx
 from crcr.record.statement import Statement
 
@@ -20,6 +23,12 @@ _NEWEST = Statement(
         # What is in doubt may have changed the base: until GitHub has answered, no earlier result counts.
         " AND ((state = 'accepted' AND base_ref = :base_ref) OR state = 'in_doubt')"
         " ORDER BY received_at DESC, guid DESC LIMIT 1"
+    )
+)
+_WITHOUT_BASE = Statement(
+    text(
+        f"SELECT guid, state, received_at, body FROM deliveries {_OF_HEAD}"  # noqa: S608  our own words
+        " AND state = 'accepted' AND base_ref IS NULL AND body IS NOT NULL ORDER BY received_at DESC, guid DESC LIMIT 10"
     )
 )
 _BASES = Statement(
@@ -45,8 +54,21 @@ async def newest_delivery(
     tx: Tx, upstream: RepoName, number: int, *, head_sha: str, base_ref: str
 ) -> Row | None:
     """Find the delivery whose dispatches count for this head on this base."""
-    key = {"upstream": upstream.key, "number": number}
-    return await tx.one(_NEWEST, head_sha=head_sha, base_ref=base_ref, **key)
+    key = {"upstream": upstream.key, "number": number, "head_sha": head_sha}
+    newest = await tx.one(_NEWEST, base_ref=base_ref, **key)
+    if newest is not None:
+        return newest
+    rows = await tx.all(_WITHOUT_BASE, **key)
+    return next((row for row in rows if _base_in(row["body"]) == base_ref), None)
+
+
+def _base_in(packed: bytes) -> str | None:
+    """The base branch that a webhook's body names."""
+    try:
+        base = unpack_payload(packed)["pull_request"]["base"]["ref"]
+    except (zlib.error, ValueError, KeyError, TypeError):
+        return None
+    return base if isinstance(base, str) else None
 
 
 async def lacks_delivery_for_base(tx: Tx, upstream: RepoName, pull: Pull) -> bool:

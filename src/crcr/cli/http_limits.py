@@ -38,6 +38,8 @@ class HttpLimits:
     """For a client to finish sending what nobody reads any more: it was answered before its body was whole."""
     unread_s: float = 60.0
     """For a client to read on, when it has let its answer fill every buffer on the way."""
+    pipelined: int = 16
+    """Requests of one connection that wait behind the one being answered: each costs a hundred times its bytes."""
     waiting: int = _WAITING
     """Connections that wait for their client, all together."""
     sweep_s: float = 1.0
@@ -110,6 +112,9 @@ class LimitedHttp(HttpToolsProtocol):
         self._unread: asyncio.TimerHandle | None = None
         self._problem: tuple[str, str] | None = None
         self._is_refused = False
+        self._in_answer: RequestResponseCycle | None = (
+            None  # `cycle` is the newest request: others may be before it
+        )
         self._in_message = False  # from its first byte to its last
         self._in_head = True
         self._head_bytes = 0
@@ -127,6 +132,10 @@ class LimitedHttp(HttpToolsProtocol):
         self._clear_deadline()
         self._clear_unread()
         self.waiting_connections.discard(self)
+        self.pipeline.clear()
+        if self._in_answer is not None:  # uvicorn tells the newest request alone
+            self._in_answer.disconnected = True
+            self._in_answer.message_event.set()
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
@@ -155,6 +164,8 @@ class LimitedHttp(HttpToolsProtocol):
             self._set_deadline(self._limits.head_s)
 
     def on_message_begin(self) -> None:
+        if len(self.pipeline) >= self._limits.pipelined:
+            self._stop_parsing("bad_request", "too many requests were sent without waiting for an answer")
         super().on_message_begin()
         self._in_message = self._in_head = True
         self._head_bytes = self._head_fields = 0
@@ -181,6 +192,8 @@ class LimitedHttp(HttpToolsProtocol):
         self._loose_bytes = 0
         self._clear_deadline()
         super().on_headers_complete()
+        if not self.pipeline:
+            self._in_answer = self.cycle
 
     def on_body(self, body: bytes) -> None:
         self._loose_bytes = 0
@@ -199,6 +212,7 @@ class LimitedHttp(HttpToolsProtocol):
             )
 
     def on_response_complete(self) -> None:
+        self._in_answer = self.pipeline[-1][0] if self.pipeline else None
         super().on_response_complete()
         if self.transport.is_closing() or self._is_answering():
             return

@@ -32,6 +32,10 @@ class HttpLimits:
     head_bytes: int = 64 * 1024
     head_fields: int = 100
     target_bytes: int = 8 * 1024
+    chunks: int = 1000
+    """Chunks of a body that may have any size; beyond it they must have `chunk_bytes` on average. A chunk costs the
+    same whatever it holds."""
+    chunk_bytes: int = 256
     head_s: float = 20.0
     """From the connection, or from the first byte of a later request, until the head is whole."""
     drain_s: float = 5.0
@@ -120,6 +124,8 @@ class LimitedHttp(HttpToolsProtocol):
         self._head_bytes = 0
         self._head_fields = 0
         self._loose_bytes = 0  # received since the last body, or since the end of a head or message
+        self._chunks = 0
+        self._body_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -189,14 +195,21 @@ class LimitedHttp(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_head = False
-        self._loose_bytes = 0
+        self._loose_bytes = self._chunks = self._body_bytes = 0
         self._clear_deadline()
         super().on_headers_complete()
         if not self.pipeline:
             self._in_answer = self.cycle
 
+    def on_chunk_header(self) -> None:
+        self._chunks += 1
+        small = self._body_bytes < (self._chunks - 1) * self._limits.chunk_bytes
+        if small and self._chunks > self._limits.chunks:
+            self._stop_parsing("bad_request", "the body comes in chunks that are too small")
+
     def on_body(self, body: bytes) -> None:
         self._loose_bytes = 0
+        self._body_bytes += len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:

@@ -1,7 +1,12 @@
-"""Requests that are sent without waiting for answers: 400 KB of them took 40 MB, and hid that their client had left."""
+"""A few bytes that cost much: requests sent without waiting for answers, and bodies in chunks of one byte.
+
+400 KB of such requests took 40 MB, and hid that their client had left. A chunk costs a hundred times a byte of its body.
+"""
 
 import asyncio
+from contextlib import suppress
 
+import pytest
 from starlette.types import Receive, Scope, Send
 
 from crcr.cli.http_limits import HttpLimits
@@ -66,3 +71,26 @@ async def test_a_live_stream_learns_that_its_client_left_though_another_request_
             await started.wait()
             await one.send(GET)
         await gone.wait()
+
+
+@pytest.mark.parametrize(
+    ("size", "count", "is_taken"), [(1, 900, True), (1, 10_000, False), (300, 3000, True)]
+)
+async def test_a_body_may_come_in_many_chunks_or_in_small_ones_but_not_both(
+    size: int, count: int, is_taken: bool
+) -> None:
+    async def read(_: Scope, receive: Receive, send: Send) -> None:
+        while (message := await receive()).get("more_body"):
+            pass
+        if message["type"] == "http.request":
+            await answer(send)
+
+    chunk = b"%x\r\n%s\r\n" % (size, b"x" * size)
+    async with listening(read, HttpLimits()) as (port, _), connected(port) as one:
+        await one.send(b"POST / HTTP/1.1\r\nHost: relay.test\r\nTransfer-Encoding: chunked\r\n\r\n")
+        with suppress(ConnectionError):
+            await one.send(chunk * count + b"0\r\n\r\n")
+        if is_taken:
+            assert await one.answer() == (200, b"ok")
+        else:
+            assert await one.rest() == b""

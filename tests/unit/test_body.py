@@ -1,7 +1,9 @@
 """Reading bodies: in one piece or many, within a cap of their own and a common one."""
 
 import asyncio
+import gc
 from collections.abc import Sequence
+from typing import Self
 
 import pytest
 from starlette.requests import ClientDisconnect, Request
@@ -167,3 +169,47 @@ async def test_of_one_address_four_large_bodies_are_read_at_once(length: int | N
     again = Sender(bodies, length=length)
     await again.send(b"123456789")
     assert await again.end() == b"123456789"
+
+
+class Piece(bytes):
+    """A part of a body that says when it is gone."""
+
+    alive = 0
+
+    def __new__(cls, size: int) -> Self:
+        cls.alive += 1
+        return super().__new__(cls, size)
+
+    def __del__(self) -> None:
+        Piece.alive -= 1
+
+
+@pytest.mark.parametrize("reason", ["given up", "too late"])
+async def test_the_memory_of_a_body_that_is_broken_off_is_free_at_once(reason: str) -> None:
+    """It waited for the collector of garbage, so that 600 slow bodies took 900 MB of a budget of 128 MB."""
+    bodies = Bodies(100, deadline_s=0.01 if reason == "too late" else 60.0)
+    never = asyncio.Event()
+
+    async def receive() -> Message:
+        if Piece.alive >= 3:
+            await never.wait()
+        return {"type": "http.request", "body": Piece(20), "more_body": True}
+
+    async def read() -> str | None:
+        try:
+            async with bodies.read(Request({"type": "http", "method": "POST", "headers": []}, receive), 90):
+                return None
+        except (Unavailable, BadRequest) as refusal:
+            return refusal.code
+
+    gc.disable()
+    try:
+        reading = asyncio.create_task(read())
+        if reason == "given up":
+            await asyncio.sleep(0)
+            async with bodies.read(request(b"x" * 90), 90):
+                assert await reading == "unavailable"
+        assert await reading in {"unavailable", "bad_request"}
+        assert Piece.alive == 0
+    finally:
+        gc.enable()

@@ -47,6 +47,36 @@ def test_a_pin_is_found_wherever_it_may_stand(text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("script", "pinning"),
+    [
+        (f'--relays "{PIN}" --relays "$OTHER"', Pinning.UNKNOWN),
+        ("--relays $OTHER", Pinning.UNKNOWN),
+        (f'--relays $OTHER # --relays "{PIN}"', Pinning.UNKNOWN),
+        ("; export CRCR_RELAYS=$OTHER", Pinning.UNKNOWN),
+        ('; CRCR_RELAYS="${{ github.event.client_payload.relay.callback_url }} a"', Pinning.EVENT),
+    ],
+)
+def test_a_script_that_pins_in_another_way_is_not_taken_for_pinned_by_what_stands_around_it(
+    script: str, pinning: Pinning
+) -> None:
+    run = f"jobs:\n  a:\n    steps:\n    - run: |\n        python3 .crcr/report.py {script}\n"
+    assert found(f"env: {{CRCR_RELAYS: {PIN}}}\n{run}")[0] is pinning
+
+
+def test_a_step_that_sets_the_variable_for_those_after_it_is_found() -> None:
+    top = f"env: {{CRCR_RELAYS: {PIN}}}"
+    sets = 'run: \'echo "CRCR_RELAYS=$OTHER" >> "$GITHUB_ENV"\''
+    assert found(steps(sets, f"{ACTION}, with: {{status: completed}}", top=top))[0] is Pinning.UNKNOWN
+    assert found(steps(sets, "run: make", top=top))[0] is Pinning.NONE
+
+
+def test_an_input_counts_in_any_case() -> None:
+    top = f"env: {{CRCR_RELAYS: {PIN}}}"
+    given = "with: {status: completed, Relays: '${{ github.event.client_payload.relays }}'}"
+    assert found(steps(f"{ACTION}, {given}", top=top))[0] is Pinning.EVENT
+
+
+@pytest.mark.parametrize(
     ("text", "pinning"),
     [
         (steps(RUN), Pinning.MISSING),

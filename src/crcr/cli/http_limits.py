@@ -30,12 +30,18 @@ class HttpLimits:
     head_bytes: int = 64 * 1024
     head_fields: int = 100
     target_bytes: int = 8 * 1024
+    chunks: int = 1000
+    """Chunks of a body that may have any size; beyond it they must have `chunk_bytes` on average. A chunk costs the
+    same whatever it holds."""
+    chunk_bytes: int = 256
     head_s: float = 20.0
     """From the connection, or from the first byte of a later request, until the head is whole."""
     drain_s: float = 5.0
     """For a client to finish sending what nobody reads any more: it was answered before its body was whole."""
     unread_s: float = 60.0
     """For a client to read on, when it has let its answer fill every buffer on the way."""
+    pipelined: int = 16
+    """Requests of one connection that wait behind the one being answered: each costs a hundred times its bytes."""
     waiting: int = _MOST_WAITING
     """Connections that wait for their client, all together."""
     sweep_s: float = 1.0
@@ -108,11 +114,16 @@ class LimitedHttp(HttpToolsProtocol):
         self._unread: asyncio.TimerHandle | None = None
         self._problem: tuple[str, str] | None = None
         self._is_refused = False
+        self._in_answer: RequestResponseCycle | None = (
+            None  # `cycle` is the newest request: others may be before it
+        )
         self._in_message = False  # from its first byte to its last
         self._in_head = True
         self._head_bytes = 0
         self._head_fields = 0
         self._loose_bytes = 0  # received since the last body, or since the end of a head or message
+        self._chunks = 0
+        self._body_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -125,6 +136,10 @@ class LimitedHttp(HttpToolsProtocol):
         self._clear_deadline()
         self._clear_unread()
         self.waiting_connections.discard(self)
+        self.pipeline.clear()
+        if self._in_answer is not None:  # uvicorn tells the newest request alone
+            self._in_answer.disconnected = True
+            self._in_answer.message_event.set()
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
@@ -153,6 +168,8 @@ class LimitedHttp(HttpToolsProtocol):
             self._set_deadline(self._limits.head_s)
 
     def on_message_begin(self) -> None:
+        if len(self.pipeline) >= self._limits.pipelined:
+            self._stop_parsing("bad_request", "too many requests were sent without waiting for an answer")
         super().on_message_begin()
         self._in_message = self._in_head = True
         self._head_bytes = self._head_fields = 0
@@ -176,12 +193,21 @@ class LimitedHttp(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_head = False
-        self._loose_bytes = 0
+        self._loose_bytes = self._chunks = self._body_bytes = 0
         self._clear_deadline()
         super().on_headers_complete()
+        if not self.pipeline:
+            self._in_answer = self.cycle
+
+    def on_chunk_header(self) -> None:
+        self._chunks += 1
+        small = self._body_bytes < (self._chunks - 1) * self._limits.chunk_bytes
+        if small and self._chunks > self._limits.chunks:
+            self._stop_parsing("bad_request", "the body comes in chunks that are too small")
 
     def on_body(self, body: bytes) -> None:
         self._loose_bytes = 0
+        self._body_bytes += len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
@@ -197,6 +223,7 @@ class LimitedHttp(HttpToolsProtocol):
             )
 
     def on_response_complete(self) -> None:
+        self._in_answer = self.pipeline[-1][0] if self.pipeline else None
         super().on_response_complete()
         if self.transport.is_closing() or self._is_answering():
             return

@@ -49,6 +49,7 @@ class Push:
     """Paths named in the payload's commits (GitHub lists at most 2,048 commits)."""
     installation_id: int | None
     default_branch: str | None = None
+    pushed_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

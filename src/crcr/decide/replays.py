@@ -7,7 +7,7 @@ differ, because they hold an id that is given once (a comment, a run's attempt) 
 
 from datetime import datetime, timedelta
 
-from crcr.decide.events import Asked, CheckAsked, Commented, Event, SuiteAsked
+from crcr.decide.events import CheckAsked, Commented, Event, Push, SuiteAsked
 
 KEPT = timedelta(days=3)
 """As long as GitHub keeps its own log of deliveries."""
@@ -19,6 +19,11 @@ def repeats_within(event: Event) -> timedelta:
     return CLICKED_TWICE if isinstance(event, CheckAsked | SuiteAsked) else KEPT
 
 
-def is_stale(event: Asked, now: datetime) -> bool:
-    """Whether a comment is older than bodies are remembered: nobody could tell whether it was obeyed before."""
-    return isinstance(event, Commented) and now - event.created_at > KEPT
+def is_stale(event: Event, now: datetime) -> bool:
+    """Whether a comment or a push is older than bodies are remembered: nobody could tell whether it was taken before.
+
+    Events of pull requests need no such rule: `updated_at` orders them.
+    """
+    if isinstance(event, Commented):
+        return now - event.created_at > KEPT
+    return isinstance(event, Push) and event.pushed_at is not None and now - event.pushed_at > KEPT

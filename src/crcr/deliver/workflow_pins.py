@@ -16,6 +16,9 @@ MOST_CHARS = 200
 _VARIABLE = "CRCR_RELAYS"
 _INPUT = "relays"
 _FLAG = re.compile(r"""--relays[ =]+(?:"([^"]*)"|'([^']*)')""")
+_ANY_FLAG = re.compile(r"--relays\b")
+_ASSIGNED = re.compile(r"\bCRCR_RELAYS(?:=|<<)")
+"""In a script: for the command behind it, for the script, or for the job's later steps by way of GITHUB_ENV."""
 _SCRIPT = re.compile(r"""(?:^|[\s/"'])(?:report|bridge)\.py\b""", re.MULTILINE)
 _OURS = re.compile(r"(?i)crcr")
 _ACTION = re.compile(r"(?i)crcr|cross-repo")
@@ -35,18 +38,25 @@ class _Script:
 
     pins: str
     """Its flag `--relays`."""
+    otherwise: Pinning | None
+    """How it pins in a way that is not worked out: several flags, one without quotes, or a variable of its own."""
     is_ours: bool
     """The text names CRCR too."""
 
 
 def find_pins(document: Table, steps: Sequence[tuple[Table, Table]]) -> Found:
     """Return how the steps of a workflow pin, and all that they pin; `steps` has each after its job."""
-    scripts = _scripts({run for _, step in steps if isinstance(run := step.get("run"), str)})
+    runs = {run for _, step in steps if isinstance(run := step.get("run"), str)}
+    scripts = _scripts(runs)
     above = _text(document, "env")
     found = [
         _step(step, scripts, (_text(job, "env"), above)) for job, step in steps if _reports(step, scripts)
     ]
-    return _all(found)
+    # A step before it may have set the variable for the whole job; which step that is, is not worked out.
+    assigned: list[Found] = [
+        (_assigned_by(run), ()) for run in runs if found and run not in scripts and _ASSIGNED.search(run)
+    ]
+    return _all(found + assigned)
 
 
 def find_pins_elsewhere(text: str) -> Found:
@@ -69,7 +79,21 @@ def _all(found: Sequence[Found]) -> Found:
 
 def _scripts(runs: Iterable[str]) -> Mapping[str, _Script]:
     """Those that run the reporter or the bridge, with what they pin by a flag; read once, however often aliases repeat one."""
-    return {run: _Script(_flag(run), bool(_OURS.search(run))) for run in runs if _SCRIPT.search(run)}
+    return {
+        run: _Script(_flag(run), _otherwise(run), bool(_OURS.search(run)))
+        for run in runs
+        if _SCRIPT.search(run)
+    }
+
+
+def _otherwise(run: str) -> Pinning | None:
+    flags = len(_ANY_FLAG.findall(run))
+    unread = flags > 1 or flags != len(_FLAG.findall(run))
+    return _assigned_by(run) if unread or _ASSIGNED.search(run) else None
+
+
+def _assigned_by(run: str) -> Pinning:
+    return Pinning.EVENT if _OF_THE_EVENT.search(run) else Pinning.UNKNOWN
 
 
 def _reports(step: Table, scripts: Mapping[str, _Script]) -> bool:
@@ -85,7 +109,9 @@ def _reports(step: Table, scripts: Mapping[str, _Script]) -> bool:
 def _step(step: Table, scripts: Mapping[str, _Script], around: Sequence[str]) -> Found:
     """`around` is what job and workflow pin, the nearer one first."""
     run, uses = step.get("run"), step.get("uses")
-    own = scripts[run].pins if isinstance(run, str) else _text_of(_table(step, "with").get(_INPUT))
+    if isinstance(run, str) and (otherwise := scripts[run].otherwise):
+        return otherwise, ()
+    own = scripts[run].pins if isinstance(run, str) else _input(step)
     near = [own, _text(step, "env"), *around]
     chosen = next((each for each in near if each and not _OF_THE_WORKFLOW.fullmatch(each.strip())), "")
     pinning, pins = _judge(chosen)
@@ -104,6 +130,12 @@ def _judge(given: str) -> Found:
 def _flag(script: str) -> str:
     found = _FLAG.search(script)
     return (found[1] or found[2] or "") if found else ""
+
+
+def _input(step: Table) -> str:
+    """GitHub reads the names of inputs in any case."""
+    inputs = _table(step, "with")
+    return next((_text_of(value) for name, value in inputs.items() if name.lower() == _INPUT), "")
 
 
 def _table(place: Table, name: str) -> Table:

@@ -135,7 +135,7 @@ class Body:
             self._bodies.give_back(self)
             if isinstance(fault, asyncio.CancelledError) and self._why and self._reading is not None:
                 self._reading.uncancel()
-                raise self._why from None
+                raise self._pop_why() from None
             raise
         finally:
             timer.cancel()
@@ -150,6 +150,11 @@ class Body:
         if self._why is None and self._reading is not None:
             self._why = why
             self._reading.cancel()
+
+    def _pop_why(self) -> CrcrError:
+        """The error, which is not kept: its traceback holds this body, and a cycle would wait for the collector."""
+        why, self._why = self._why, None
+        return why or Unavailable()
 
     def _come_too_late(self) -> None:
         self.break_off(BadRequest(f"the body did not arrive within {self._bodies.deadline_s:g} s"))
@@ -169,10 +174,13 @@ class Body:
             return first
         self._bodies.wait_for_more(self)
         parts = [first]
-        while more:
-            part, more = await self._part()
-            parts.append(part)
-        return b"".join(parts)
+        try:
+            while more:
+                part, more = await self._part()
+                parts.append(part)
+            return b"".join(parts)
+        finally:
+            parts.clear()  # an error's traceback holds this frame for as long as anybody holds the error
 
     async def _part(self) -> tuple[bytes, bool]:
         message = await self._request.receive()

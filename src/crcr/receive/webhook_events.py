@@ -28,7 +28,7 @@ from crcr.errors import BadRequest
 from crcr.receive import webhook_shapes as shapes
 from crcr.receive.json_body import decode
 from crcr.receive.webhook_asked import check_asked, commented, suite_asked
-from crcr.receive.webhook_fields import branch, id_of, installed, login, plain, repo_name, utc
+from crcr.receive.webhook_fields import branch, id_of, installed, login, moment, plain, repo_name, utc
 from crcr.receive.webhook_told import job_told, run_told
 
 T = TypeVar("T")
@@ -110,6 +110,7 @@ def _push(body: shapes.PushBody) -> Push:
         ),
         installation_id=id_of(body.installation),
         default_branch=branch(body.repository.default_branch),
+        pushed_at=moment(body.repository.pushed_at),
     )
 
 

@@ -50,6 +50,17 @@ def branch(value: object) -> str | None:
     return value if isinstance(value, str) and _BRANCH.fullmatch(value) else None
 
 
+def moment(value: object) -> datetime | None:
+    """A time as seconds or as text; anything else tells none."""
+    try:
+        if isinstance(value, int):
+            return datetime.fromtimestamp(value, UTC)
+        told = datetime.fromisoformat(value) if isinstance(value, str) else None
+        return told and (told.replace(tzinfo=UTC) if told.tzinfo is None else told.astimezone(UTC))
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
 def utc(value: shapes.Time, path: str) -> datetime:
     try:
         if isinstance(value, int):

@@ -95,11 +95,16 @@ class CommitPart(Struct):
     modified: list[str] | None = None
 
 
+class PushedRepositoryPart(RepositoryPart):
+    pushed_at: object = None
+    """A number of seconds in this event, a text elsewhere; of any form, as above."""
+
+
 class PushBody(Struct):
     ref: Ref
     before: Sha
     after: Sha
-    repository: RepositoryPart
+    repository: PushedRepositoryPart
     deleted: bool = False
     commits: list[CommitPart] | None = None
     installation: IdPart | None = None

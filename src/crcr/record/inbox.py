@@ -13,6 +13,7 @@ from sqlalchemy import text
 
 from crcr.decide.events import Dispatched, MergeGroup, PullRequest, Push
 from crcr.decide.model import DeliveryState, EffectKind, Pull, RepoName
+from crcr.decide.replays import is_stale
 from crcr.decide.upstream import Drop, Ignored, Plan, Receipt, Seen, Taken, UpstreamFacts, plan
 from crcr.record.allowlists import Allowlists
 from crcr.record.approvals import is_approved
@@ -88,6 +89,8 @@ class Inbox:
         if await is_someone_else(tx, event.upstream, event.repository_id):
             await self._alarm(tx, event, receipt.received_at)
             return Ignored(f"{upstream} is bound to another repository id than {event.repository_id}")
+        if is_stale(event, receipt.received_at):
+            return Ignored("the push is older than three days")
         facts = await self._facts(tx, event)
         planned = plan(event, facts)
         if isinstance(planned, Ignored):

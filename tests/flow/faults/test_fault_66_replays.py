@@ -61,6 +61,9 @@ async def test_fault_66_a_captured_push_dispatches_nothing_again(tmp_path: Path)
         it.clock.advance(2 * HOUR)
         await it.services.sweeper.forget()
         assert it.rows("SELECT * FROM webhook_bodies") == []
+        assert (await replay(it, captured))["ignored"] == "the push is older than three days"
+        await it.act()
+        assert len(it.github.dispatches()) == sent
 
 
 async def test_fault_66_of_many_copies_at_once_one_is_taken(tmp_path: Path) -> None:

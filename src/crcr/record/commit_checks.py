@@ -21,7 +21,7 @@ from crcr.decide.commit import Backend, Commit
 from crcr.decide.completeness import awaits_end
 from crcr.decide.confirmation import awaits_github
 from crcr.decide.gate import HELD_FOR, GateJudgement, GateState, Policy, judge_gate
-from crcr.decide.lookups import TOLD_SETTLING
+from crcr.decide.lookups import WEBHOOK_GRACE
 from crcr.decide.model import Conclusion, DispatchState, RepoName
 from crcr.decide.publication import Act, Published, ending, next_act
 from crcr.record.allowlists import Allowlists
@@ -318,7 +318,7 @@ async def _ask_github(tx: Tx, commit: Commit, judgement: GateJudgement | None, n
             if awaits_github(judged.backend, late=late):
                 await ensure_look_up(tx, *where, now)
             elif not late and awaits_end(judged.backend):
-                await ensure_look_up(tx, *where, now, after=TOLD_SETTLING)
+                await ensure_look_up(tx, *where, now, after=WEBHOOK_GRACE)
 
 
 def digest_of(shown: Shown) -> str:

@@ -132,7 +132,7 @@ async def test_the_gate_is_judged_anew_with_every_reason(world: World) -> None:
         ("test", "has not reported yet"),
     ]
     assert failed.advice is not None
-    assert "/crcr retry Gate/One" in failed.advice
+    assert "/crcr retry gate/one" in failed.advice
     assert (failed.oncalls, failed.deadline) == (("bob",), None)
     assert subject.rows[1].advice is None
 

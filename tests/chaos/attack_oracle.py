@@ -145,16 +145,15 @@ class Oracle:
     def _runs_passed(self, gating: Gating, delivery: str | None) -> bool:
         runs = [run for run in self._runs(gating) if run.delivery_id == delivery and run.id in self.seen_runs]
         newest = {run.workflow.path: run for run in sorted(runs, key=lambda run: run.id)}
-        return bool(newest) and all(self._run_passed(run) for run in newest.values())
+        ends = [list(self._harmless_ends(run)) for run in newest.values()]
+        return bool(ends) and all(ends) and any("success" in end for run in ends for end in run)
 
-    def _run_passed(self, run: WorkflowRun) -> bool:
-        """Whether an attempt that is at least as new as the relay was told of has ended well at GitHub."""
-        attempts = (jobs for attempt, jobs in run.attempts.items() if attempt >= self.told[run.id])
-        return any(
-            all(job.conclusion in HARMLESS for job in jobs)
-            and any(job.conclusion == "success" for job in jobs)
-            for jobs in attempts
-        )
+    def _harmless_ends(self, run: WorkflowRun) -> Iterator[set[str | None]]:
+        """The conclusions of each attempt, at least as new as the relay was told of, that has ended well at GitHub."""
+        for attempt, jobs in run.attempts.items():
+            ends = {job.conclusion for job in jobs}
+            if attempt >= self.told[run.id] and ends <= HARMLESS:
+                yield ends
 
     def _runs(self, gating: Gating) -> list[WorkflowRun]:
         return [run for run in self.github.world.runs.values() if run.repository_id == gating.repository_id]

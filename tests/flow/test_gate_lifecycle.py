@@ -240,7 +240,7 @@ async def test_while_nobody_knows_which_push_is_the_newest_an_old_green_gate_doe
             ("completed", "cancelled"),
             ("in_progress", None),
         ]
-        assert "asking GitHub which push is the newest" in title(it, first)
+        assert "asking GitHub which push and base are the newest" in title(it, first)
         it.github.faults.remove(away)
         await it.pass_time(60)
         await run_all(it)

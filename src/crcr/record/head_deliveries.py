@@ -28,7 +28,7 @@ _NEWEST = Statement(
 _WITHOUT_BASE = Statement(
     text(
         f"SELECT guid, state, received_at, body FROM deliveries {_OF_HEAD}"  # noqa: S608  our own words
-        " AND state = 'accepted' AND base_ref IS NULL AND body IS NOT NULL ORDER BY received_at DESC, guid DESC LIMIT 10"
+        " AND state = 'accepted' AND base_ref IS NULL ORDER BY received_at DESC, guid DESC LIMIT 10"
     )
 )
 _BASES = Statement(
@@ -62,10 +62,10 @@ async def newest_delivery(
     return next((row for row in rows if _base_in(row["body"]) == base_ref), None)
 
 
-def _base_in(packed: bytes) -> str | None:
-    """The base branch that a webhook's body names."""
+def _base_in(packed: bytes | None) -> str | None:
+    """The base branch that a webhook's body names; None when the body is gone or names none."""
     try:
-        base = unpack_payload(packed)["pull_request"]["base"]["ref"]
+        base = unpack_payload(packed or b"")["pull_request"]["base"]["ref"]
     except (zlib.error, ValueError, KeyError, TypeError):
         return None
     return base if isinstance(base, str) else None

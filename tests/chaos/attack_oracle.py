@@ -61,6 +61,10 @@ class Oracle:
 
     # A pull request
 
+    def was_told_of(self, pull: PullRequest) -> bool:
+        """Whether any webhook of the pull request is recorded: before that, GitHub shows the gate of the commit."""
+        return any(head.guid in self.members for head in self.heads(pull.number))
+
     def wrong_for_pull(self, pull: PullRequest, now: datetime) -> str | None:
         """Why the gate on the pull request's head must not be green, as far as the relay was told."""
         heads = [head for head in self.heads(pull.number) if head.guid in self.members]
@@ -95,7 +99,8 @@ class Oracle:
         return [each for each in self.in_force if each.repository_id in recorded]
 
     def _is_concerned(self, gating: Gating, pull: PullRequest, heads: list[Head]) -> bool:
-        if gating.labels and not any(head.labels & set(gating.labels) for head in heads):
+        # A label that came and went unheard releases nobody: today's labels decide, and whoever was dispatched stays.
+        if gating.labels and not heads[0].labels & set(gating.labels):
             return False
         return self._touches(gating, pull.number, pull.head_sha, heads[0].base)
 

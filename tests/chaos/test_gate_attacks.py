@@ -315,7 +315,8 @@ class Walk:
         now = self.it.clock.now()
         if head in self.groups:
             return self.oracle.wrong_for_group(*self.groups[head], now)
-        wrongs = [self.oracle.wrong_for_pull(pull, now) for pull in self._open() if pull.head_sha == head]
+        pulls = [pull for pull in self._open() if pull.head_sha == head and self.oracle.was_told_of(pull)]
+        wrongs = [self.oracle.wrong_for_pull(pull, now) for pull in pulls]
         return next((wrong for wrong in wrongs if wrong), None)
 
     def _judge_merges(self) -> None:

@@ -7,10 +7,9 @@ group that GitHub's merge rule would let in.
 A failure is cut down to the steps that matter. `CRCR_CHAOS_WALKS=500` walks more ways, `CRCR_CHAOS_SEED=7` others.
 """
 
-import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from random import Random
@@ -21,6 +20,7 @@ import pytest
 import structlog
 
 from chaos.attack_oracle import Gating, Oracle
+from chaos.random_walks import Rule, Step, check_walk, deliver_some, draw_steps, reconcile
 from crcr.sim.github import Job, JobSpec, Match, MergeBlocked, MergeGroup, PullRequest, Workflow, WorkflowRun
 from gating import GATE
 from stage import UPSTREAM, Stage, stage
@@ -48,8 +48,6 @@ SHARDED = Workflow(jobs=tuple(JobSpec(f"test-{n}") for n in (1, 2, 3)), run_name
 SAME_NAME = Workflow(
     name="Other", path=".github/workflows/other.yml", jobs=(JobSpec("test-1"),), run_name=NAMED
 )
-
-Step = tuple[str, dict[str, Any]]
 
 
 class Walk:
@@ -253,12 +251,7 @@ class Walk:
         if amount == 0:
             await self.it.act()
             return
-        worker, chance = self.it.services.worker, Random(order)
-        effects = await worker._outbox.claim(256, self.it.clock.now())
-        chance.shuffle(effects)
-        await worker._outbox.release(effects[amount:])
-        for effect in effects[:amount]:
-            await worker._do(effect)
+        await deliver_some(self.it, amount, Random(order))
 
     async def pass_time(self, seconds: float) -> None:
         self.it.clock.advance(seconds)
@@ -283,22 +276,13 @@ class Walk:
         self.github.faults.clear()
         for seconds in (30.0, 150.0, 700.0, 200.0):
             self.it.clock.advance(seconds)
-            await self._reconcile()
+            await reconcile(self.it)
             await self.it.act()
             await self.it.services.sweeper.sweep()
             await self.it.act()
             self._note()
             self.watch()
         self._judge_merges()
-
-    async def _reconcile(self) -> None:
-        """Where GitHub asks it to wait, it does so on the clock, which is moved for it."""
-        running = asyncio.create_task(self.it.services.reconciler.run_quietly())
-        while not running.done():
-            if self.it.clock.sleeping:
-                self.it.clock.advance(10)
-            await asyncio.sleep(0)
-        await running
 
     # What must hold
 
@@ -344,14 +328,12 @@ class Walk:
 
 # Walking
 
-Draw = Callable[[Random], dict[str, Any]]
-
 
 def _index(chance: Random) -> int:
     return chance.choice([0, 0, 0, 1, 1, 2])
 
 
-RULES: tuple[tuple[int, str, Draw], ...] = (
+RULES: tuple[Rule, ...] = (
     (
         5,
         "open_pull",
@@ -412,12 +394,12 @@ RULES: tuple[tuple[int, str, Draw], ...] = (
 
 def _steps(seed: int) -> list[Step]:
     chance = Random(seed)
-    drawn = chance.choices(RULES, weights=[weight for weight, _, _ in RULES], k=STEPS)
+    drawn = draw_steps(RULES, chance, STEPS)
     begin: Step = (
         "open_pull",
         {"base": chance.choice(["main", STACK]), "files": 0, "gpu": False, "shared": False},
     )
-    return [begin, *((name, draw(chance)) for _, name, draw in drawn)]
+    return [begin, *drawn]
 
 
 @asynccontextmanager
@@ -448,21 +430,6 @@ async def _walk(steps: list[Step], seed: int) -> str | None:
     return None
 
 
-async def _cut_down(steps: list[Step], seed: int) -> list[Step]:
-    """Leave out whatever is not needed for it to go wrong."""
-    size = len(steps) // 2
-    while size:
-        place = 1
-        while place < len(steps):
-            fewer = steps[:place] + steps[place + size :]
-            if await _walk(fewer, seed) is not None:
-                steps = fewer
-            else:
-                place += size
-        size //= 2
-    return steps
-
-
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
@@ -472,9 +439,4 @@ def _quiet() -> Iterator[None]:
 
 @pytest.mark.parametrize("seed", range(SEED * 1000, SEED * 1000 + WALKS))
 async def test_no_attack_opens_the_gate(seed: int) -> None:
-    steps = _steps(seed)
-    if await _walk(steps, seed) is not None:
-        needed = await _cut_down(steps, seed)
-        wrong = await _walk(needed, seed)
-        shown = "\n".join(f"  {name} {choices}" for name, choices in needed)
-        pytest.fail(f"seed {seed}: {wrong}\n{shown}", pytrace=False)
+    await check_walk(seed, _steps(seed), lambda steps: _walk(steps, seed))

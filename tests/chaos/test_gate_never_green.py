@@ -7,9 +7,8 @@ what the oracle says: green where it may be, red where something is wrong, pendi
 A failure is cut down to the steps that matter. `CRCR_CHAOS_WALKS=500` walks more ways, `CRCR_CHAOS_SEED=7` others.
 """
 
-import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any
 import pytest
 import structlog
 
+from chaos.random_walks import Rule, Step, check_walk, deliver_some, draw_steps, reconcile
 from crcr.errors import StoreUnavailable
 from crcr.record.leases import free_leases
 from crcr.record.sqlite import SqliteDatabase
@@ -72,8 +72,6 @@ RUNS = (
     *[("failure", "failure"), ("failure", "success"), ("failure", "success"), ("skipped", "skipped")],
 )
 """How a run ends, and how it says that it ended."""
-
-Step = tuple[str, dict[str, Any]]
 
 
 class Walk:
@@ -239,16 +237,7 @@ class Walk:
             self.truth.in_force = self.truth.in_force if listed is None else listed
 
     async def work(self, amount: int, order: int) -> None:
-        await self.do(self._work(amount, Random(order)) if amount else self.it.act())
-
-    async def _work(self, amount: int, chance: Random) -> None:
-        """Some of what is due, in any order."""
-        worker = self.it.services.worker
-        effects = await worker._outbox.claim(256, self.it.clock.now())
-        chance.shuffle(effects)
-        await worker._outbox.release(effects[amount:])
-        for effect in effects[:amount]:
-            await worker._do(effect)
+        await self.do(deliver_some(self.it, amount, Random(order)) if amount else self.it.act())
 
     async def pass_time(self, seconds: float, *, swept: bool) -> None:
         self.it.clock.advance(seconds)
@@ -274,16 +263,7 @@ class Walk:
         self.github.faults.webhooks.lose(event=event, times=1)
 
     async def reconcile(self) -> None:
-        await self.do(self._reconcile())
-
-    async def _reconcile(self) -> None:
-        """Where GitHub asks it to wait, it does so on the clock, which is moved for it."""
-        running = asyncio.create_task(self.it.services.reconciler.run_quietly())
-        while not running.done():
-            if self.it.clock.sleeping:
-                self.it.clock.advance(10)
-            await asyncio.sleep(0)
-        await running
+        await self.do(reconcile(self.it))
 
     async def store_fails_or_recovers(self) -> None:
         self._store(up=not self.store_is_up)
@@ -344,7 +324,7 @@ class Walk:
         self._store(up=True)
         for step in seconds:
             self.it.clock.advance(step)
-            await self.do(self._reconcile())
+            await self.do(reconcile(self.it))
             await self.do(self.it.act())
             await self.do(self.it.services.sweeper.sweep())
             await self.do(self.it.act())
@@ -380,14 +360,12 @@ def _newest(run: WorkflowRun) -> int:
 
 # Walking
 
-Draw = Callable[[Random], dict[str, Any]]
-
 
 def _index(chance: Random) -> int:
     return chance.choice([0, 0, 0, 0, 1, 1, 2, 3])
 
 
-RULES: tuple[tuple[int, str, Draw], ...] = (
+RULES: tuple[Rule, ...] = (
     (3, "open_pull", lambda r: {"draft": r.random() < 0.2, "shared": r.random() < 0.3}),
     (
         8,
@@ -452,9 +430,9 @@ RULES: tuple[tuple[int, str, Draw], ...] = (
 
 def _steps(seed: int) -> list[Step]:
     chance = Random(seed)
-    drawn = chance.choices(RULES, weights=[weight for weight, _, _ in RULES], k=STEPS)
+    drawn = draw_steps(RULES, chance, STEPS)
     begin: Step = ("open_pull", {"draft": False, "shared": False})
-    return [begin, *((name, draw(chance)) for _, name, draw in drawn)]
+    return [begin, *drawn]
 
 
 @asynccontextmanager
@@ -482,21 +460,6 @@ async def _walk(steps: list[Step], seed: int) -> str | None:
     return None
 
 
-async def _cut_down(steps: list[Step], seed: int) -> list[Step]:
-    """Leave out whatever is not needed for it to go wrong."""
-    size = len(steps) // 2
-    while size:
-        place = 1
-        while place < len(steps):
-            fewer = steps[:place] + steps[place + size :]
-            if await _walk(fewer, seed) is not None:
-                steps = fewer
-            else:
-                place += size
-        size //= 2
-    return steps
-
-
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
@@ -506,9 +469,4 @@ def _quiet() -> Iterator[None]:
 
 @pytest.mark.parametrize("seed", range(SEED * 1000, SEED * 1000 + WALKS))
 async def test_no_walk_turns_the_gate_green_that_may_not(seed: int) -> None:
-    steps = _steps(seed)
-    if await _walk(steps, seed) is not None:
-        needed = await _cut_down(steps, seed)
-        wrong = await _walk(needed, seed)
-        shown = "\n".join(f"  {name} {choices}" for name, choices in needed)
-        pytest.fail(f"seed {seed}: {wrong}\n{shown}", pytrace=False)
+    await check_walk(seed, _steps(seed), lambda steps: _walk(steps, seed))

@@ -23,6 +23,7 @@ from typing import Any
 import pytest
 import structlog
 
+from chaos.random_walks import deliver_some
 from crcr.sim.github import CheckRun, Delivery, MergeGroup, PullRequest, WorkflowRun
 from gating import GATE, GATED, GATING, INFORMING, LABEL, gated
 from stage import UPSTREAM, Stage
@@ -159,14 +160,8 @@ class Play:
         amount = chance.choice([0, 0, 1, 2, 99]) if chance else 99
         if amount == 99:
             await self.it.act()
-        elif amount:
-            worker = self.it.services.worker
-            effects = await worker._outbox.claim(256, self.it.clock.now())
-            if chance:
-                chance.shuffle(effects)
-            await worker._outbox.release(effects[amount:])
-            for effect in effects[:amount]:
-                await worker._do(effect)
+        elif chance and amount:
+            await deliver_some(self.it, amount, chance)
         self.watch()
 
     def watch(self) -> None:

@@ -4,6 +4,21 @@ Expected outcomes (ignored, repeated, rejected) are values of `decide`; what sta
 status of a code is chosen in one table in `app.py`, so no module below it knows about the web.
 """
 
+from enum import StrEnum
+
+
+class HeldBy(StrEnum):
+    """Which limit of GitHub's holds a call back."""
+
+    HOUR = "hour"
+    """The installation's requests of the hour are spent, or what is left is kept for more urgent calls."""
+    MINUTE = "minute"
+    """The points of the minute are spent, or what is left is kept for more urgent calls."""
+    CONTENT = "content"
+    """Comments: 80 a minute and 500 an hour."""
+    SECONDARY = "secondary"
+    """GitHub answered with a secondary limit."""
+
 
 class CrcrError(Exception):
     """Something went wrong inside the relay."""
@@ -204,9 +219,11 @@ class OutsideLimited(OutsideFault):
 
     code = "outside_limited"
 
-    def __init__(self, detail: str, *, retry_after_s: float) -> None:
+    def __init__(self, detail: str, *, retry_after_s: float, held_by: HeldBy | None = None) -> None:
+        """`held_by` names the limit where it is one of GitHub's."""
         super().__init__(detail)
         self.retry_after_s = retry_after_s
+        self.held_by = held_by
 
 
 class NotYet(OutsideLimited):

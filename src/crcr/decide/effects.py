@@ -35,6 +35,8 @@ class Failure:
     """The target refused this one effect: it is there, and takes others."""
     counts: bool
     """False when nothing was tried (a rate limit): it is no attempt of the effect's own."""
+    held_by: str | None = None
+    """The limit of GitHub's that it waits for; a value of `errors.HeldBy`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -267,7 +267,8 @@ class Worker:
             )
             # How far it had come when the store went away nobody knows.
             unsure = isinstance(error, StoreUnavailable)
-            return Failure(decision=wait, error=text, unsure=unsure, counts=False)
+            held_by = error.held_by if isinstance(error, OutsideLimited) else None
+            return Failure(decision=wait, error=text, unsure=unsure, counts=False, held_by=held_by)
         if isinstance(error, NotFound) or (isinstance(error, OutsideRefused) and error.status != 401):
             return Failure(decision=GiveUp(text), error=text, unsure=False, counts=True, answered=True)
         if not isinstance(error, OutsideRefused | OutsideUnsure | OutsideUnreachable | Unavailable):

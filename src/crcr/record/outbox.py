@@ -44,7 +44,7 @@ WITH RECURSIVE queues(target) AS (
 )
 UPDATE effects SET
   unsure = CASE WHEN state = 'claimed' THEN 1 ELSE unsure END,
-  state = 'claimed', lease_owner = :owner, lease_until = :lease_until, attempts = attempts + 1,
+  state = 'claimed', lease_owner = :owner, lease_until = :lease_until, attempts = attempts + 1, held_by = NULL,
   first_attempt_at = coalesce(first_attempt_at, :now)
 WHERE effect_id IN (SELECT effect_id FROM picked)
 AND (state = 'waiting' OR (state = 'claimed' AND lease_until <= :now))
@@ -83,8 +83,8 @@ _DONE = Statement(
 _AGAIN = Statement(
     text(
         "UPDATE effects SET state = 'waiting', due_at = :due_at, unsure = CASE WHEN :unsure = 1 THEN 1 ELSE unsure END,"
-        " attempts = attempts - :uncounted, last_error = :error, lease_owner = NULL, lease_until = NULL"
-        " WHERE effect_id = :effect_id AND state = 'claimed' AND lease_owner = :owner"
+        " attempts = attempts - :uncounted, last_error = :error, held_by = :held_by, lease_owner = NULL,"
+        " lease_until = NULL WHERE effect_id = :effect_id AND state = 'claimed' AND lease_owner = :owner"
     )
 )
 _CANCEL_IF_DROPPED = Statement(
@@ -225,7 +225,13 @@ class Outbox:
                     await self._note(tx, effect, now)
             else:
                 due_at = to_us(failure.decision.due_at)
-                await tx.run(_AGAIN, due_at=due_at, uncounted=int(not failure.counts), **mine)
+                await tx.run(
+                    _AGAIN,
+                    due_at=due_at,
+                    uncounted=int(not failure.counts),
+                    held_by=failure.held_by,
+                    **mine,
+                )
             if effect.kind is EffectKind.SEND_DISPATCH:
                 await tx.run(_NOT_CLEAN, error=failure.error, unsure=unsure, **_dispatch_of(effect))
                 await tx.run(
@@ -244,7 +250,7 @@ class Outbox:
                 "owner": self._owner,
                 "error": "the target is not answering",
             }
-            await tx.run(_AGAIN, due_at=at, unsure=0, uncounted=1, **mine)
+            await tx.run(_AGAIN, due_at=at, unsure=0, uncounted=1, held_by=None, **mine)
             await tx.run(_PAUSE_TARGET, upstream=effect.upstream.key, target=effect.target, until=at)
 
         await self._database.write(unit)

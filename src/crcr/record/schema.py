@@ -297,6 +297,7 @@ effects = Table(
     Column("first_attempt_at", BigInteger),
     Column("finished_at", BigInteger),
     Column("last_error", Text),
+    Column("held_by", Text),
     Index(
         "ix_effects_queue",
         "upstream",

@@ -1,0 +1,16 @@
+"""Why an effect is held back, and what the other parts of this release record"""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0008"
+down_revision = "0007"
+
+
+def upgrade() -> None:
+    _held_effects()
+
+
+def _held_effects() -> None:
+    """Which limit holds a waiting effect until its `due_at`: pages say the reason to every reader."""
+    op.add_column("effects", sa.Column("held_by", sa.Text(), nullable=True))

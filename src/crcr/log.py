@@ -5,6 +5,8 @@ no reported name can forge a line or move a cursor. Masking errs on the side of 
 linear in the text's length, since the text may be a stranger's. Tracebacks never show local variables.
 """
 
+import base64
+import binascii
 import io
 import json
 import logging
@@ -43,13 +45,17 @@ _FORMS = re.compile(
     r"|gh[opusr]_[A-Za-z0-9._-]+"  # an installation's token now carries a whole JWT
     r"|github_pat_[A-Za-z0-9_]+"
     r"|crcr_[A-Za-z0-9_-]{43}"  # our own, from `crcr admin token`
-    r"|(?P<scheme>\b(?i:bearer)\s{1,8})[A-Za-z0-9._~+/=-]+"
-    r"|(?P<basic>\b(?i:basic)\s{1,8})[A-Za-z0-9+/=]{8,}"
+    r"|(?P<header>(?i:authorization)[\"']{0,2}\s{0,4}[:=,]\s{0,4}b?[\"']{0,2}(?i:bearer|basic|token)\s{1,8})[^\s\"',;]+"
+    r"|(?P<scheme>\b(?i:bearer|basic)\s{1,8})(?P<credential>[A-Za-z0-9._~+/=-]+)"
     r"|(?P<digest>sha(?:1|256)=)[0-9A-Fa-f]+"
     r"|(?P<slashes>://)[^\s/?#]*@"
     r"|(?P<pair>(?i:token|secret|password|passwd|signature|api_?key|private_?key)=)[^\s&\"',;]+"
 )
-_KEPT = ("scheme", "basic", "digest", "slashes", "pair")
+_KEPT = ("header", "scheme", "digest", "slashes", "pair")
+# "bearer token" and "basic authentication" are prose. The shortest secret that we make has 22 characters.
+_PROSE = re.compile(
+    r"(?=.{1,20}\Z)(?:[A-Za-z]?[a-z]+|[A-Z]{1,8})(?:[/-](?:[A-Za-z]?[a-z]+|[A-Z]{1,8}))*[./-]*"
+)
 _RUN = re.compile(r"[A-Za-z0-9_.-]{20,}")
 _JWT_START = "eyJ"  # `{"` in base64url
 _SHORTEST = 4
@@ -262,8 +268,20 @@ def _spellings(secret: str) -> set[str]:
 
 
 def _mask_form(found: re.Match[str]) -> str:
+    if found["credential"] and _is_prose(found["credential"]):
+        return found[0]
     kept = next((found[name] for name in _KEPT if found[name] is not None), "")
     return f"{kept}{MASK}@" if kept == "://" else kept + MASK
+
+
+def _is_prose(word: str) -> bool:
+    """Whether a word after "bearer" or "basic" is one of a sentence, and neither a token nor a name with its password."""
+    if _PROSE.fullmatch(word) is None:
+        return False
+    try:
+        return b":" not in base64.b64decode(word, validate=True)
+    except binascii.Error:
+        return True
 
 
 def _mask_jwt(found: re.Match[str]) -> str:

@@ -1,5 +1,6 @@
 """Log lines: what they look like, and what can never stand in one."""
 
+import base64
 import io
 import json
 import logging
@@ -28,6 +29,9 @@ SECRETS = [
     (f"glued_{JWT[:40]}", "eyJpc3Mi"),
     ("Authorization: Bearer abc.def/ghi==", "abc.def"),
     ("authorization: basic dXNlcjpwYXNz", "dXNlcjpwYXNz"),
+    ("(b'authorization', b'Bearer hunter')", "hunter"),
+    ("it said Bearer abcdefghijklmnopqrstuvwxyz", "abcdefghijklmnopqrstuvwxyz"),
+    ("it said basic eHg6enp6", "eHg6enp6"),  # xx:zzz
     (PEM, PEM_BODY),
     (PEM.replace("\n", "\\n"), PEM_BODY),
     (PEM[:60], PEM_BODY[:20]),
@@ -151,6 +155,45 @@ def test_fault_31_a_secret_is_masked_in_every_place(format: str, text: str, secr
         assert secret not in line
         assert "***" in line
     assert secret not in crashed(format, "x" * 1990 + " " + text)
+
+
+PROSE = [
+    "the Authorization header has no bearer token",
+    "bearer tokens only; Bearer authentication, bearer token-based log-ins, a bearer JWT or a bearer of bad news.",
+    "use basic authentication, a basic understanding and Basic auth.",
+    "the token was refused: its signature does not match, and the secret is unknown",
+]
+
+
+@pytest.mark.parametrize("text", PROSE)
+def test_a_sentence_about_tokens_stays_as_it_is(text: str) -> None:
+    line = as_json(written("json", text, detail=text))
+    assert (line["event"], line["detail"]) == (text, text)
+
+
+_URL_SAFE = st.text(
+    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_", min_size=22, max_size=60
+)
+_TOKENS = st.one_of(
+    _URL_SAFE.map(lambda body: ("bearer ", body)),
+    st.text("abcdef0123456789", min_size=32, max_size=64).map(lambda body: ("Bearer ", body)),
+    _URL_SAFE.map(lambda body: ("ghs_", body)),
+    _URL_SAFE.map(lambda body: ("crcr_", (body * 2)[:43])),
+    st.tuples(_URL_SAFE, _URL_SAFE).map(lambda parts: ("eyJ", ".".join(parts))),
+    st.tuples(st.text("abcxyz0189", min_size=1), st.text("abcxyz0189", min_size=1)).map(
+        lambda pair: ("basic ", base64.b64encode(":".join(pair).encode()).decode())
+    ),
+)
+
+
+@given(_TOKENS, st.sampled_from(PROSE), st.sampled_from(PROSE))
+def test_no_token_of_the_kinds_in_use_survives_between_sentences(
+    token: tuple[str, str], before: str, after: str
+) -> None:
+    masked = log.redact(f"{before} {''.join(token)} {after}")
+    assert token[1] not in masked
+    assert masked.startswith(before)
+    assert masked.endswith(after)
 
 
 @pytest.mark.parametrize(

@@ -457,6 +457,13 @@ def test_too_little_history_is_said() -> None:
     assert cells(words.summary, "build")[5] == "no verdict: too little history"
 
 
+def test_without_a_verdict_no_check_speaks_of_one() -> None:
+    judged = backend("org/a", failed(verdict=None))
+    assert cells(gate(subject(judged)).summary, "org/a")[2] == "`build` failure"
+    assert "verdict" not in words_of(judged).summary.lower()
+    assert len(cells(words_of(judged).summary, "build")) == 6
+
+
 @pytest.mark.parametrize("verification", [Verification.SELF_REPORTED, Verification.NOT_VERIFIABLE])
 def test_what_nobody_can_verify_is_said(verification: Verification) -> None:
     words = words_of(backend("org/a", job(verification=verification)))

@@ -37,7 +37,7 @@ MOST_FAILURES = 20
 _MOST_DEVICES = 5
 _MOST_WORKFLOWS = 5
 _MOST_OWED = 5
-_COLUMNS = ("Job", "State", "Attempt", "Tests", "Why", "Verdict", "Links")
+_VERDICT = "Verdict"
 _AT_FAULT = frozenset({Standing.FAILED, Standing.ERRORED, Standing.EXCUSED, Standing.WAIVED})
 
 
@@ -78,9 +78,7 @@ def backend_summary(judged: BackendJudgement, hud_url: str) -> str:
     facts += _standing_facts(judged)
     sections = [Section(head="\n".join(facts)), *failures(jobs)]
     if jobs:
-        several = len({job.workflow for _, job in jobs}) > 1
-        rows = (_job_row(part, job, with_workflow=several) for part, job in jobs)
-        sections.append(table("### Jobs", _COLUMNS, rows, "jobs"))
+        sections.append(_job_table(jobs))
     return page(sections, MOST_TEXT, _where_to_look(judged.backend, hud_url))
 
 
@@ -122,19 +120,26 @@ def _owed(part: Part) -> str:
     return f"{code(part.name, NAME_CHARACTERS)} {said}" if part.name is not None else said
 
 
-def _job_row(part: Part, job: Job, *, with_workflow: bool) -> str:
+def _job_table(jobs: list[tuple[Part, Job]]) -> Section:
+    """One row for each job; the column of verdicts only where one was given."""
+    several = len({job.workflow for _, job in jobs}) > 1
+    rows = [_job_row(part, job, with_workflow=several) for part, job in jobs]
+    left_out = set() if any(each[_VERDICT] for each in rows) else {_VERDICT}
+    columns = [name for name in rows[0] if name not in left_out]
+    return table("### Jobs", columns, (row(each[name] for name in columns) for each in rows), "jobs")
+
+
+def _job_row(part: Part, job: Job, *, with_workflow: bool) -> dict[str, str]:
     name = f"{job.workflow_name} / {job.name}" if with_workflow else job.name
-    return row(
-        (
-            code(name, NAME_CHARACTERS),
-            f"**{part.standing}**" if part.standing in BLOCKED else part.standing,
-            str(job.attempt),
-            _tests(job),
-            "; ".join(filter(None, (prose(part.reason), doubt_words(job)))),
-            verdict_words(part),
-            _links(job),
-        )
-    )
+    return {
+        "Job": code(name, NAME_CHARACTERS),
+        "State": f"**{part.standing}**" if part.standing in BLOCKED else part.standing,
+        "Attempt": str(job.attempt),
+        "Tests": _tests(job),
+        "Why": "; ".join(filter(None, (prose(part.reason), doubt_words(job)))),
+        _VERDICT: verdict_words(part),
+        "Links": _links(job),
+    }
 
 
 def _tests(job: Job) -> str:
@@ -178,7 +183,7 @@ def job_summary(backend: Backend, part: Part, job: Job, hud_url: str) -> str:
     facts.append(f"- Standing: {part.standing} ({prose(part.reason)})")
     said = {
         "Waiver": waiver_words(waivers_of([part])),
-        "Verdict": verdict_words(part),
+        _VERDICT: verdict_words(part),
         "Doubt": doubt_words(job),
         "Tests": _tests(job),
         "Links": _links(job),

@@ -50,7 +50,8 @@ class Job:
     state: JobState
     conclusion: Conclusion | None
     verification: Verification = Verification.UNCHECKED
-    verdict: Verdict = Verdict.UNKNOWN
+    verdict: Verdict | None = None
+    """None until one was given."""
     superseded: bool = False
     unreported: bool = False
     """GitHub saw it succeed, and nobody told us."""

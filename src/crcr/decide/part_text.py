@@ -31,10 +31,11 @@ def worst_first(parts: Iterable[Part]) -> list[Part]:
 
 
 def verdict_words(part: Part) -> str:
-    """Whose fault it is; nothing for what needs no excuse."""
-    if part.job is None or part.standing not in BLOCKED | {Standing.EXCUSED, Standing.WAIVED}:
+    """Whose fault it is; nothing for what needs no excuse, and nothing before a verdict was given."""
+    verdict = part.job.verdict if part.job else None
+    if verdict is None or part.standing not in BLOCKED | {Standing.EXCUSED, Standing.WAIVED}:
         return ""
-    return _VERDICTS[part.job.verdict]
+    return _VERDICTS[verdict]
 
 
 def doubt_words(job: Job) -> str:

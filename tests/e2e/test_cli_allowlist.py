@@ -84,6 +84,17 @@ def test_what_is_in_force_is_shown_hidden_ones_included(world: World) -> None:
     assert [each["repository"] for each in listed] == ["org/refused", "Org/Reporter", "org/secret"]
 
 
+def test_into_a_pipe_what_is_in_force_is_shown_whole(world: World) -> None:
+    oncalls, hardware = [f"somebody-{each}" for each in range(12)], "8 x Ascend 910B, 64 GB each; " * 8
+    entry = f"  - new/comer: {{oncalls: [{', '.join(oncalls)}], hardware: '{hardware.strip()}'}}\n"
+    (world.folder / "allowlist.yml").write_text(ALLOWLIST + entry)
+    world.ok("allowlist", "refresh")
+    [line] = [line for line in world.ok("allowlist", "show").splitlines() if "new/comer" in line]
+    assert ", ".join(oncalls) in line
+    assert hardware.strip() in line
+    assert line.rstrip().endswith("public")
+
+
 def test_a_refresh_reads_the_source_now_and_is_audited(world: World) -> None:
     assert "nothing new" in world.ok("allowlist", "refresh")
     (world.folder / "allowlist.yml").write_text(ALLOWLIST + "  - new/comer\n")

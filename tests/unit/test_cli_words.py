@@ -81,6 +81,21 @@ def test_a_narrow_terminal_gets_whole_words(
     assert "72d3162e-cc78-11e3-81ab-4c9367dc0958  The App is not installed" in out
 
 
+@pytest.mark.parametrize("columns", [None, "40"])
+def test_no_cell_is_cut_whatever_the_width(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: str | None
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if columns:
+        monkeypatch.setenv("COLUMNS", columns)
+    oncalls, events, why = ", ".join(["ada"] * 40), ", ".join(["push"] * 40), "no room there " * 20
+    print_table(["on-calls", "events", "~why"], [[oncalls, events, why]])
+    _, *lines = capsys.readouterr().out.splitlines()
+    assert f"{oncalls}  {events}  no room there" in lines[0]
+    assert "".join(lines).count("room") == 20
+    assert columns or len(lines) == 1
+
+
 def test_a_line_into_a_pipe_is_not_broken(capsys: pytest.CaptureFixture[str]) -> None:
     say("x" * 500)
     assert capsys.readouterr().out == "x" * 500 + "\n"

@@ -43,7 +43,7 @@ def tell(sections: Iterable[Section], *, as_json: bool, **more: str) -> None:
             found += section.findings
     out = console()
     out.print()
-    out.print(summary(found))
+    out.print(summary(found), soft_wrap=True)
     _leave(found)
 
 

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Self
+from typing import Self, TextIO
 
 from rich.console import Console
 from rich.measure import Measurement
@@ -18,7 +18,7 @@ from rich.text import Text
 
 _UNPAGED_WIDTH = 200
 _FREE_TEXT_WIDTH = 24
-_WIDEST = 10_000
+_WIDEST = 1_000_000
 _PROGRESS_LINES = 50
 _STYLES = {
     **dict.fromkeys(("sent", "done", "success", "accepted", "yes"), "green"),
@@ -35,9 +35,14 @@ Cell = str | int | float | bool | datetime | Text | None
 def console(*, stderr: bool = False, width: int | None = None) -> Console:
     """Return a console that takes text literally; into a pipe it does not cut lines at 80 characters."""
     stream = sys.stderr if stderr else sys.stdout
-    if width is None and not stream.isatty() and "COLUMNS" not in os.environ:
+    if width is None and _is_unpaged(stream):
         width = _UNPAGED_WIDTH
     return Console(stderr=stderr, width=width, markup=False, emoji=False, highlight=False)
+
+
+def _is_unpaged(stream: TextIO) -> bool:
+    """Whether the output goes to a file or another program, and nobody named a width for it."""
+    return not stream.isatty() and "COLUMNS" not in os.environ
 
 
 def say(*parts: str | Text) -> None:
@@ -93,18 +98,24 @@ def print_json(value: object) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
-    """Print a table. Only columns named with a `~` are broken into lines: the words of the others get copied."""
+    """Print a table, nothing of it cut. On a terminal columns named with a `~` are broken into lines, into a pipe none.
+
+    The words of the others get copied, so they are never broken.
+    """
+    lines = [[cell(value) for value in row] for row in rows]
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in columns:
+    for place, name in enumerate(columns):
         if name.startswith("~"):
             table.add_column(name[1:], overflow="fold", min_width=_FREE_TEXT_WIDTH)
         else:
-            table.add_column(name, no_wrap=True, overflow="ignore")
-    for row in rows:
-        table.add_row(*map(cell, row))
+            widest = max((line[place].cell_len for line in lines), default=0)
+            table.add_column(name, no_wrap=True, overflow="ignore", min_width=widest)
+    for line in lines:
+        table.add_row(*line)
     out = console()
+    measured = Measurement.get(out, out.options.update(max_width=_WIDEST), table)
     # A narrow terminal breaks the lines itself, which reads better than columns of three letters.
-    needed = Measurement.get(out, out.options.update(max_width=_WIDEST), table).minimum
+    needed = measured.maximum if _is_unpaged(sys.stdout) else measured.minimum
     (out if needed <= out.width else console(width=needed)).print(table)
 
 

@@ -1,6 +1,7 @@
 """A downstream's set-up as its maintainer hears of it: what is wrong, what to do, and that doing it helps."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -267,7 +268,6 @@ async def test_what_was_refused_and_what_was_taken_is_told(tmp_path: Path) -> No
         await it.act()
         run = it.github.runs(BACKEND)[0]
         assert state(await seen(it), "dispatch") == "ok"
-        assert state(await seen(it), "callback") == "warning"
         refused = await post(it, run, "build", "in_progress", run_id="1")
         assert refused.status_code == 403
         found = await seen(it)
@@ -276,6 +276,27 @@ async def test_what_was_refused_and_what_was_taken_is_told(tmp_path: Path) -> No
         assert (await post(it, run, "build", "in_progress")).status_code == 200
         found = await seen(it)
         assert (state(found, "callback"), state(found, "refusal")) == ("ok", "warning")
+
+
+@pytest.mark.parametrize(("tells", "what"), [(False, "first dispatch"), (True, "first run")])
+async def test_the_first_run_is_under_way_until_its_report_is_overdue(
+    tmp_path: Path, tells: bool, what: str
+) -> None:
+    async with joined(tmp_path) as it:
+        backend = it.github.repository(BACKEND)
+        backend.tells_app = tells
+        backend.workflows[:] = [replace(each, run_name="CI {delivery_id}") for each in backend.workflows]
+        sent_at = it.clock.now()
+        await it.github.open_pr(UPSTREAM)
+        await it.act()
+        it.clock.advance(240)
+        found = await seen(it)
+        assert state(found, "callback") == "unknown"
+        assert f"{what} is under way since {sent_at:%Y-%m-%d %H:%M} UTC (4 minutes ago)" in words(
+            found, "callback"
+        )
+        it.clock.advance(3600)
+        assert state(await seen(it), "callback") == "warning"
 
 
 async def test_a_refusal_is_settled_once_the_jobs_result_was_taken(tmp_path: Path) -> None:

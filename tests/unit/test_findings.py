@@ -221,7 +221,41 @@ CASES: list[tuple[str, State, str, dict[str, Any]]] = [
         {"last_dispatch": replace(SENT, state=DispatchState.PARKED, error="The App is not installed on org/backend.")},
     ),
     ("dispatch", State.OK, "cancelled (suspended)", {"last_dispatch": replace(SENT, state=DispatchState.CANCELLED, reason="suspended")}),
-    ("callback", State.WARNING, "no report ever came back", {"last_callback": None}),
+    ("callback", State.WARNING, "no report ever came back", {"last_callback": None, "first_sent_at": NOW - timedelta(hours=2)}),
+    (
+        "callback",
+        State.WARNING,
+        "no report ever came back",
+        {
+            "last_callback": None,
+            "first_sent_at": NOW - timedelta(minutes=20),
+            "last_dispatch": replace(SENT, answer=Answer.NEVER_STARTED),
+        },
+    ),
+    (
+        "callback",
+        State.WARNING,
+        "No report was taken so far",
+        {"last_callback": None, "first_sent_at": NOW, "last_refusal": REFUSED},
+    ),
+    (
+        "callback",
+        State.UNKNOWN,
+        f"first dispatch is under way since {NOW - timedelta(minutes=20):%Y-%m-%d %H:%M} UTC (20 minutes ago)",
+        {"last_callback": None, "first_sent_at": NOW - timedelta(minutes=20)},
+    ),
+    (
+        "callback",
+        State.UNKNOWN,
+        f"first run is under way since {NOW - timedelta(minutes=3):%Y-%m-%d %H:%M} UTC (3 minutes ago)",
+        {"last_callback": None, "first_sent_at": NOW - timedelta(hours=2), "first_run_at": NOW - timedelta(minutes=3)},
+    ),
+    (
+        "callback",
+        State.WARNING,
+        "has not reported that it began",
+        {"last_callback": None, "first_sent_at": NOW - timedelta(hours=2), "first_run_at": NOW - timedelta(hours=2)},
+    ),
     ("callback", State.UNKNOWN, "No report has come yet", {"last_callback": None, "last_dispatch": None}),
     ("callback", State.OK, "build (pull_request) ended as success", {}),
     ("callback", State.OK, "still runs", {"last_callback": replace(TAKEN, state=JobState.IN_PROGRESS, conclusion=None)}),
@@ -379,7 +413,13 @@ def test_what_github_said_is_for_administrators_only() -> None:
 
 
 def test_a_workflow_that_does_not_seem_to_report_is_a_hint_and_no_more() -> None:
-    quiet = replace(GOOD, last_callback=None, inspection=workflows(replace(WORKFLOW, reports=False)))
+    long_ago = NOW - timedelta(days=1)
+    quiet = replace(
+        GOOD,
+        last_callback=None,
+        first_sent_at=long_ago,
+        inspection=workflows(replace(WORKFLOW, reports=False)),
+    )
     finding = found("callback", quiet)
     assert finding.state is State.WARNING
     assert "crcr init" in (finding.hint or "")

@@ -71,6 +71,10 @@ class SetupFacts:
     last_test: LastDispatch | None = None
     waiting: int = 0
     parked: int = 0
+    first_sent_at: datetime | None = None
+    """When the first dispatch that is no test was sent; None once there is a report."""
+    first_run_at: datetime | None = None
+    """When its run began, as far as GitHub has shown one that is not over; None once there is a report."""
     last_callback: LastCallback | None = None
     last_refusal: LastRefusal | None = None
     """The newest that is not settled; where all are, the newest."""

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 
 from crcr.decide.allowlist import Entry
 from crcr.decide.model import DispatchState, JobState, Level
+from crcr.decide.numbers import ANSWER_WITHIN
 from crcr.decide.setup import LastCallback, LastDispatch, LastRefusal, SetupFacts
 from crcr.decide.views import Answer
 from crcr.join.finding import Finding, ago, ok, problem, unknown, warning
@@ -28,6 +29,8 @@ _ANSWERS = {
     Answer.UNREPORTED: "its run is over, and nothing was reported",
     Answer.NOT_LISTENING: "such events have not been answered for two weeks",
 }
+
+_NO_ANSWER = frozenset({Answer.NEVER_STARTED, Answer.UNANSWERED, Answer.UNREPORTED, Answer.NOT_LISTENING})
 
 
 def traffic_findings(facts: SetupFacts, entry: Entry, now: datetime, pointers: Pointers) -> Iterator[Finding]:
@@ -103,9 +106,27 @@ def _callback(facts: SetupFacts, now: datetime, pointers: Pointers) -> Finding:
     hint = f"see whether one comes back: {pointers.test}"
     if listening and not any(each.reports or each.calls_others for each in listening):
         hint = f"no listening workflow seems to use the reporter or its action; for one that does: {pointers.workflow}"
-    if facts.last_dispatch is not None and facts.last_dispatch.state is DispatchState.SENT:
-        return warning(name, "Dispatches were sent, and no report ever came back.", hint)
-    return unknown(name, "No report has come yet.", hint)
+    first = facts.first_run_at or facts.first_sent_at
+    if first is None:
+        return unknown(name, "No report has come yet.", hint)
+    if facts.last_refusal is not None:
+        return warning(name, "No report was taken so far.", "see what was refused (below)")
+    since = f"since {first:%Y-%m-%d %H:%M} UTC ({ago(first, now)})"
+    if now - first < ANSWER_WITHIN and not _is_given_up(facts.last_dispatch):
+        what = "The first run is under way" if facts.first_run_at else "The first dispatch is under way"
+        return unknown(
+            name,
+            f"{what} {since}; its report is expected within an hour.",
+            "look again when it has begun to build",
+        )
+    if facts.first_run_at:
+        return warning(name, f"The first run is under way {since}, and has not reported that it began.", hint)
+    return warning(name, "Dispatches were sent, and no report ever came back.", hint)
+
+
+def _is_given_up(last: LastDispatch | None) -> bool:
+    """Whether GitHub has said that no run will answer."""
+    return last is not None and last.answer in _NO_ANSWER
 
 
 def _refusal(last: LastRefusal | None, taken: LastCallback | None, now: datetime) -> Finding:

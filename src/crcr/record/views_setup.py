@@ -56,6 +56,18 @@ _UNSENT = Statement(
         " AND state <> 'sent' AND state <> 'cancelled' AND state <> 'left_out' AND test = 0 GROUP BY state ORDER BY state"
     )
 )
+_FIRST_SENT = Statement(
+    text(
+        "SELECT delivery, sent_at FROM dispatches WHERE upstream = :upstream AND downstream = :downstream"
+        " AND event = :event AND sent_at IS NOT NULL ORDER BY created_at, delivery LIMIT 1"
+    )
+)
+_OPEN_RUN = Statement(
+    text(
+        "SELECT min(first_seen_at) AS at FROM runs WHERE delivery = :delivery AND upstream = :upstream"
+        " AND downstream = :downstream AND coalesce(over_attempt, 0) < attempt"
+    )
+)
 _LAST_JOB = Statement(
     text(
         "SELECT job_name, event, state, conclusion, in_progress_at, completed_at FROM jobs"
@@ -102,6 +114,8 @@ async def _known(tx: Tx, facts: SetupFacts, entry: Entry, seen: Seen, now: datet
     asked_at, inspected_at, inspection = await read_inspection(tx, facts.upstream, entry.name)
     sent = [await _dispatch(tx, key, event) for event in SENT_EVENTS]
     unsent = {row["state"]: row["number"] for row in await tx.all(_UNSENT, **key)}
+    last_callback = _job(await tx.one(_LAST_JOB, **key))
+    first_sent_at, first_run_at = (None, None) if last_callback else await _first_run(tx, key)
     reader = BackendReader(tx, facts.upstream, seen, Window.of(Span.FORTNIGHT, now), Kind.PULLS, now)
     return replace(
         facts,
@@ -117,11 +131,23 @@ async def _known(tx: Tx, facts: SetupFacts, entry: Entry, seen: Seen, now: datet
         last_test=await _dispatch(tx, key, TEST_EVENT),
         waiting=unsent.get("waiting", 0) + unsent.get("held", 0),
         parked=unsent.get("parked", 0),
-        last_callback=_job(await tx.one(_LAST_JOB, **key)),
+        first_sent_at=first_sent_at,
+        first_run_at=first_run_at,
+        last_callback=last_callback,
         last_refusal=_refusal(await tx.one(_LAST_REFUSAL, **key)),
         silent=await reader.silent(entry),
         last_nightly=_job(await tx.one(_LAST_NIGHTLY, **key)),
     )
+
+
+async def _first_run(tx: Tx, key: dict[str, str]) -> tuple[datetime | None, datetime | None]:
+    """When the first dispatch was sent, and since when its run is under way."""
+    rows = [await tx.one(_FIRST_SENT, event=event, **key) for event in SENT_EVENTS]
+    first = min((row for row in rows if row), key=lambda row: row["sent_at"], default=None)
+    if first is None:
+        return None, None
+    run = await tx.one(_OPEN_RUN, delivery=first["delivery"], **key)
+    return from_us(first["sent_at"]), from_us_or_none(run["at"]) if run else None
 
 
 async def _dispatch(tx: Tx, key: dict[str, str], event: str) -> LastDispatch | None:

@@ -118,7 +118,9 @@ def test_the_doctor_looks_at_the_server_and_prints_no_secret(moved: tuple[Desk, 
     assert run_on(after.environ["CRCR_DATABASE_URL"], tried) == []
 
 
-def test_the_doctor_tells_a_database_without_tables_and_a_server_that_is_away(tmp_path: Path) -> None:
+def test_the_doctor_tells_a_database_without_tables_or_of_a_newer_release_and_a_server_that_is_away(
+    tmp_path: Path,
+) -> None:
     def told(url: str) -> tuple[str, str]:
         done = desk(tmp_path, url).run("doctor", "--json")
         assert (done.returncode, PASSWORD in done.stdout + done.stderr) == (1, False)
@@ -127,6 +129,10 @@ def test_the_doctor_tells_a_database_without_tables_and_a_server_that_is_away(tm
 
     state, text = told(new_database(empty=True))
     assert (state, "There is no database of crcr" in text) == ("problem", True)
+    newer = new_database()
+    run_on(newer, "UPDATE alembic_version SET version_num = '9999'")
+    state, text = told(newer)
+    assert (state, "a newer release has written it" in text) == ("problem", True)
     state, text = told(f"postgresql://crcr:{PASSWORD}@127.0.0.1:9/crcr")
     assert (state, "cannot be used" in text) == ("problem", True)
 

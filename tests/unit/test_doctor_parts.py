@@ -1,6 +1,9 @@
 """Small judgements of the doctor: clocks, webhooks in GitHub's log, and what a list of findings comes to."""
 
+import sqlite3
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import httpx
 import pytest
@@ -10,8 +13,10 @@ from crcr.cli.doctor_app import _log
 from crcr.cli.doctor_downstream import relay_address
 from crcr.cli.doctor_lines import summary
 from crcr.cli.doctor_reach import reached, skew, version_in
+from crcr.cli.doctor_sqlite import file_findings
 from crcr.decide.outside import LoggedDelivery, LogPage
 from crcr.join.finding import Finding, State
+from crcr.record.migrate import head
 
 NOW = datetime(2026, 8, 3, 12, tzinfo=UTC)
 
@@ -30,6 +35,27 @@ NOW = datetime(2026, 8, 3, 12, tzinfo=UTC)
 )
 def test_clocks_that_differ_are_told_by_how_much(off_s: int, fatal: bool, state: State) -> None:
     assert skew(NOW + timedelta(seconds=off_s), NOW, "GitHub's", fatal=fatal).state is state
+
+
+@pytest.mark.parametrize(
+    ("revision", "state", "hint"),
+    [
+        (None, State.WARNING, "crcr migrate"),
+        ("0001", State.WARNING, "crcr migrate"),
+        (head(), State.OK, ""),
+        ("9999", State.PROBLEM, "install that release again, restore a backup"),
+    ],
+)
+def test_a_schema_of_a_newer_release_is_an_error_and_an_older_one_is_not(
+    tmp_path: Path, revision: str | None, state: State, hint: str
+) -> None:
+    path = tmp_path / "crcr.db"
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("CREATE TABLE alembic_version (version_num TEXT)")
+        if revision:
+            connection.execute("INSERT INTO alembic_version VALUES (?)", (revision,))
+    store = next(each for each in file_findings(path) if each.name == "store")
+    assert (store.state, hint in (store.hint or "")) == (state, True)
 
 
 def logged(guid: str, *, ok: bool, hours: float = 1) -> LoggedDelivery:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import asyncpg
 
+from crcr.cli.doctor_schema import schema_finding
 from crcr.errors import StoreUnavailable
 from crcr.join.finding import Finding, ok, problem, warning
 from crcr.record.migrate import head, revision
@@ -63,23 +64,13 @@ async def _examined(connection: Connection, place: PostgresPlace, shown: str) ->
         )
         return (lacking, *_server(facts))
     return (
-        _schema(facts, found, shown),
+        schema_finding(found, f"{shown} (PostgreSQL {facts['version'].partition(' ')[0]})"),
         await _writing(connection, facts),
         *_server(facts),
         *_clock(off),
         _connections(facts, place),
         ok("size", f"It takes {facts['size'] // _MB:,} MB."),
     )
-
-
-def _schema(facts: asyncpg.Record, found: str, shown: str) -> Finding:
-    if found == head():
-        return ok(
-            "store",
-            f"The database {shown} (PostgreSQL {facts['version'].partition(' ')[0]}) is of this release (schema {found}).",
-        )
-    hint = "`crcr migrate` brings it up to date; a newer release may have written it"
-    return warning("store", f"The database's schema is {found}, this release's is {head()}.", hint)
 
 
 async def _writing(connection: Connection, facts: asyncpg.Record) -> Finding:

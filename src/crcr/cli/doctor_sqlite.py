@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+from crcr.cli.doctor_schema import schema_finding
 from crcr.join.finding import Finding, ok, problem, unknown, warning
 from crcr.record.migrate import head
 from crcr.record.private_file import is_open_to_others
@@ -42,13 +43,7 @@ def _file(path: Path) -> Iterator[Finding]:
             "is it a database of crcr, and readable for this user?",
         )
         return
-    if found == head():
-        yield ok("store", f"The database {path} is of this release (schema {found}).")
-    else:
-        hint = "`crcr migrate` brings it up to date; a newer release may have written it"
-        yield warning(
-            "store", f"The database's schema is {found or 'none'}, this release's is {head()}.", hint
-        )
+    yield schema_finding(found, str(path))
     yield _writable(path)
     if is_open_to_others(path):
         yield warning(

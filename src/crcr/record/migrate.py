@@ -65,6 +65,14 @@ def head() -> str:
     return ScriptDirectory.from_config(_config(None)).get_current_head() or ""
 
 
+def is_known(found: str) -> bool:
+    """Whether this release has the revision; a newer release's is unknown to it."""
+    try:
+        return ScriptDirectory.from_config(_config(None)).get_revision(found) is not None
+    except CommandError:
+        return False
+
+
 def current(connection: Connection) -> str | None:
     return MigrationContext.configure(connection).get_current_revision()
 

@@ -29,6 +29,8 @@ TOLD = {
     "callback_url": f"{OWN}/github/callback",
     "app_url": "https://github.com/apps/crcr",
 }
+LOCAL_GIT = {"GIT_ALLOW_PROTOCOL": "file"}
+"""The remote of a checkout is asked for its HEAD: no test asks a real one."""
 FLAGS = ("--relay", NOBODY, "--upstream", "pytorch/pytorch", "--audience", "crcr")
 
 
@@ -73,7 +75,7 @@ def init(folder: Path, *words: str) -> tuple[int, str]:
 
 
 def run(*words: str) -> tuple[int, str]:
-    result = CliRunner().invoke(app, ["init", *words])
+    result = CliRunner().invoke(app, ["init", *words], env=LOCAL_GIT)
     assert result.exception is None or isinstance(result.exception, SystemExit)
     return result.exit_code, result.output
 
@@ -100,7 +102,7 @@ class Terminal:
         self.seen = ""
         self.process = subprocess.Popen(
             [sys.executable, "-m", "crcr", *words], cwd=folder, stdin=theirs, stdout=theirs, stderr=theirs,
-            env=environment({"COLUMNS": "200", "TERM": "dumb"}),
+            env=environment({"COLUMNS": "200", "TERM": "dumb", **LOCAL_GIT}),
         )  # fmt: skip
         os.close(theirs)
 

@@ -60,6 +60,7 @@ def test_the_branch_of_a_fresh_repository_is_the_one_it_is_on_and_assumed(tmp_pa
     code, out = init(folder, *FLAGS, *BUILDKITE)
     assert code == 0
     assert "commit the files to your default branch, assumed to be trunk (else say --branch)" in out
+    assert "git's remote `origin` did not say which it is" in out
     assert 'CRCR_BRIDGE_BRANCH: "trunk"' in files(folder)[BRIDGE]
 
 
@@ -71,6 +72,21 @@ def test_the_branch_of_a_clone_is_known(tmp_path: Path, repository: Path) -> Non
     git(tmp_path / "clone", "switch", "-q", "--create", "topic")
     _, out = init(tmp_path / "clone", *FLAGS, "--repo", "org/backend")
     assert "commit the files to trunk, your default branch" in out
+
+
+def test_the_branch_is_the_remotes_head_and_not_what_git_init_or_an_old_clone_named(
+    tmp_path: Path, repository: Path
+) -> None:
+    author = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+    git(repository, *author, "commit", "-q", "--allow-empty", "--message", "first")
+    git(repository, "branch", "-q", "--move", "master")
+    git(tmp_path, "clone", "-q", str(repository), "clone")
+    git(repository, "branch", "-q", "--move", "trunk")
+    fresh = checkout(tmp_path / "fresh", branch="master")
+    git(fresh, "remote", "set-url", "origin", str(repository))
+    for folder in (tmp_path / "clone", fresh):
+        _, out = init(folder, *FLAGS, "--repo", "org/backend")
+        assert "commit the files to trunk, your default branch" in out
 
 
 def test_a_branch_that_was_assumed_once_is_still_assumed(repository: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from crcr.cli.doctor_sqlite import file_findings
 from crcr.record.migrate import migrate
 from desk_world import environ_for
-from init_stage import FLAGS, WORKFLOW, checkout
+from init_stage import FLAGS, LOCAL_GIT, WORKFLOW, checkout
 from running import crcr, free_port
 
 pytestmark = pytest.mark.slow
@@ -59,7 +59,7 @@ async def test_fault_69_a_world_readable_database_is_taken_back_and_a_group_keep
 
 async def test_fault_69_files_for_a_repository_keep_the_umask_of_who_writes_them(tmp_path: Path) -> None:
     repository = checkout(tmp_path / "backend")
-    async with crcr("init", *FLAGS, "--yes", folder=repository, environ={}, umask=0o022) as init:
+    async with crcr("init", *FLAGS, "--yes", folder=repository, environ=LOCAL_GIT, umask=0o022) as init:
         assert await init.ended() == 0
     assert mode(repository / WORKFLOW) == 0o644
     assert mode((repository / WORKFLOW).parent) == 0o755

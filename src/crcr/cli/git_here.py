@@ -1,15 +1,26 @@
 """What git knows of a folder: the checkout's top, the name of `origin`, its default branch.
 
-Asks git and changes nothing. Where there is no git, or it knows nothing, the answer is empty.
+Asks git and changes nothing; only `remote_branch` makes git ask the remote. Where there is no git, or it knows
+nothing, the answer is empty.
 """
 
+import os
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from crcr.decide.model import RepoName, is_repo_name
 
 _PATIENCE_S = 10
+_REMOTE_HEAD = "ref: refs/heads/"
+_ASKING_NOBODY = {
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_ASKPASS": "true",  # the program of that name, which prints no password
+    "SSH_ASKPASS_REQUIRE": "never",
+    "GCM_INTERACTIVE": "never",
+}
+"""A remote that wants a password is one that does not answer."""
 _USUAL_BRANCHES = ("main", "master")
 
 
@@ -20,11 +31,13 @@ class DefaultBranch:
     """Origin's own word, which only a clone has; otherwise a guess."""
 
 
-def git(folder: Path, *words: str) -> str:
+def git(folder: Path, *words: str, environ: Mapping[str, str] | None = None) -> str:
     try:
         done = subprocess.run(  # noqa: S603  # our own words
             ["git", "-C", str(folder), *words],  # noqa: S607  # the person's own git
-            capture_output=True, text=True, check=False, timeout=_PATIENCE_S,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False,
+            timeout=_PATIENCE_S, env={**os.environ, **(environ or {})},
+            start_new_session=environ is not None,  # without a terminal ssh cannot ask either
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):
         return ""
@@ -41,6 +54,18 @@ def origin_of(folder: Path) -> RepoName | None:
     address = git(folder, "remote", "get-url", "origin").removesuffix("/").removesuffix(".git")
     name = "/".join(address.replace(":", "/").split("/")[-2:])
     return RepoName(name) if is_repo_name(name) else None
+
+
+def remote_branch(folder: Path) -> DefaultBranch | None:
+    """Return the branch that origin's HEAD is, asked of the remote itself.
+
+    What a clone remembers of it (`refs/remotes/origin/HEAD`) stays when the branch is renamed over there.
+    """
+    for line in git(folder, "ls-remote", "--symref", "origin", "HEAD", environ=_ASKING_NOBODY).splitlines():
+        ref, _, name = line.partition("\t")
+        if name == "HEAD" and ref.startswith(_REMOTE_HEAD):
+            return DefaultBranch(ref.removeprefix(_REMOTE_HEAD), is_known=True)
+    return None
 
 
 def default_branch(folder: Path) -> DefaultBranch | None:

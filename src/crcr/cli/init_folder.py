@@ -1,6 +1,6 @@
 """Where `crcr init` writes: the top of the checkout, because GitHub reads workflows nowhere else; and what git knows of it.
 
-Asks git and changes nothing. Where git knows nothing, the folder is taken as it is, with a warning.
+Asks git, and through it the remote for its default branch; changes nothing. Where git knows nothing, the folder is taken as it is, with a warning.
 """
 
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import typer
 
-from crcr.cli.git_here import default_branch, git, origin_of, top_of
+from crcr.cli.git_here import default_branch, git, origin_of, remote_branch, top_of
 from crcr.cli.printing import say, warn
 from crcr.decide.model import RepoName
 
@@ -50,8 +50,8 @@ def _top(given: Path | None) -> Path:
 
 
 def _branch(folder: Path) -> tuple[str, bool]:
-    """Return the default branch, and whether that is known; without an origin it is the one we are on."""
-    found = default_branch(folder)
+    """Return the default branch, and whether that is known; where no origin says it, it is the one that is checked out."""
+    found = remote_branch(folder) or default_branch(folder)
     if found is not None:
         return found.name, found.is_known
     return git(folder, "symbolic-ref", "--short", "HEAD") or "main", False

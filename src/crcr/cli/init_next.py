@@ -41,10 +41,8 @@ def _steps(wish: "Wish", folder: Path, written: Iterable[str]) -> Iterator[Step]
         words = "remove what an earlier `crcr init` left, or a dispatch may run twice:"
         yield words, "\n".join(f"- {each}" for each in unused)
     if wish.branch_is_assumed:
-        yield (
-            f"commit the files to your default branch, assumed to be {wanted.branch} (else say --branch)",
-            None,
-        )
+        assumed = f"assumed to be {wanted.branch} (else say --branch): git's remote `origin` did not say which it is"
+        yield f"commit the files to your default branch, {assumed}", None
     else:
         yield f"commit the files to {wanted.branch}, your default branch", None
     app = told.app_url if told and told.app_url else "ask the operator of the relay for its address"

@@ -122,7 +122,7 @@ RunsOnOption = Annotated[
 BranchOption = Annotated[
     str | None,
     typer.Option(
-        help="The default branch; else the remote's, or the one that is checked out.",
+        help="The default branch; else the HEAD of git's remote origin, or the one that is checked out.",
         rich_help_panel=_BUILD,
         show_default=False,
     ),

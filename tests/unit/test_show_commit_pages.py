@@ -37,6 +37,9 @@ L4:
 """
 
 
+PUSHED = "5" * 40
+
+
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
     async with open_world(tmp_path) as world:
@@ -237,9 +240,7 @@ async def test_waivers_are_read_to_their_end_by_cursor(world: World, browser: ht
     assert (await browser.get("/api/v1/waivers?cursor=WyJ4Il0")).status_code == 400
 
 
-@pytest.mark.parametrize(
-    "path", ["pulls/0", "pulls/x", "pulls/99999999999", "commits/abc", "waivers?limit=0"]
-)
+@pytest.mark.parametrize("path", ["pulls/0", "pulls/x", "pulls/99999999999", "waivers?limit=0"])
 async def test_parameters_have_bounds(browser: httpx.AsyncClient, path: str) -> None:
     assert (await browser.get(f"/api/v1/{path}")).status_code == 422
 
@@ -467,8 +468,29 @@ async def test_both_pages_lead_to_their_data_from_the_foot(world: World, browser
             assert (await browser.get(link)).status_code == 200
 
 
-@pytest.mark.parametrize("digits", ["abcdef1", "ABCDEF12", "a" * 39])
-async def test_a_part_of_a_commit_leads_to_the_search(browser: httpx.AsyncClient, digits: str) -> None:
-    answer = await browser.get(f"/crcr/commit/{digits}?upstream=other/upstream")
-    place = f"/crcr/search?q={digits.lower()}&upstream=other/upstream"
+@pytest.mark.parametrize("digits", [HEAD[:7], HEAD[:12].upper(), HEAD[:39]])
+async def test_a_part_of_a_commit_leads_to_it(world: World, browser: httpx.AsyncClient, digits: str) -> None:
+    world.pull()
+    answer = await browser.get(f"/crcr/commit/{digits}")
+    assert (answer.status_code, answer.headers["location"]) == (303, f"/crcr/commit/{HEAD}")
+    world.delivery(event="push", number=None, head_sha=HEAD[:39] + "0")
+    answer = await browser.get(f"/crcr/commit/{digits}")
+    place = f"/crcr/search?q={digits.lower()}"
     assert (answer.status_code, answer.headers["location"]) == (303, place)
+
+
+@pytest.mark.parametrize("sha", ["9" * 40, "9" * 39, "9" * 12, "abc", "9" * 41, "g" * 40, "%C3%A4"])
+async def test_an_unknown_commit_is_not_found_on_the_page_and_in_the_api(
+    world: World, browser: httpx.AsyncClient, sha: str
+) -> None:
+    world.pull()
+    for path in (f"/crcr/commit/{sha}", f"/api/v1/commits/{sha}", f"/api/v1/commits/{sha}.csv"):
+        answer = await browser.get(path, follow_redirects=True)
+        assert (answer.status_code, answer.url.path) == (404, httpx.URL(path).path), path
+
+
+async def test_a_commit_that_only_a_push_named_has_its_page(world: World, browser: httpx.AsyncClient) -> None:
+    world.delivery(event="push", number=None, head_sha=PUSHED, ref="refs/heads/main")
+    for path in (f"/crcr/commit/{PUSHED}", f"/api/v1/commits/{PUSHED}"):
+        assert (await browser.get(path)).status_code == 200
+    assert (await browser.get(f"/crcr/commit/{PUSHED[:10]}")).status_code == 303

@@ -24,7 +24,7 @@ from crcr.decide.window import Kind, Span
 from crcr.errors import BadRequest, NotFound
 from crcr.ports import Clock
 from crcr.show import cursors
-from crcr.show.here import pick_upstream
+from crcr.show.here import pick_upstream, whole_sha
 from crcr.show.port import Views
 from crcr.show.reader import reader_of
 from crcr.show.sorting import NUMBERS, Choice
@@ -86,7 +86,14 @@ OrgPath = Annotated[str, Path(pattern=f"^{_ORG}$", description="the backend's ow
 RepoPath = Annotated[str, Path(pattern=f"^{_REPO}$", description="the backend's name", examples=["repo"])]
 GuidPath = Annotated[str, Path(max_length=200, pattern=_TEXT, description="as GitHub sent it")]
 NumberPath = Annotated[int, Path(ge=1, le=_BIGGEST_NUMBER, description="of a pull request")]
-ShaPath = Annotated[str, Path(pattern="^([0-9a-fA-F]{40}|[0-9a-fA-F]{64})$", description="all of its digits")]
+_SHA = {"pattern": "^([0-9a-fA-F]{40}|[0-9a-fA-F]{64})$"}
+
+
+def _sha(sha: Annotated[str, Path(json_schema_extra=_SHA, description="all of its digits")]) -> str:
+    return whole_sha(sha)
+
+
+ShaPath = Annotated[str, Depends(_sha)]
 TokenPath = Annotated[
     str, Path(max_length=4_096, pattern="^[A-Za-z0-9_=-]+$", description="`token` of a job, unchanged")
 ]

@@ -22,7 +22,7 @@ def add(api: APIRouter) -> None:
         "/commits/{sha}", tags=[TAG], summary="One commit: gate, backends with their jobs, waivers, timeline"
     )
     async def commit(sha: ShaPath, asked: Asking, delivery: DeliveryParam = None) -> models.Commit:
-        view = await asked.views.commit(asked.upstream, sha.lower(), asked.now, delivery=delivery or None)
+        view = await asked.views.commit(asked.upstream, sha, asked.now, delivery=delivery or None)
         return models.Commit.of(view)
 
     @api.get("/waivers", tags=[TAG], summary="Waivers, those in force first")

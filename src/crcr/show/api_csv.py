@@ -214,7 +214,7 @@ def _add_commits(api: APIRouter) -> None:
         asked: ask.Asking,
         delivery: ask.DeliveryParam = None,
     ) -> Response:
-        view = await asked.views.commit(asked.upstream, sha.lower(), asked.now, delivery=delivery or None)
+        view = await asked.views.commit(asked.upstream, sha, asked.now, delivery=delivery or None)
         export = Export(request, f"{asked.upstream}-commit-{sha[:12]}")
         return await export.all_of(tables.OF_COMMIT, view.backends)
 

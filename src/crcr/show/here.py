@@ -39,6 +39,14 @@ def is_sha(text: str | None) -> bool:
     return text is not None and _SHA.fullmatch(text) is not None
 
 
+def whole_sha(text: str) -> str:
+    """Return a commit's name in small letters; what cannot be one names nothing."""
+    if not is_sha(sha := text.lower()):
+        hint = "give all 40 digits; the search finds a commit by its first 7"
+        raise NotFound(f"{text[:50]} is not the whole SHA of a commit", hint=hint)
+    return sha
+
+
 @dataclass(frozen=True, slots=True)
 class Here:
     upstreams: tuple[RepoName, ...]

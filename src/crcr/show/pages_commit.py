@@ -9,9 +9,10 @@ from starlette.routing import BaseRoute, Route
 
 from crcr.decide.like_failures import LikeFailures, like_failures
 from crcr.decide.views_commit import CommitBackend
+from crcr.decide.views_log import HitKind
 from crcr.errors import NotFound
 from crcr.show.frame import Frame
-from crcr.show.here import Here, is_sha
+from crcr.show.here import Here, whole_sha
 from crcr.show.links import Links, formats
 from crcr.show.panels import asks_for_panel_alone, shared_panel
 
@@ -55,11 +56,10 @@ class CommitPages:
         )
 
     async def commit(self, request: Request, here: Here) -> Response:
-        sha = request.path_params["sha"].lower()
-        if _SOME_DIGITS.fullmatch(sha):
-            return RedirectResponse(here.url("/crcr/search", q=sha), status_code=303)
-        if not is_sha(sha):
-            raise NotFound(f"{sha[:50]} is not the whole SHA of a commit", hint="give all 40 digits")
+        asked = request.path_params["sha"]
+        if _SOME_DIGITS.fullmatch(asked.lower()):
+            return RedirectResponse(await self._begins_with(request, here, asked.lower()), status_code=303)
+        sha = whole_sha(asked)
         delivery = request.query_params.get("delivery", "")[:200] or None
         links = Links(here, {"delivery": delivery} if delivery else {}, shared=True)
         panel = await shared_panel(self._frame, request, links)
@@ -78,6 +78,19 @@ class CommitPages:
             alike=_alike(commit.backends),
             formats=formats(here, f"commits/{sha}", links.kept),
         )
+
+    async def _begins_with(self, request: Request, here: Here, digits: str) -> str:
+        """Return the address of the one commit that begins with these digits, or of the search where there are several."""
+        found = await self._frame.views(request).search(here.upstream, digits, self._frame.clock.now())
+        commits = [hit.head_sha for hit in found.hits if hit.kind is HitKind.COMMIT]
+        if not commits:
+            hint = (
+                "only what was pushed, proposed or tested since the relay runs is known; look at the digits"
+            )
+            raise NotFound(f"no commit of {here.upstream} is known that begins with {digits}", hint=hint)
+        if len(commits) > 1:
+            return here.url("/crcr/search", q=digits)
+        return here.url(f"/crcr/commit/{commits[0]}")
 
 
 def _alike(backends: Iterable[CommitBackend]) -> tuple[LikeFailures, ...]:

@@ -198,6 +198,15 @@ class OutsideRefused(OutsideFault):
         self.status = status
 
 
+class FileNotText(OutsideRefused):
+    """The file was read and is not UTF-8 text; `line` is where its first wrong byte stands."""
+
+    def __init__(self, detail: str, *, status: int, line: int, hint: str | None) -> None:
+        super().__init__(detail, status=status)
+        self.line = line
+        self.hint = hint
+
+
 class OutsideUnsure(OutsideFault):
     """The outcome is unknown: the request may have been carried out (time-out, 5xx, broken connection)."""
 

@@ -37,6 +37,12 @@ class BadRequest(CrcrError):
     code = "bad_request"
 
 
+class WrongContentType(BadRequest):
+    """The body has a content type that is not read at this endpoint."""
+
+    code = "wrong_content_type"
+
+
 class BadReport(BadRequest):
     """The report cannot be understood."""
 

@@ -202,6 +202,8 @@ def _dispatch(each: "DispatchLine") -> list[str | int | None]:
         marks.append("superseded")
     if each.answer:
         marks.append(each.answer.replace("_", " "))
+    if each.trimmed:
+        marks.append(f"trimmed: {', '.join(each.trimmed)}")
     why = "; ".join(filter(None, [*marks, each.reason or (last.last_error if last else None)]))
     sent = ago(each.sent_at) if each.sent_at else None
     return [each.downstream, each.level, each.state, sent, sum(e.attempts for e in each.effects), why or None]

@@ -56,6 +56,7 @@ STATUS: Mapping[str, int] = {
     "not_possible": 409,
     "too_large": 413,
     "target_too_long": 414,
+    "wrong_content_type": 415,
     "rate_limited": 429,
     "head_too_large": 431,
     "internal": 500,

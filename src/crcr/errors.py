@@ -37,6 +37,12 @@ class BadRequest(CrcrError):
     code = "bad_request"
 
 
+class WrongContentType(BadRequest):
+    """The body has a content type that is not read at this endpoint."""
+
+    code = "wrong_content_type"
+
+
 class BadReport(BadRequest):
     """The report cannot be understood."""
 
@@ -196,6 +202,15 @@ class OutsideRefused(OutsideFault):
     def __init__(self, detail: str, *, status: int) -> None:
         super().__init__(detail)
         self.status = status
+
+
+class FileNotText(OutsideRefused):
+    """The file was read and is not UTF-8 text; `line` is where its first wrong byte stands."""
+
+    def __init__(self, detail: str, *, status: int, line: int, hint: str | None) -> None:
+        super().__init__(detail, status=status)
+        self.line = line
+        self.hint = hint
 
 
 class OutsideUnsure(OutsideFault):

@@ -49,6 +49,23 @@ def test_a_file_that_is_not_there_is_a_usage_error() -> None:
     assert (code, "cannot be read" in out) == (2, True)
 
 
+def test_text_that_is_not_utf_8_is_refused_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "latin1.yml"
+    file.write_bytes("L1:\n  - org/a # für\n".encode("latin-1"))
+    code, out = check("check", str(file))
+    assert code == 1
+    assert "latin1.yml:2: error not UTF-8 text: byte 0xfc at column 14" in out.replace("\n", "")
+    assert "save the file as UTF-8" in out
+
+
+def test_a_file_without_any_level_is_an_error(world: World) -> None:
+    code, out = check("check", "-", given="# nobody yet\n")
+    assert (code, "<stdin>:1: error the file holds no level" in out, "`crcr pause`" in out) == (1, True, True)
+    (world.folder / "allowlist.yml").write_text("# nobody yet\n")
+    result = world.crcr("allowlist", "refresh")
+    assert (result.exit_code, "version 1 stays in force" in result.stderr) == (1, True)
+
+
 def test_a_hostile_name_is_printed_as_text() -> None:
     code, out = check("check", "-", given='L1:\n  - "[red]evil[/red]"\n  - "\\e[2J/x"\n')
     assert code == 1

@@ -68,6 +68,23 @@ def test_a_replay_for_everyone_goes_to_all(world: World) -> None:
     assert acts == [("replay", 3)]
 
 
+def test_what_was_cancelled_while_a_backend_was_cut_off_is_replayed_together(world: World) -> None:
+    world.ok("deliveries", "replay", world.delivery)
+    world.ok("suspend", "org/refused")
+    words = ("deliveries", "replay", "--cancelled", "--since", "2026-01-01")
+    assert "nothing to send" in world.ok(*words)
+    world.ok("suspend", "org/refused", "--lift")
+    assert "nothing to send" in world.ok("deliveries", "replay", "--cancelled")  # the last 24 hours
+    assert "1 dispatch of 1 delivery is sent again" in world.ok(*words)
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["guid", "--cancelled"], ["--cancelled", "--everyone"], ["guid", "--since", "2h"]]
+)
+def test_a_replay_says_exactly_which(world: World, words: list[str]) -> None:
+    assert world.crcr("deliveries", "replay", *words).exit_code == 2
+
+
 def test_effects_are_listed_by_state_target_and_kind(world: World) -> None:
     assert "The App is not installed" in world.ok("effects", "list")
     kinds = [each["kind"] for each in world.json("effects", "list", "--parked")]

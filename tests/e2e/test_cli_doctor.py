@@ -391,6 +391,18 @@ async def test_what_is_wrong_with_a_relay_is_told_together(tmp_path: Path) -> No
         )
 
 
+async def test_form_encoded_webhooks_and_text_that_is_not_utf_8_are_told_with_what_to_do(
+    tmp_path: Path,
+) -> None:
+    async with served(tmp_path) as world:
+        world.github.webhooks.content_type = "form"
+        (tmp_path / "allowlist.yml").write_bytes(b"L2:\n  - caf\xe9/x\n")
+        told = await world.of_operator("--json")
+        assert (told.state("webhook"), told.state("allowlist")) == ("problem", "problem")
+        assert "wrong_content_type" in told.words("webhook")
+        assert "line 2: not UTF-8 text: byte 0xe9 at column 8" in told.words("allowlist")
+
+
 async def test_with_a_broken_list_those_on_the_list_in_force_are_looked_at(tmp_path: Path) -> None:
     async with served(tmp_path) as world:
         await world.github.uninstall("org/secret")

@@ -1,5 +1,6 @@
 """Which version of an allowlist decides: the last good one, whatever was read since."""
 
+import sqlite3
 from pathlib import Path
 
 from structlog.testing import capture_logs
@@ -19,6 +20,9 @@ BAD = {
     "an unknown level": "L9:\n  - org/one\n",
     "listed twice": "L1:\n  - org/one\nL2:\n  - Org/One\n",
     "an unknown option": "L1:\n  - org/one: {colour: blue}\n",
+    "nothing": "",
+    "comments only": "# L1:\n#   - org/one\n",
+    "an empty mapping": "{}\n",
 }
 
 
@@ -48,6 +52,9 @@ async def test_fault_50_a_file_that_is_gone_or_no_text_stops_nothing(tmp_path: P
         file = tmp_path / "allowlist.yml"
         file.write_bytes(b"L1:\n  - org/\xff\xfe\n")
         await it.refresh()
+        newest = await it.services.allowlists.newest(repo(UPSTREAM))
+        assert newest is not None
+        assert (newest.problems[0].line, "0xff at column 9" in newest.problems[0].message) == (2, True)
         file.unlink()
         await it.refresh()
         await it.refresh()
@@ -108,14 +115,39 @@ async def test_without_any_good_allowlist_webhooks_are_503_until_one_is_read(tmp
         assert actions(it.github, "org/one") == ["opened"]
 
 
-async def test_a_file_emptied_after_it_could_not_be_read_is_taken(tmp_path: Path) -> None:
+async def test_a_file_emptied_after_it_could_not_be_read_is_shown_with_its_own_problem(
+    tmp_path: Path,
+) -> None:
     async with stage(tmp_path, TWO, downstreams=BOTH) as it:
         (tmp_path / "allowlist.yml").unlink()
         await it.refresh()
         it.write_allowlist("")
         await it.refresh()
+        await it.refresh()
 
-        assert versions(it) == [1, 0, 1]
+        assert versions(it) == [1, 0, 0]
+        newest = await it.services.allowlists.newest(repo(UPSTREAM))
+        assert newest is not None
+        assert "no level" in newest.problems[0].message
+
+
+async def test_an_empty_list_that_an_earlier_release_put_in_force_stays_until_a_good_one_is_read(
+    tmp_path: Path,
+) -> None:
+    async with stage(tmp_path, "L1: []\n", downstreams=BOTH) as it:
+        with sqlite3.connect(tmp_path / "crcr.db") as older:
+            older.execute("UPDATE allowlist_versions SET text = '', version = 2")
+        it.write_allowlist("")
+        await it.refresh()
+        quiet = await it.github.open_pr(UPSTREAM)
+        assert quiet.last_delivery is not None
+        assert (quiet.last_delivery.status_code, versions(it)) == (202, [1, 0])
+        it.write_allowlist(TWO)
+        await it.refresh()
+        await it.github.open_pr(UPSTREAM)
+        await it.act()
+
+        assert [actions(it.github, name) for name in BOTH] == [["opened"], ["opened"]]
 
 
 async def test_another_process_sees_a_refresh_with_its_next_delivery(tmp_path: Path) -> None:

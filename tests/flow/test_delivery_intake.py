@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
+from structlog.testing import capture_logs
 
 from crcr.receive.webhook import CAP_BYTES
 from crcr.sim.records import Delivery
@@ -125,6 +126,32 @@ async def test_a_signed_body_that_is_no_such_event_is_400(tmp_path: Path) -> Non
 
         assert [each.status_code for each in refusals] == [400] * len(bodies)
         assert {each.json()["error"]["code"] for each in refusals} == {"bad_request"}
+
+
+async def test_a_form_is_refused_with_a_hint_after_its_signature_and_recovered_from_githubs_log(
+    tmp_path: Path,
+) -> None:
+    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
+        it.github.webhooks.content_type = "form"
+        with capture_logs() as lines:
+            pull = await it.github.open_pr(UPSTREAM)
+        sent = pull.last_delivery
+        assert sent is not None
+        assert sent.headers["Content-Type"] == "application/x-www-form-urlencoded"
+        error = answer(sent)["error"]
+        assert (sent.status_code, error["code"]) == (415, "wrong_content_type")
+        assert "application/json" in error["hint"]
+        [warned] = [line for line in lines if line["event"] == "webhook_form_encoded"]
+        assert (warned["log_level"], warned["hint"]) == ("warning", error["hint"])
+
+        forged = {**sent.headers, "X-Hub-Signature-256": "sha256=" + "0" * 64}
+        refused = await it.http.post(PATH, content=b"payload=%7B%7D", headers=forged)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (401, "bad_signature")
+
+        it.clock.advance(180)
+        await it.services.reconciler.run()
+        await it.act()
+        assert actions(it.github, "org/one") == ["opened"]
 
 
 async def test_a_signed_body_without_its_headers_is_400(tmp_path: Path) -> None:

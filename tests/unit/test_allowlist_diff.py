@@ -16,7 +16,7 @@ def read(text: str) -> Allowlist:
 
 CHANGES = [
     ("L1: []", "L1: [o/r]", ["o/r: added at L1"]),
-    ("L3: {npu: {o/r: ann}}", "", ["o/r: removed from L3 (npu)"]),
+    ("L3: {npu: {o/r: ann}}", "L1: []", ["o/r: removed from L3 (npu)"]),
     ("L1: [o/r]", "L2: [o/r]", ["o/r: promoted from L1 to L2"]),
     (
         "L4: [o/r: {oncalls: ann, jobs: [a]}]",

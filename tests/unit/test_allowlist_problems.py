@@ -2,7 +2,7 @@
 
 import pytest
 
-from crcr.decide.allowlist import Checked
+from crcr.decide.allowlist import Checked, Problem, decode_text
 from crcr.decide.allowlist_check import check_actions, check_allowlist
 from crcr.decide.allowlist_tree import Items, Pairs, Scalar
 from crcr.receive.allowlist_yaml import read_allowlist
@@ -116,8 +116,7 @@ def test_a_gate_that_waits_less_than_its_jobs_is_refused() -> None:
 
 
 WARNINGS = [
-    ("", 1, "the allowlist is empty: nothing will be dispatched"),
-    ("# only a comment\n", 1, "the allowlist is empty: nothing will be dispatched"),
+    ("L1: []\n", 1, "the allowlist is empty: nothing will be dispatched"),
     ("L1:\nL2: []\n", 1, "the allowlist is empty: nothing will be dispatched"),
     ("L3:\n  npu:\n    o/r:\n", 3, "o/r is at L3 and has no on-calls"),
     ("L2:\n  - o/r: {allow_events: [pull_request]}\n", 2, "o/r allows pull_request, which lets nothing in"),
@@ -131,6 +130,33 @@ def test_a_warning_is_told_and_stops_nobody(text: str, line: int, message: str) 
     checked = read_allowlist(text)
     assert checked.allowlist is not None
     assert found(checked, "warning") == [(line, message)]
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", "# only\n# comments\n", "---\n", "~\n", "{}\n"])
+def test_a_file_without_any_level_is_an_error_that_says_how_to_stop_on_purpose(text: str) -> None:
+    checked = read_allowlist(text)
+    [problem] = checked.problems
+    assert (checked.allowlist, problem.line, problem.severity) == (None, 1, "error")
+    assert "no level" in problem.message
+    assert problem.hint is not None
+    assert "`crcr pause`" in problem.hint
+    assert "`L1: []`" in problem.hint
+
+
+NOT_UTF_8 = [
+    (b"L1:\n  - org/\xff\xfe\n", 2, "byte 0xff at column 9", "save the file as UTF-8"),
+    ("L1:\n  # für\n  - org/b".encode() + b"\xe4", 3, "byte 0xe4 at column 10", "save the file as UTF-8"),
+    ("L1: # für ".encode() + b"caf\xe9\n", 1, "byte 0xe9 at column 14", "save the file as UTF-8"),
+    ("L1:\n".encode("utf-16"), 1, "byte 0xff at column 1", "the file is UTF-16: save it as UTF-8"),
+    (b"L1:\n  - org/a # \xe2\x82", 2, "byte 0xe2 at column 13", "save the file as UTF-8"),
+]
+
+
+@pytest.mark.parametrize(("data", "line", "place", "hint"), NOT_UTF_8)
+def test_text_that_is_not_utf_8_is_refused_with_line_and_column(
+    data: bytes, line: int, place: str, hint: str
+) -> None:
+    assert decode_text(data) == Problem(line, "error", f"not UTF-8 text: {place}", hint)
 
 
 def test_fault_50_a_bad_file_tells_all_its_problems_in_order_and_yields_no_allowlist() -> None:
@@ -165,12 +191,6 @@ def test_long_and_hostile_names_are_short_and_escaped_in_messages() -> None:
         Pairs(1, ((Scalar(1, "L1"), Items(1, (Scalar(2, "<b>\\" * 100_000),))),))
     ).problems
     assert len(problem.message) < 120
-
-
-def test_no_document_at_all_is_an_empty_allowlist() -> None:
-    checked = check_allowlist(None)
-    assert checked.allowlist is not None
-    assert checked.allowlist.entries == ()
 
 
 def test_what_the_relay_knows_about_actions_is_told_of_l4_entries_without_literal_names() -> None:

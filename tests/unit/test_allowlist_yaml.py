@@ -221,7 +221,7 @@ def test_what_is_written_out_is_read_back_the_same(chosen: list[Entry]) -> None:
         replace(entry, device="npu" if entry.level is Level.L3 else None)
         for entry in sorted(chosen, key=lambda entry: entry.level)
     ]
-    document: dict[str, Any] = {}
+    document: dict[str, Any] = {"L1": []}
     for entry in ordered:
         group = document.setdefault(entry.level.name, {"npu": []} if entry.device else [])
         (group["npu"] if entry.device else group).append(written(entry))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from crcr.decide.model import RepoName
 from crcr.decide.outside import FilePlace, FileText, PullFacts, RepositoryFacts
-from crcr.errors import OutsideFault, OutsideLimited, OutsideRefused, OutsideUnsure
+from crcr.errors import FileNotText, OutsideFault, OutsideLimited, OutsideRefused, OutsideUnsure
 from crcr.github import api
 from crcr.github.api import Request, Response
 from crcr.github.faults import MESSAGE_CHARS, fault_of, readable
@@ -180,6 +180,12 @@ def test_an_answer_that_cannot_be_read_leaves_the_outcome_open(response: Respons
 def test_a_file_that_is_no_text_or_too_large_is_refused(response: Response) -> None:
     with pytest.raises(OutsideRefused):
         api.file_text(response)
+
+
+def test_a_file_that_is_not_utf_8_is_refused_with_its_line() -> None:
+    with pytest.raises(FileNotText) as caught:
+        api.file_text(Response(200, {}, b"L1:\n  - caf\xe9/x\n"))
+    assert (caught.value.line, caught.value.detail) == (2, "not UTF-8 text: byte 0xe9 at column 8")
 
 
 GHES = "https://ghe.example/api/v3"

@@ -99,7 +99,7 @@ def test_every_published_example_is_passed_on_verbatim() -> None:
 def test_a_test_dispatch_says_so_and_no_other_does() -> None:
     test = replace(RELAY, level=Level.L4, callback_url="https://x", audience="a", test=True)
     prepared = prepare(event_type="push", delivery_id=GUID, payload={})
-    relays = [json.loads(prepared.body_for(relay))["client_payload"]["relay"] for relay in (RELAY, test)]
+    relays = [json.loads(prepared.dispatch(relay).body)["client_payload"]["relay"] for relay in (RELAY, test)]
     assert "test" not in relays[0]
     assert relays[1] == {
         "version": 1,
@@ -163,6 +163,16 @@ def test_what_is_taken_away_is_absent_and_not_empty() -> None:
     made = _dispatch(payload, "push")
     assert made.trimmed == ("commits[].files", "commits")
     assert "commits" not in _sent(made)
+
+
+@pytest.mark.parametrize("body", [None, ""])
+def test_a_body_that_holds_nothing_is_not_named_as_trimmed(body: str | None) -> None:
+    labels = [{"id": 1, "color": "fff", "description": "d" * 1_000, "name": f"label {n}"} for n in range(100)]
+    payload = _pull(body=body, labels=labels)
+    made = _dispatch({**payload, "commits": []})
+    assert made.trimmed == ("repositories", "users", "labels")
+    assert _sent(made)["pull_request"]["body"] == body
+    assert _sent(made)["commits"] == []
 
 
 def test_a_head_commit_of_a_megabyte_is_cut() -> None:
@@ -241,7 +251,7 @@ def test_near_the_limit_each_downstream_gets_the_best_that_fits_beside_its_relay
     longer = replace(RELAY, callback_url="https://x" * 200)
     assert prepared.dispatch(RELAY).trimmed == ()
     assert prepared.dispatch(longer).trimmed == ("rest",)
-    assert len(prepared.body_for(longer)) <= MAX_BODY_BYTES
+    assert len(prepared.dispatch(longer).body) <= MAX_BODY_BYTES
 
 
 def test_one_preparation_serves_every_level() -> None:

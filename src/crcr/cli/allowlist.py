@@ -149,15 +149,15 @@ def _ask_relay(url: str, allowlist: "Allowlist") -> "tuple[Problem, ...]":
 
 
 def _read(file: str) -> "Checked":
+    from crcr.decide.allowlist import Checked, Problem, decode_text
     from crcr.receive.allowlist_yaml import read_allowlist
 
     try:
         raw = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
-        return read_allowlist(raw.decode())
     except OSError as fault:
         raise typer.BadParameter(f"{file} cannot be read: {fault.strerror}") from None
-    except UnicodeDecodeError:
-        raise typer.BadParameter(f"{file} is not UTF-8 text") from None
+    text = decode_text(raw)
+    return Checked(None, (text,)) if isinstance(text, Problem) else read_allowlist(text)
 
 
 def _read_good(file: str) -> "Allowlist":

@@ -1,11 +1,12 @@
 """`crcr deliveries`: what GitHub sent, what became of it, and sending it again."""
 
 import json
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from crcr.cli.options import ConfigOption, JsonOption, LimitOption, UpstreamOption, examples
+from crcr.cli.options import ConfigOption, JsonOption, LimitOption, UpstreamOption, examples, moment
 from crcr.cli.printing import ago, cell, complain, plain, print_json, print_table, say
 from crcr.decide.model import DeliveryState
 
@@ -19,6 +20,7 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
+_CUT_OFF_WITHIN = timedelta(hours=24)
 GuidArgument = Annotated[str, typer.Argument(metavar="GUID", help="The delivery's id, as GitHub shows it.")]
 
 
@@ -74,18 +76,51 @@ def show(
         raise typer.Exit(1)
 
 
-@app.command(epilog=examples("crcr deliveries replay 72d3162e-cc78-11e3-81ab-4c9367dc0958"))
+@app.command(
+    epilog=examples(
+        "crcr deliveries replay 72d3162e-cc78-11e3-81ab-4c9367dc0958",
+        "crcr deliveries replay --cancelled --since 2h",
+    )
+)
 def replay(
-    guid: GuidArgument,
+    guid: Annotated[
+        str | None, typer.Argument(metavar="[GUID]", help="The delivery's id, as GitHub shows it.")
+    ] = None,
     config: ConfigOption = None,
     upstream: UpstreamOption = None,
     everyone: Annotated[
         bool, typer.Option("--everyone", help="Also to those who got it: their CI runs once more.")
     ] = False,
+    cancelled: Annotated[
+        bool,
+        typer.Option(
+            "--cancelled",
+            help="All deliveries with dispatches that were cancelled because a backend left the allowlist or was"
+            " suspended; they go to the backends that are back.",
+        ),
+    ] = False,
+    since: Annotated[
+        datetime | None,
+        typer.Option(
+            parser=moment,
+            metavar="TIME",
+            help="With --cancelled: deliveries received at this time or later (or so long ago: 2h). Default: 24h.",
+        ),
+    ] = None,
 ) -> None:
-    """Send a delivery again to those who did not get it; audited."""
+    """Send a delivery again to those who did not get it; audited.
+
+    What a change of the allowlist cancelled goes to the backends that are listed again. A dispatch that waited for
+    an approval, or for the end of a draft, still waits for that.
+    """
     from crcr.cli.opening import at_desk
 
+    if (guid is None) is not cancelled or (cancelled and everyone) or (since and not cancelled):
+        raise typer.BadParameter("say which: a GUID (with --everyone or not), or --cancelled (with --since)")
+    if guid is None:
+        events, sent = at_desk(config, lambda desk: _replay_cancelled(desk, upstream, since))
+        say(_sent_again(sent, events))
+        return
     count = at_desk(
         config,
         lambda desk: desk.acts.replay(
@@ -97,6 +132,24 @@ def replay(
         say(f"nothing to send: all who may have it got it, or it is on its way{hint}")
         return
     say(f"sent again to {count}; follow it with: crcr deliveries show {guid}")
+
+
+def _sent_again(dispatches: int, events: int) -> str:
+    if not dispatches:
+        return "nothing to send: no dispatch was cancelled for a backend that is back"
+    what = "1 dispatch" if dispatches == 1 else f"{dispatches} dispatches"
+    source = "1 delivery" if events == 1 else f"{events} deliveries"
+    return f"{what} of {source} {'is' if dispatches == 1 else 'are'} sent again"
+
+
+async def _replay_cancelled(
+    desk: "Desk", upstream: "UpstreamOption", since: datetime | None
+) -> tuple[int, int]:
+    """Replay everything that was cut off; return how many deliveries there were, and how many dispatches were sent."""
+    acting = desk.acting(upstream)
+    found = await desk.acts.find_cut_off(acting, since or desk.now() - _CUT_OFF_WITHIN)
+    sent = [await desk.acts.replay(acting, guid, who=desk.who, now=desk.now()) for guid in found]
+    return sum(map(bool, sent)), sum(sent)
 
 
 async def _look(
@@ -149,6 +202,8 @@ def _dispatch(each: "DispatchLine") -> list[str | int | None]:
         marks.append("superseded")
     if each.answer:
         marks.append(each.answer.replace("_", " "))
+    if each.trimmed:
+        marks.append(f"trimmed: {', '.join(each.trimmed)}")
     why = "; ".join(filter(None, [*marks, each.reason or (last.last_error if last else None)]))
     sent = ago(each.sent_at) if each.sent_at else None
     return [each.downstream, each.level, each.state, sent, sum(e.attempts for e in each.effects), why or None]

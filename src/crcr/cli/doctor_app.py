@@ -101,7 +101,9 @@ def _hook(settings: Settings, hook: HookFacts) -> Finding:
         return problem("webhook", f"The App sends its webhooks to {hook.url}, not to {wanted}.", hint)
     if hook.content_type != "json":
         return problem(
-            "webhook", f"The App sends webhooks as {hook.content_type}.", "choose application/json"
+            "webhook",
+            f"The App sends webhooks as {hook.content_type}: the relay refuses them with 415 wrong_content_type.",
+            "set the content type of the App's webhook to application/json",
         )
     if not hook.checks_tls:
         return warning(

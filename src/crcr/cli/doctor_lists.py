@@ -53,6 +53,8 @@ async def read_list(upstream: UpstreamSetting, github: GitHubClient) -> Read:
         return Read(upstream, "GitHub", None, fault.detail)
     if reading is None:
         return Read(upstream, "GitHub", None, "nothing was read")
+    if reading.failure is not None and reading.failure.line:
+        return Read(upstream, reading.source, Checked(None, (reading.failure,)))
     if reading.failure is not None:
         return Read(upstream, reading.source, None, reading.failure.message)
     return Read(upstream, reading.source, read_allowlist(reading.text))

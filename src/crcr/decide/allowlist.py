@@ -15,6 +15,8 @@ from crcr.decide.model import Conclusion, Level, RepoName
 
 KNOWN_EVENTS = ("pull_request", "push", "merge_group", "nightly", "periodic")
 DEFAULT_EVENTS = frozenset({"pull_request", "push", "nightly", "periodic"})
+_UTF_16_MARKS = frozenset({b"\xff\xfe", b"\xfe\xff"})
+_UTF_16 = "the file is UTF-16: save it as UTF-8"
 
 
 class Authors(StrEnum):
@@ -118,6 +120,19 @@ class Problem:
     severity: Literal["error", "warning"]
     message: str
     hint: str | None = None
+
+
+def decode_text(data: bytes) -> str | Problem:
+    """Decode a file as UTF-8, or name the line and the column of the first byte that is not."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        before = data[: error.start]
+        line_start = before.rfind(b"\n") + 1
+        column = len(before[line_start:].decode()) + 1
+        message = f"not UTF-8 text: byte 0x{data[error.start]:02x} at column {column}"
+        hint = _UTF_16 if data[:2] in _UTF_16_MARKS else "save the file as UTF-8"
+        return Problem(before.count(b"\n") + 1, "error", message, hint)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,12 +33,22 @@ _EVENTS_OF_OTHER_REFS = frozenset(
 _L3_FORM = "write L3: {device: {owner/name: [on-call]}}; the device makes the label ciflow/crcr/<device>"
 
 
+NO_LEVEL = Problem(
+    1,
+    "error",
+    "the file holds no level: an empty allowlist is not taken, so that a slip cannot cancel every dispatch",
+    "`crcr pause` stops all dispatching for a while; write `L1: []` to list nobody on purpose",
+)
+
+
 def check_allowlist(document: Node | None) -> Checked:
     findings = Findings()
     entries: list[Entry] = []
+    if _is_blank(document):
+        return Checked(None, (NO_LEVEL,))
     if isinstance(document, Pairs):
         entries = list(_entries(document, findings))
-    elif document is not None and document != Scalar(document.line, None):
+    elif document is not None:
         findings.error(
             document.line, f"the file must map levels to entries, not be {kind_of(document)}", "L1: …"
         )
@@ -48,6 +58,15 @@ def check_allowlist(document: Node | None) -> Checked:
     if not entries and not findings.failed:
         findings.warning(1, "the allowlist is empty: nothing will be dispatched")
     return findings.conclude(entries)
+
+
+def _is_blank(document: Node | None) -> bool:
+    """Whether there is nothing but comments, `~` or `{}`."""
+    match document:
+        case None | Scalar(value=None) | Pairs(pairs=()):
+            return True
+        case _:
+            return False
 
 
 def _entries(document: Pairs, findings: Findings) -> Iterator[Entry]:

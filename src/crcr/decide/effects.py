@@ -51,3 +51,5 @@ class DispatchLoad:
     repository_id: int | None
     installation_id: int | None
     payload: Prepared
+    trimmed: tuple[str, ...] = ()
+    """What the store holds as cut from it, by an earlier attempt."""

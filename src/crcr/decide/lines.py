@@ -71,6 +71,8 @@ class DispatchLine:
     superseded_at: datetime | None
     answer: str | None
     """What became of it, where nobody has reported: never_started, unreported, unanswered, running, not_listening."""
+    trimmed: tuple[str, ...]
+    """What was cut from its payload."""
     effects: tuple[EffectLine, ...]
     """The efforts to send it, oldest first: attempts and last error."""
     jobs: tuple[JobLine, ...]

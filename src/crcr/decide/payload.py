@@ -74,9 +74,6 @@ class Prepared:
         *better, last = (self._joined(payload, names, relay) for payload, names in self._choices)
         return next((choice for choice in better if len(choice.body) <= MAX_BODY_BYTES), last)
 
-    def body_for(self, relay: Relay) -> bytes:
-        return self.dispatch(relay).body
-
     def _joined(self, payload: bytes, trimmed: tuple[str, ...], relay: Relay) -> DispatchBody:
         parts = (self._head, payload, b',"relay":', relay.encode(trimmed), b"}}")
         return DispatchBody(b"".join(parts), trimmed)

@@ -131,8 +131,12 @@ def _at(path: str, change: Change) -> Change:
 
 
 def _without(*keys: str) -> Change:
+    """Take away what stands under these keys; null and empty values stay, because nothing of them is lost."""
+
     def apply(value: Any) -> Any:
-        return {k: v for k, v in value.items() if k not in keys} if isinstance(value, Mapping) else value
+        if not isinstance(value, Mapping) or not any(value.get(key) for key in keys):
+            return value
+        return {k: v for k, v in value.items() if k not in keys or not v}
 
     return apply
 

@@ -182,6 +182,8 @@ class DispatchView:
     sent_at: datetime | None
     superseded_at: datetime | None
     answer: Answer | None = None
+    trimmed: tuple[str, ...] = ()
+    """What was cut from the payload so that GitHub takes it; `relay.trimmed` says the same to the downstream."""
     jobs: tuple[JobView, ...] = ()
 
 

@@ -11,10 +11,10 @@ from typing import Protocol
 
 import structlog
 
-from crcr.decide.allowlist import AllowlistVersion, Problem, Reading
+from crcr.decide.allowlist import AllowlistVersion, Problem, Reading, decode_text
 from crcr.decide.model import RepoName
 from crcr.decide.outside import FilePlace
-from crcr.errors import OutsideFault, OutsideRefused
+from crcr.errors import FileNotText, OutsideFault, OutsideRefused
 from crcr.ports import Clock, GitHub
 
 log = structlog.get_logger(__name__)
@@ -47,12 +47,14 @@ class FileSource:
         try:
             with self._path.open("rb") as file:
                 data = file.read(_CAP_BYTES + 1)
-            return Reading(source, data.decode())
         except OSError as error:
             reason = f"the file cannot be read: {error.strerror or error}"
-        except UnicodeDecodeError:
-            reason = "the file is not UTF-8 text"
-        return Reading(source, "", failure=Problem(0, "error", reason))
+            return Reading(source, "", failure=Problem(0, "error", reason))
+        # What was cut off at the cap may end inside a character; its size is told when it is checked.
+        text = decode_text(data) if len(data) <= _CAP_BYTES else data.decode(errors="replace")
+        if isinstance(text, Problem):
+            return Reading(source, "", failure=text)
+        return Reading(source, text)
 
 
 class GitHubSource:
@@ -65,6 +67,8 @@ class GitHubSource:
         source = f"{place.repository}@{place.ref}:{place.path}"
         try:
             file = await self._github.read_file(place, etag=etag)
+        except FileNotText as fault:
+            return Reading(source, "", failure=Problem(fault.line, "error", fault.detail, fault.hint))
         except OutsideRefused as refusal:
             return Reading(
                 source, "", failure=Problem(0, "error", f"GitHub refused to show the file: {refusal.detail}")

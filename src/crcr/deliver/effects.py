@@ -15,6 +15,7 @@ from crcr.ports import Clock, GitHub
 
 class Loads(Protocol):
     async def load(self, effect: ClaimedEffect) -> DispatchLoad | None: ...
+    async def note_trimmed(self, effect: ClaimedEffect, trimmed: tuple[str, ...]) -> None: ...
 
 
 class Targets(Protocol):
@@ -57,11 +58,13 @@ class SendDispatch:
         load = await self._loads.load(effect)
         if load is None:
             return False  # dropped since it was claimed
-        await self._deliver(effect.upstream, load)
+        made = load.payload.dispatch(self._relay(effect.upstream, load))
+        if made.trimmed != load.trimmed:
+            await self._loads.note_trimmed(effect, made.trimmed)
+        await self._deliver(effect.upstream, load, made.body)
         return True
 
-    async def _deliver(self, upstream: RepoName, load: DispatchLoad) -> None:
-        body = load.payload.body_for(self._relay(upstream, load))
+    async def _deliver(self, upstream: RepoName, load: DispatchLoad, body: bytes) -> None:
         if load.installation_id is None:
             await self._send(load, await self._find(upstream, load.downstream), body)
             return

@@ -16,9 +16,10 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 
+from crcr.decide.allowlist import Problem, decode_text
 from crcr.decide.model import RepoName
 from crcr.decide.outside import FilePlace, FileText, PullFacts, RepositoryFacts
-from crcr.errors import OutsideRefused, OutsideUnsure
+from crcr.errors import FileNotText, OutsideRefused, OutsideUnsure
 
 JSON_TYPE = "application/vnd.github+json"
 RAW_TYPE = "application/vnd.github.raw+json"
@@ -275,10 +276,9 @@ def file_text(response: Response) -> FileText | None:
     # The file itself is at fault here, so the same question would get the same answer.
     if response.cut:
         raise OutsideRefused(f"The file is larger than {MAX_ANSWER_BYTES} bytes.", status=response.status)
-    try:
-        text = response.body.decode("utf-8")
-    except UnicodeDecodeError:
-        raise OutsideRefused("The file is not UTF-8 text.", status=response.status) from None
+    text = decode_text(response.body)
+    if isinstance(text, Problem):
+        raise FileNotText(text.message, status=response.status, line=text.line, hint=text.hint)
     return FileText(text=text, etag=response.headers.get("etag"))
 
 

@@ -32,7 +32,7 @@ from crcr.decide.outside import FilePlace
 from crcr.decide.packing import pack
 from crcr.decide.steps import Step
 from crcr.decide.upstream import Ignored, Receipt, Seen, Taken
-from crcr.errors import BadRequest, CrcrError
+from crcr.errors import BadRequest, CrcrError, WrongContentType
 from crcr.ports import Clock, Trace, Untraced
 from crcr.receive.answer import Answer
 from crcr.receive.body import Bodies
@@ -44,6 +44,8 @@ log = structlog.get_logger(__name__)
 CAP_BYTES = 25 * 1024 * 1024
 _INLINE_BYTES = 256 * 1024
 _GUID_CHARS = 100
+_FORM_TYPE = "application/x-www-form-urlencoded"
+_SET_JSON = "set the content type of the App's webhook to application/json; the relay recovers what was refused until then"
 
 
 class Inbox(Protocol):
@@ -96,6 +98,8 @@ class WebhookIntake:
                 receipt = Receipt(guid, name, "webhook", packed, len(body), self.clock.now(), digest)
             answer = await self._act(receipt, event)
         except CrcrError as refusal:
+            if isinstance(refusal, WrongContentType):
+                log.warning("webhook_form_encoded", github_event=name, hint=refusal.hint)
             self.tally.delivery(name, refusal.code)
             raise
         self.tally.delivery(name, _outcome(answer))
@@ -106,6 +110,7 @@ class WebhookIntake:
         def examine() -> tuple[str, Event, bytes, str]:
             verify_signature(self.secret, body, signature)
             name, guid = _headers(request)
+            _refuse_form(request, body)
             return guid, *_parse(name, body)
 
         # A body of megabytes would hold up everybody else's request.
@@ -207,6 +212,13 @@ def _headers(request: Request) -> tuple[str, str]:
     if len(guid) > _GUID_CHARS or not guid.isascii() or not guid.isprintable():
         raise BadRequest("X-GitHub-Delivery is not a GUID")
     return name, guid
+
+
+def _refuse_form(request: Request, body: bytes) -> None:
+    """Refuse a signed webhook whose JSON stands in a form's field; nothing of the form is parsed."""
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type == _FORM_TYPE or body.startswith(b"payload="):
+        raise WrongContentType(f"the webhook came as {_FORM_TYPE}", hint=_SET_JSON)
 
 
 def _ignored(reason: str) -> Answer:

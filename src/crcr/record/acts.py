@@ -9,13 +9,16 @@ from sqlalchemy import text
 
 from crcr.decide.model import TEST_EVENT, DeliveryState, DispatchState, EffectKind, RepoName
 from crcr.decide.packing import pack
+from crcr.decide.reruns import CUT_OFF
 from crcr.decide.upstream import PlannedDispatch
 from crcr.errors import NotFound, NotPossible
 from crcr.record.allowlists import Allowlists
 from crcr.record.counting import recount
 from crcr.record.database import Database, Row, Tx
 from crcr.record.dispatch_rows import send, write_dispatches
+from crcr.record.held_rows import held_of_delivery, reconsider
 from crcr.record.log_rows import note_act, note_change
+from crcr.record.pull_rows import load_pull
 from crcr.record.schema import deliveries, upstreams
 from crcr.record.signals import EFFECTS
 from crcr.record.statement import Statement, inserting
@@ -35,7 +38,7 @@ _DELIVERY = Statement(
 )
 _UNSENT = Statement(
     text(
-        "SELECT downstream, delivery, lane, state FROM dispatches WHERE upstream = :upstream AND delivery = :delivery"
+        "SELECT downstream, delivery, lane, state, number, reason FROM dispatches WHERE upstream = :upstream AND delivery = :delivery"
         " AND ((state IN ('parked', 'cancelled') AND superseded_at IS NULL) OR (:all = 1 AND state <> 'waiting'))"
     )
 )
@@ -44,6 +47,23 @@ _REOPEN = Statement(
         "UPDATE dispatches SET state = 'waiting', reason = NULL, superseded_at = NULL,"
         " unsure = CASE WHEN state = 'sent' THEN 1 ELSE unsure END"
         " WHERE upstream = :upstream AND delivery = :delivery AND downstream = :downstream"
+    )
+)
+# What it waited for before its backend left (an approval, the end of a draft) still has to be there.
+_HOLD_AGAIN = Statement(
+    text(
+        "UPDATE dispatches SET state = 'held', reason = NULL WHERE upstream = :upstream AND delivery = :delivery"
+        " AND downstream = :downstream AND state = 'cancelled' AND superseded_at IS NULL"
+    )
+)
+# A pull request that was closed meanwhile needs no test.
+_CUT_OFF = Statement(
+    text(
+        "SELECT v.guid FROM deliveries v LEFT JOIN pulls p ON p.upstream = v.upstream AND p.number = v.number"
+        " WHERE v.upstream = :upstream AND v.received_at >= :since AND v.body IS NOT NULL"
+        " AND (v.number IS NULL OR v.action = 'closed' OR p.is_open = 1) AND EXISTS (SELECT 1 FROM dispatches d"
+        " WHERE d.delivery = v.guid AND d.upstream = v.upstream AND d.state = 'cancelled' AND d.superseded_at IS NULL"
+        " AND d.reason IN ('left the allowlist', 'suspended')) ORDER BY v.received_at, v.guid"
     )
 )
 _CLOSE_PARKED = Statement(
@@ -140,16 +160,43 @@ class Acts:
             unsent = await tx.all(_UNSENT, upstream=upstream.key, delivery=guid, all=int(everyone))
             reached = await self._reached(tx, upstream)
             rows = [row for row in unsent if row["downstream"] in reached]
-            for row in rows:
+            returned = [row for row in rows if not everyone and _was_cut_off(row)]
+            again = [row for row in rows if row not in returned]
+            for row in again:
                 key = {"upstream": upstream.key, "delivery": guid, "downstream": row["downstream"]}
                 await tx.run(_REOPEN, **key)
                 await tx.run(_CLOSE_PARKED, **key)
                 await recount(tx, key, now)
-            await send(tx, upstream.key, rows, now)
-            await note_act(tx, upstream, who=who, act="replay", subject=guid, now=now, dispatches=len(rows))
-            return len(rows)
+            await send(tx, upstream.key, again, now)
+            count = len(again) + await self._send_to_returned(tx, upstream, returned, now)
+            await note_act(tx, upstream, who=who, act="replay", subject=guid, now=now, dispatches=count)
+            return count
 
         return await self._database.write(unit)
+
+    async def find_cut_off(self, upstream: RepoName, since: datetime) -> list[str]:
+        """Deliveries since then with dispatches that were cancelled because a backend was unlisted or suspended."""
+        rows = await self._database.read(
+            lambda tx: tx.all(_CUT_OFF, upstream=upstream.key, since=to_us(since))
+        )
+        return [row["guid"] for row in rows]
+
+    async def _send_to_returned(self, tx: Tx, upstream: RepoName, rows: list[Row], now: datetime) -> int:
+        """Send the dispatches of a pull request to backends that are listed again, unless something holds them."""
+        for row in rows:
+            key = {"upstream": upstream.key, "delivery": row["delivery"], "downstream": row["downstream"]}
+            await tx.run(_HOLD_AGAIN, **key)
+        allowlist = await self._allowlists.in_force(tx, upstream)
+        for number in {row["number"] for row in rows}:
+            pull = await load_pull(tx, upstream, number)
+            if pull is not None:
+                await reconsider(tx, upstream, pull, allowlist, now)
+        held = {
+            (row["delivery"], row["downstream"])
+            for delivery in {row["delivery"] for row in rows}
+            for row in await held_of_delivery(tx, upstream, delivery)
+        }
+        return sum((row["delivery"], row["downstream"]) not in held for row in rows)
 
     async def retry_parked(self, upstream: RepoName, which: ParkedFilter, *, who: str, now: datetime) -> int:
         """Give parked effects another 24 hours; return how many there were.
@@ -246,6 +293,11 @@ class Acts:
         allowlist = await self._allowlists.in_force(tx, upstream)
         listed = frozenset(entry.name.key for entry in allowlist.entries)
         return listed - await self._targets.suspended(tx, upstream)
+
+
+def _was_cut_off(row: Row) -> bool:
+    cancelled = row["state"] == DispatchState.CANCELLED.value and row["reason"] in CUT_OFF
+    return cancelled and row["number"] is not None
 
 
 def _test_delivery(upstream: RepoName, guid: str, body: bytes, now: datetime) -> dict[str, Any]:

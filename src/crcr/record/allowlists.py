@@ -13,6 +13,7 @@ from typing import Any
 from sqlalchemy import bindparam, func, insert, select
 
 from crcr.decide.allowlist import Allowlist, AllowlistVersion, Checked, Problem, Reading
+from crcr.decide.allowlist_check import NO_LEVEL
 from crcr.decide.model import RepoName
 from crcr.errors import NoAllowlist, StoreUnavailable
 from crcr.record.database import Database, Row, Tx
@@ -82,10 +83,10 @@ class Allowlists:
         fresh = await self._database.glance(unit)
         if fresh is None:
             return
-        checked = await asyncio.to_thread(self._check, fresh[1])
+        allowlist = _recorded(await asyncio.to_thread(self._check, fresh[1]))
         cached = self._cache.get(upstream.key)
-        if checked.allowlist is not None and (cached is None or cached[0] < fresh[0]):
-            self._cache[upstream.key] = (fresh[0], checked.allowlist)
+        if allowlist is not None and (cached is None or cached[0] < fresh[0]):
+            self._cache[upstream.key] = (fresh[0], allowlist)
 
     async def current(self, upstream: RepoName) -> Allowlist:
         return await self._database.glance(lambda tx: self.in_force(tx, upstream))
@@ -140,10 +141,10 @@ class Allowlists:
 
     async def _load(self, tx: Tx, upstream: RepoName, version: int) -> Allowlist:
         row = await tx.one(_TEXT, upstream=upstream.key, version=version)
-        checked = self._check(row["text"]) if row else None
-        if checked is None or checked.allowlist is None:
+        allowlist = _recorded(self._check(row["text"])) if row else None
+        if allowlist is None:
             raise NoAllowlist(f"allowlist version {version} of {upstream} is not readable by this release")
-        return checked.allowlist
+        return allowlist
 
 
 async def text_in_force(tx: Tx, upstream: RepoName) -> str | None:
@@ -155,12 +156,18 @@ async def text_in_force(tx: Tx, upstream: RepoName) -> str | None:
     return row["text"] if row else None
 
 
+def _recorded(checked: Checked) -> Allowlist | None:
+    """The allowlist of a version that is in force. Version 0.1.0 put a file without any level in force."""
+    return Allowlist(()) if checked.problems == (NO_LEVEL,) else checked.allowlist
+
+
 def _says_the_same(newest: Row, reading: Reading, checked: Checked) -> bool:
     if reading.failure is not None:
         return bool(newest["problems"] == _encoded((reading.failure,)))
     # An unreadable file is kept as "", and a newer release may read what an older one could not.
-    good = checked.allowlist is not None
-    return bool(newest["text"] == reading.text) and bool(newest["good"]) is good
+    if checked.allowlist is None:
+        return bool(newest["text"] == reading.text) and bool(newest["problems"] == _encoded(checked.problems))
+    return bool(newest["text"] == reading.text) and bool(newest["good"])
 
 
 def _encoded(problems: tuple[Problem, ...]) -> str:

@@ -19,11 +19,17 @@ _PAUSED_S = 5.0
 
 _LOAD = Statement(
     text(
-        "SELECT d.event, d.action, d.labels, d.level, d.state, d.test, r.name, r.repository_id, r.installation_id,"  # noqa: S608  our own text
+        "SELECT d.event, d.action, d.labels, d.level, d.state, d.test, d.trimmed, r.name, r.repository_id, r.installation_id,"  # noqa: S608  our own text
         " (SELECT v.relay_reason FROM deliveries v WHERE v.guid = d.delivery AND v.upstream = d.upstream) AS relay_reason,"
         " (SELECT u.paused_at FROM upstreams u WHERE u.upstream = d.upstream) AS paused_at"
         f" FROM dispatches d{PRESENT}"
         " WHERE d.upstream = :upstream AND d.delivery = :delivery AND d.downstream = :downstream"
+    )
+)
+_TRIMMED = Statement(
+    text(
+        "UPDATE dispatches SET trimmed = :trimmed WHERE upstream = :upstream AND delivery = :delivery"
+        " AND downstream = :downstream"
     )
 )
 _BODY = Statement(text("SELECT event, body FROM deliveries WHERE guid = :delivery AND upstream = :upstream"))
@@ -44,6 +50,12 @@ class DispatchLoads:
         if row["paused_at"] is not None:
             raise OutsideLimited("dispatching is paused", retry_after_s=_PAUSED_S)
         return _load(row, effect, await self._payload(effect, row))
+
+    async def note_trimmed(self, effect: ClaimedEffect, trimmed: tuple[str, ...]) -> None:
+        """Record what is cut from the payload that is about to be sent."""
+        key = {"upstream": effect.upstream.key, "delivery": effect.delivery, "downstream": effect.target}
+        names = json.dumps(trimmed) if trimmed else None
+        await self._database.write(lambda tx: tx.run(_TRIMMED, trimmed=names, **key))
 
     async def _payload(self, effect: ClaimedEffect, dispatch: Row) -> Prepared:
         key = (effect.upstream.key, effect.delivery or "", dispatch["action"], dispatch["labels"])
@@ -77,4 +89,10 @@ def _load(row: Row, effect: ClaimedEffect, payload: Prepared) -> DispatchLoad:
         repository_id=row["repository_id"],
         installation_id=row["installation_id"],
         payload=payload,
+        trimmed=trimmed_of(row),
     )
+
+
+def trimmed_of(dispatch: Row) -> tuple[str, ...]:
+    """The names of what was cut from the dispatch's payload."""
+    return tuple(json.loads(dispatch["trimmed"] or "[]"))

@@ -23,6 +23,7 @@ from crcr.decide.packing import unpack
 from crcr.decide.views import AllowlistState
 from crcr.errors import NoAllowlist, NotFound
 from crcr.record.database import Database, Row, Tx
+from crcr.record.dispatch_loads import trimmed_of
 from crcr.record.schema import audit, effects, repositories
 from crcr.record.statement import Statement
 from crcr.record.times import from_us, from_us_or_none
@@ -208,6 +209,7 @@ def _dispatch(row: Row, queued: list[Row], jobs: list[Row]) -> DispatchLine:
         sent_at=from_us_or_none(row["sent_at"]),
         superseded_at=from_us_or_none(row["superseded_at"]),
         answer=row["answer"],
+        trimmed=trimmed_of(row),
         effects=tuple(_effect(each) for each in queued if each["target"] == key),
         jobs=tuple(_job(each) for each in jobs if each["downstream"] == key),
     )

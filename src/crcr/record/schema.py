@@ -180,6 +180,7 @@ dispatches = Table(
     Column("repository_id", BigInteger),
     Column("labels", Text),
     Column("reads_actions", SmallInteger),
+    Column("trimmed", Text),
     Index("ix_dispatches_backend", "upstream", "downstream", "event", "created_at"),
     Index("ix_dispatches_unsent", "upstream", "downstream", sqlite_where=_UNSENT, postgresql_where=_UNSENT),
     Index(

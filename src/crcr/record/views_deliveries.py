@@ -13,6 +13,7 @@ from crcr.decide.views import Answer, DeliveryPage, DeliveryView, DispatchView, 
 from crcr.decide.views_log import DeliveryQuery
 from crcr.errors import NotFound
 from crcr.record.database import Row, Tx
+from crcr.record.dispatch_loads import trimmed_of
 from crcr.record.schema import jobs
 from crcr.record.statement import Statement
 from crcr.record.times import from_us, from_us_or_none
@@ -107,6 +108,7 @@ def dispatch_view(row: Row, seen: Seen, jobs_of: tuple[JobView, ...] = ()) -> Di
         sent_at=from_us_or_none(row["sent_at"]),
         superseded_at=from_us_or_none(row["superseded_at"]),
         answer=Answer(row["answer"]) if row["answer"] else None,
+        trimmed=trimmed_of(row),
         jobs=jobs_of,
         **as_stored,
     )

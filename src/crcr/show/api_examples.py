@@ -109,6 +109,7 @@ _DISPATCH: Json = {
     "sent_at": _AT,
     "superseded_at": _AT,
     "answer": "running",
+    "trimmed": ["pull_request.body"],
 }
 _COLUMN: Json = {"workflow": _WORKFLOW, "workflow_name": "CI", "job_name": "build"}
 

@@ -271,3 +271,6 @@ class Dispatch(Model):
     sent_at: datetime | None
     superseded_at: datetime | None
     answer: Answer | None
+    trimmed: list[str] = Field(
+        description="What was cut from the payload because it was too large, as in `relay.trimmed`."
+    )

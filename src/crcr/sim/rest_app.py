@@ -19,7 +19,8 @@ async def get_app(sim: "Simulation", _ask: Ask) -> Reply:
 
 async def get_hook(sim: "Simulation", _ask: Ask) -> Reply:
     url, secret = sim.webhook_url or "", "********" if sim.webhooks.secret else ""
-    return Reply(200, {"content_type": "json", "insecure_ssl": "0", "secret": secret, "url": url})
+    config = {"content_type": sim.webhooks.content_type, "insecure_ssl": "0", "secret": secret, "url": url}
+    return Reply(200, config)
 
 
 async def list_installations(sim: "Simulation", ask: Ask) -> Reply:

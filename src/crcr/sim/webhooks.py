@@ -11,6 +11,8 @@ import json
 import uuid
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Literal
+from urllib.parse import urlencode
 
 import httpx
 
@@ -31,6 +33,7 @@ class Webhooks:
         self.secret = ""
         self.hook_id = 512_403_118
         self.app_id = 0
+        self.content_type: Literal["json", "form"] = "json"
         self.held: list[Delivery] = []
 
     async def emit(
@@ -60,11 +63,14 @@ class Webhooks:
         return delivery
 
     def headers(self, event: str, guid: str, payload: bytes) -> dict[str, str]:
-        digest = hmac.new(self.secret.encode(), payload, hashlib.sha256).hexdigest()
+        """The headers of a webhook with this payload; the signature is over the body as it is sent."""
+        digest = hmac.new(self.secret.encode(), self._body(payload), hashlib.sha256).hexdigest()
         return {
             "User-Agent": "GitHub-Hookshot/crcrsim",
             "Accept": "*/*",
-            "Content-Type": "application/json",
+            "Content-Type": "application/json"
+            if self.content_type == "json"
+            else "application/x-www-form-urlencoded",
             "X-GitHub-Event": event,
             "X-GitHub-Delivery": guid,
             "X-GitHub-Hook-ID": str(self.hook_id),
@@ -72,6 +78,9 @@ class Webhooks:
             "X-GitHub-Hook-Installation-Target-Type": "integration",
             "X-Hub-Signature-256": f"sha256={digest}",
         }
+
+    def _body(self, payload: bytes) -> bytes:
+        return payload if self.content_type == "json" else urlencode({"payload": payload}).encode()
 
     async def redeliver(self, former: Delivery) -> Delivery:
         again = self._copy(former)
@@ -126,7 +135,7 @@ class Webhooks:
         started = asyncio.get_running_loop().time()
         try:
             answer = await self._client().post(
-                self.url, content=delivery.payload, headers=delivery.headers, timeout=TIME_OUT_S
+                self.url, content=self._body(delivery.payload), headers=delivery.headers, timeout=TIME_OUT_S
             )
         except httpx.TimeoutException:
             _failed(delivery, 504, "timed out")

@@ -9,8 +9,14 @@ down_revision = "0007"
 
 def upgrade() -> None:
     _held_effects()
+    _trimmed_dispatches()
 
 
 def _held_effects() -> None:
     """Which limit holds a waiting effect until its `due_at`: pages say the reason to every reader."""
     op.add_column("effects", sa.Column("held_by", sa.Text(), nullable=True))
+
+
+def _trimmed_dispatches() -> None:
+    """What was cut from the payload of a dispatch, as a JSON list of names; NULL where it was sent whole."""
+    op.add_column("dispatches", sa.Column("trimmed", sa.Text(), nullable=True))

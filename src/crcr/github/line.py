@@ -23,7 +23,7 @@ from crcr.github.call_kinds import kind_of, status_class
 from crcr.github.faults import fault_of, header_number, readable
 from crcr.github.governor import APP, Governor
 from crcr.github.tokens import Scope, TokenCache
-from crcr.ports import Clock
+from crcr.ports import Clock, still_held
 
 _NEVER_SENT = (
     httpx.ConnectError,
@@ -143,9 +143,12 @@ class Line:
 
     async def _exchange(self, request: Request, token: Token, budget: int, cost: int) -> Response:
         async with self._governor.slot():
+            await still_held.get()()
             # Within the slot, so that points are dated when they are spent.
             self._reserve(budget, cost, keep=request.keep, content=request.creates_content)
-            return await self._counted(request, token)
+            response = await self._counted(request, token)
+        await still_held.get()()
+        return response
 
     async def _counted(self, request: Request, token: Token) -> Response:
         began, status = monotonic(), "unsure"

@@ -9,8 +9,18 @@ down_revision = "0007"
 
 def upgrade() -> None:
     _held_effects()
+    _forwarded_jobs()
 
 
 def _held_effects() -> None:
     """Which limit holds a waiting effect until its `due_at`: pages say the reason to every reader."""
     op.add_column("effects", sa.Column("held_by", sa.Text(), nullable=True))
+
+
+def _forwarded_jobs() -> None:
+    """When a job began by its reporter's word, and which outcome of it another HUD was sent last, counted."""
+    op.add_column("jobs", sa.Column("started_at", sa.BigInteger(), nullable=True))
+    op.add_column("jobs", sa.Column("forwarded", sa.Text(), nullable=True))
+    op.add_column(
+        "jobs", sa.Column("forwarded_no", sa.Integer(), nullable=False, server_default=sa.text("0"))
+    )

@@ -13,6 +13,7 @@ from crcr.app import Edge
 from crcr.errors import StoreUnavailable
 from crcr.record.database import Database, Unit
 from crcr.record.forwards import Forwards
+from crcr.record.outcomes import Outcomes
 from crcr.record.publishing import Publishing
 from crcr.record.reports import Reports
 from crcr.sim.github import Job, JobSpec, Workflow, WorkflowRun
@@ -120,7 +121,7 @@ async def on_store(it: Stage, store: Database) -> AsyncIterator[httpx.AsyncClien
         store,
         allowlists=services.allowlists,
         targets=services.targets,
-        forwards=Forwards(enabled=False),
+        outcomes=Outcomes(Forwards(enabled=False)),
         publishing=Publishing({}),
         upstreams=services.upstreams,
         job_timeout=timedelta(hours=6),

@@ -18,6 +18,7 @@ from crcr.decide.upstream import Receipt
 from crcr.receive.report import parse_report
 from crcr.record.database import Tx
 from crcr.record.forwards import Forwards
+from crcr.record.outcomes import Outcomes
 from crcr.record.places import PostgresPlace
 from crcr.record.postgres import PostgresDatabase
 from crcr.record.postgres_link import Connection, PostgresLink
@@ -49,7 +50,7 @@ class Process:
             database,
             allowlists=stores.allowlists,
             targets=stores.targets,
-            forwards=Forwards(enabled=False),
+            outcomes=Outcomes(Forwards(enabled=False)),
             publishing=Publishing({}),
             upstreams=UPSTREAMS,
             job_timeout=timedelta(hours=6),

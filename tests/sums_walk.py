@@ -25,6 +25,7 @@ from crcr.record.acts import ParkedFilter
 from crcr.record.forwards import Forwards
 from crcr.record.group_rows import let_go
 from crcr.record.lookups import Lookups
+from crcr.record.outcomes import Outcomes
 from crcr.record.publishing import Publishing
 from crcr.record.reports import Reports
 from crcr.record.self_reports import SelfReports
@@ -56,21 +57,21 @@ class Walk:
     numbers: int = 0
 
     def __post_init__(self) -> None:
-        stores, quiet = self.stores, Publishing({})
+        stores, quiet, unforwarded = self.stores, Publishing({}), Outcomes(Forwards(enabled=False))
         self.reports = Reports(
             stores.database,
             allowlists=stores.allowlists,
             targets=stores.targets,
-            forwards=Forwards(enabled=False),
+            outcomes=unforwarded,
             publishing=quiet,
             upstreams=(CORE,),
             job_timeout=timedelta(hours=6),
         )
         self.own_reports = SelfReports(
-            stores.database, reports=self.reports, targets=stores.targets, forwards=Forwards(enabled=False)
+            stores.database, reports=self.reports, targets=stores.targets, outcomes=unforwarded
         )
-        self.sweeps = Sweeps(stores.database, quiet)
-        self.lookups = Lookups(stores.database, stores.allowlists, quiet, timedelta(hours=6))
+        self.sweeps = Sweeps(stores.database, quiet, unforwarded)
+        self.lookups = Lookups(stores.database, stores.allowlists, quiet, timedelta(hours=6), unforwarded)
         self.workers = [stores.outbox("one"), stores.outbox("two")]
         self.acts: list[tuple[int, Act]] = [
             (5, self.pull_event),

@@ -29,6 +29,7 @@ from crcr.receive.report import MAX_ATTEMPT, parse_report
 from crcr.record.database import Tx
 from crcr.record.forwards import Forwards
 from crcr.record.ingested import IngestedResults
+from crcr.record.outcomes import Outcomes
 from crcr.record.publishing import Publishing
 from crcr.record.refusals import Refusals
 from crcr.record.reports import Reports
@@ -61,7 +62,7 @@ async def relay(stores: Stores) -> Reports:
         stores.database,
         allowlists=stores.allowlists,
         targets=stores.targets,
-        forwards=Forwards(enabled=True),
+        outcomes=Outcomes(Forwards(enabled=True)),
         publishing=Publishing({}),
         upstreams=UPSTREAMS,
         job_timeout=NOW - NOW.replace(hour=0),

@@ -25,6 +25,7 @@ from crcr.receive.report import parse_report
 from crcr.record.allowlists import Allowlists
 from crcr.record.database import Database
 from crcr.record.forwards import Forwards
+from crcr.record.outcomes import Outcomes
 from crcr.record.places import PostgresPlace
 from crcr.record.postgres import PostgresDatabase
 from crcr.record.publishing import Publishing
@@ -77,7 +78,7 @@ class Relay:
             database,
             allowlists=self.allowlists,
             targets=self.targets,
-            forwards=forwards,
+            outcomes=Outcomes(forwards),
             publishing=Publishing({}),
             upstreams=(UPSTREAM, SECOND),
             job_timeout=timedelta(hours=6),

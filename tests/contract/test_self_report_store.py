@@ -23,6 +23,7 @@ from crcr.receive.report import parse_report
 from crcr.record.commits import Commits
 from crcr.record.database import Tx
 from crcr.record.forwards import Forwards
+from crcr.record.outcomes import Outcomes
 from crcr.record.publishing import Publishing
 from crcr.record.reports import Reports
 from crcr.record.self_reports import SelfReports
@@ -53,13 +54,13 @@ class Relay:
             stores.database,
             allowlists=stores.allowlists,
             targets=stores.targets,
-            forwards=self.forwards,
+            outcomes=Outcomes(self.forwards),
             publishing=Publishing({}),
             upstreams=(CORE, OTHER),
             job_timeout=timedelta(hours=6),
         )
         self.own = SelfReports(
-            stores.database, reports=reports, targets=stores.targets, forwards=self.forwards
+            stores.database, reports=reports, targets=stores.targets, outcomes=Outcomes(self.forwards)
         )
         self.commits = Commits(stores.database)
 

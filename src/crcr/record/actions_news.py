@@ -17,6 +17,7 @@ from crcr.record.default_branches import compare_default_branch
 from crcr.record.log_rows import note_change
 from crcr.record.lookup_effects import look_up_ended_run
 from crcr.record.lookup_rows import hasten_silence, see_run, verify_jobs
+from crcr.record.outcomes import Outcomes
 from crcr.record.publishing import Publishing
 from crcr.record.run_names import RunNames
 from crcr.record.statement import Statement
@@ -52,10 +53,11 @@ _WEBHOOK_NOTED_EVERY = timedelta(hours=1)
 
 
 class ActionsNews:
-    def __init__(self, database: Database, publishing: Publishing) -> None:
+    def __init__(self, database: Database, publishing: Publishing, outcomes: Outcomes) -> None:
         self._database = database
         self._publishing = publishing
-        self._run_names = RunNames(publishing)
+        self._outcomes = outcomes
+        self._run_names = RunNames(publishing, outcomes)
 
     async def hear(self, receipt: Receipt, event: RunTold | JobTold) -> Taken | Seen | Ignored:
         """Write down what GitHub told, where it concerns something of ours."""
@@ -98,7 +100,7 @@ class ActionsNews:
     async def _job_told(self, tx: Tx, event: JobTold, now: datetime) -> None:
         for row in await self._known(tx, event, event.run_id):
             # One job alone does not tell whether another has its name: only its failure counts here.
-            if await verify_jobs(tx, row, (event.job,), now):
+            if await verify_jobs(tx, row, (event.job,), self._outcomes, now):
                 await self._tell(tx, row, now)
 
     async def _known(self, tx: Tx, event: RunTold | JobTold, run_id: int) -> list[Row]:

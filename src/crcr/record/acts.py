@@ -16,6 +16,7 @@ from crcr.record.allowlists import Allowlists
 from crcr.record.counting import recount
 from crcr.record.database import Database, Row, Tx
 from crcr.record.dispatch_rows import send, write_dispatches
+from crcr.record.forwards import is_overtaken
 from crcr.record.held_rows import held_of_delivery, reconsider
 from crcr.record.log_rows import note_act, note_change
 from crcr.record.pull_rows import load_pull
@@ -74,7 +75,7 @@ _CLOSE_PARKED = Statement(
 )
 _PARKED = Statement(
     text(
-        "SELECT effect_id, kind, target, delivery FROM effects WHERE upstream = :upstream AND state = 'parked'"
+        "SELECT effect_id, kind, target, lane, delivery FROM effects WHERE upstream = :upstream AND state = 'parked'"
         " AND effect_id BETWEEN :first_id AND :last_id AND (CAST(:target AS TEXT) IS NULL OR target = :target)"
         " AND (CAST(:since AS BIGINT) IS NULL OR finished_at >= :since) AND (CAST(:until AS BIGINT) IS NULL OR finished_at <= :until)"
         " AND (:first_id = :last_id OR NOT EXISTS (SELECT 1 FROM dispatches d WHERE d.upstream = effects.upstream"
@@ -85,6 +86,12 @@ _PARKED = Statement(
 _RETRY = Statement(
     text(
         "UPDATE effects SET state = 'waiting', due_at = :now, first_attempt_at = NULL, finished_at = NULL"
+        " WHERE effect_id = :effect_id AND state = 'parked'"
+    )
+)
+_OVERTAKEN = Statement(
+    text(
+        "UPDATE effects SET state = 'cancelled', last_error = 'a newer outcome of the job was forwarded'"
         " WHERE effect_id = :effect_id AND state = 'parked'"
     )
 )
@@ -201,12 +208,19 @@ class Acts:
     async def retry_parked(self, upstream: RepoName, which: ParkedFilter, *, who: str, now: datetime) -> int:
         """Give parked effects another 24 hours; return how many there were.
 
-        Dispatches to who left the allowlist or is suspended stay parked.
+        Dispatches to who left the allowlist or is suspended stay parked. A forward that a newer one has overtaken is
+        cancelled: it would show an old outcome again.
         """
 
         async def unit(tx: Tx) -> int:
-            rows = await self._retriable(tx, upstream, which)
-            for row in rows:
+            parked, rows = await self._retriable(tx, upstream, which), []
+            for row in parked:
+                if row["kind"] == EffectKind.FORWARD_RESULT.value and await is_overtaken(
+                    tx, row["effect_id"]
+                ):
+                    await tx.run(_OVERTAKEN, effect_id=row["effect_id"])
+                else:
+                    rows.append(row)
                 await tx.run(_RETRY, effect_id=row["effect_id"], now=to_us(now))
                 if row["kind"] == EffectKind.SEND_DISPATCH.value:
                     key = {"delivery": row["delivery"], "target": row["target"]}

@@ -1,23 +1,29 @@
-"""Jobs in their table: opened, closed, disputed, timed out; each write guarded by the state it starts from.
+"""Jobs in their table: opened, closed, disputed, checked, timed out; each write guarded by the state it starts from.
+
+`outcomes` is their only caller: a write of a state or conclusion is followed by its forward.
 
 `trusted` is what the relay itself knows and measured, `untrusted` is the report's own body. They are stored
 and forwarded apart, and nothing reads the second to decide anything.
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 import msgspec
-from sqlalchemy import and_, bindparam, case, func, or_, update
+from sqlalchemy import and_, bindparam, case, func, or_, select, update
 
 from crcr.decide.commit import Verification
 from crcr.decide.downstream import CloseJob, DisputeJob, OpenJob
+from crcr.decide.forwarding import started_at
 from crcr.decide.identity import Identity, IssuerKind
-from crcr.decide.model import Conclusion, Level
+from crcr.decide.ingested import believed
+from crcr.decide.model import Conclusion, JobState, Level
 from crcr.decide.numbers import Ended
 from crcr.decide.report import Report
+from crcr.decide.verification import Finding, SilentEnd
 from crcr.record.database import Row, Tx
 from crcr.record.schema import jobs
 from crcr.record.statement import Statement, inserting
@@ -26,6 +32,11 @@ from crcr.record.times import to_us
 _ENCODE = msgspec.json.Encoder().encode
 _KEY_COLUMNS = ("upstream", "delivery", "downstream", "workflow", "run_id", "attempt", "job_name")
 BY_KEY = and_(*(jobs.c[name] == bindparam(name) for name in _KEY_COLUMNS))
+JOBS_OF_RUN = Statement(
+    select(*(jobs.c[name] for name in _KEY_COLUMNS)).where(
+        *(jobs.c[name] == bindparam(name) for name in _KEY_COLUMNS if name not in {"attempt", "job_name"})
+    )
+)
 _RESULT = (
     *(
         "conclusion",
@@ -40,7 +51,7 @@ _RESULT = (
     ),
     *("failed_tests", "failed_tests_cut", "trusted", "untrusted"),
 )
-_KEPT = ("url", "artifact_url", "check_run_text", "environment")
+_KEPT = ("url", "artifact_url", "check_run_text", "environment", "started_at")
 """What a completed report may leave out because in_progress said it."""
 _OPEN = Statement(
     inserting(
@@ -65,6 +76,7 @@ _OPEN = Statement(
             "check_run_text",
             "environment",
             "in_progress_at",
+            "started_at",
             "silent_at",
         ),
         *("queue_s", "expected", "trusted", "untrusted"),
@@ -93,6 +105,34 @@ _DISPUTE = Statement(
         ),
     )
     .values(disputed=1, conclusion=bindparam("counts"), disputed_conclusion=bindparam("claimed"))
+)
+_TIME_OUT = Statement(
+    update(jobs)
+    .where(BY_KEY, jobs.c.state == "in_progress")
+    .values(state=bindparam("becomes"), swept_at=bindparam("at"))
+)
+_VERIFY = Statement(
+    update(jobs)
+    .where(BY_KEY, jobs.c.state == "completed")
+    .values(
+        verification=bindparam("found"),
+        github_conclusion=bindparam("said"),
+        conclusion=bindparam("counts"),
+        disputed=case((bindparam("differs") == 1, 1), else_=jobs.c.disputed),
+    )
+)
+_END = Statement(
+    update(jobs)
+    .where(BY_KEY, jobs.c.state != "completed")
+    .values(
+        state=bindparam("becomes"),
+        conclusion=bindparam("counts"),
+        first_conclusion=bindparam("counts"),
+        github_conclusion=bindparam("said"),
+        verification=bindparam("found"),
+        completed_at=bindparam("ended_at"),
+        swept_at=bindparam("at"),
+    )
 )
 
 
@@ -135,6 +175,7 @@ async def open_job(tx: Tx, row: JobRow, report: Report, outcome: OpenJob, now: d
         check_run_text=report.check_run_text,
         environment=report.environment,
         in_progress_at=to_us(now),
+        started_at=to_us(started_at(report.started_at, now)),
         silent_at=to_us(outcome.silent_at),
         queue_s=outcome.queue_s,
         expected=row.expected.value if row.expected else None,
@@ -150,7 +191,7 @@ async def close_job(
     tx: Tx, row: JobRow, report: Report, outcome: CloseJob, now: datetime, *, ended: Ended | None = None
 ) -> JobRow:
     """`ended` is where the caller counts it, when it does so at once."""
-    tests = report.tests
+    tests, started = report.tests, believed(report.started_at, now)
     await tx.run(
         _CLOSE,
         **row.key,
@@ -165,6 +206,7 @@ async def close_job(
         new_artifact_url=report.artifact_url,
         new_check_run_text=report.check_run_text,
         new_environment=report.environment,
+        new_started_at=to_us(started) if started else None,
         new_tests_passed=tests.passed if tests else None,
         new_tests_failed=tests.failed if tests else None,
         new_tests_skipped=tests.skipped if tests else None,
@@ -181,6 +223,44 @@ async def dispute_job(tx: Tx, row: JobRow, dispute: DisputeJob) -> bool:
     """Record the dispute; False when just this claim is on record."""
     changed = await tx.run(_DISPUTE, **row.key, counts=dispute.counts.value, claimed=dispute.claimed.value)
     return bool(changed)
+
+
+async def time_out_job(tx: Tx, key: Mapping[str, Any], state: JobState, now: datetime) -> None:
+    await tx.run(_TIME_OUT, **key, becomes=state.value, at=to_us(now))
+
+
+async def verify_job(tx: Tx, key: Mapping[str, Any], finding: Finding, counts: Conclusion) -> None:
+    """Write GitHub's view beside a result; `counts` is the conclusion that holds now."""
+    await tx.run(
+        _VERIFY,
+        **key,
+        found=finding.verification.value,
+        said=finding.github.value if finding.github else None,
+        counts=counts.value,
+        differs=int(finding.verification is Verification.DISPUTED),
+    )
+
+
+async def end_job(
+    tx: Tx,
+    key: Mapping[str, Any],
+    end: SilentEnd,
+    state: JobState,
+    *,
+    ended_at: datetime,
+    now: datetime,
+) -> None:
+    """End a silent job as GitHub says; without a conclusion of GitHub's it has only timed out."""
+    await tx.run(
+        _END,
+        **key,
+        becomes=state.value,
+        counts=end.conclusion.value if end.conclusion else None,
+        said=end.github.value if end.github else None,
+        found=(Verification.CONFIRMED if end.conclusion else Verification.UNCHECKED).value,
+        ended_at=to_us(ended_at) if end.conclusion else None,
+        at=to_us(now),
+    )
 
 
 def failed_tests_text(report: Report) -> str | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import bindparam, case, select, text, update
+from sqlalchemy import bindparam, select, text
 
 from crcr.decide.commit import Verification
 from crcr.decide.lifecycle import LIFECYCLE, Apply, JobEvent
@@ -17,7 +17,7 @@ from crcr.decide.outside import ActionsJob, ActionsRun
 from crcr.decide.verification import ReportedJob, examine, examine_silent, match
 from crcr.record.counting import recount
 from crcr.record.database import Row, Tx
-from crcr.record.job_rows import BY_KEY
+from crcr.record.outcomes import Outcomes
 from crcr.record.schema import jobs
 from crcr.record.statement import Statement
 from crcr.record.times import from_us, to_us
@@ -72,29 +72,6 @@ _RUN_JOBS = Statement(
         jobs.c.run_id == bindparam("run_id"),
     )
 )
-_VERIFY = Statement(
-    update(jobs)
-    .where(BY_KEY, jobs.c.state == "completed")
-    .values(
-        verification=bindparam("found"),
-        github_conclusion=bindparam("said"),
-        conclusion=bindparam("counts"),
-        disputed=case((bindparam("differs") == 1, 1), else_=jobs.c.disputed),
-    )
-)
-_END = Statement(
-    update(jobs)
-    .where(BY_KEY, jobs.c.state != "completed")
-    .values(
-        state=bindparam("becomes"),
-        conclusion=bindparam("counts"),
-        first_conclusion=bindparam("counts"),
-        github_conclusion=bindparam("said"),
-        verification=bindparam("found"),
-        completed_at=bindparam("ended_at"),
-        swept_at=bindparam("at"),
-    )
-)
 _KEY = ("upstream", "delivery", "downstream", "workflow", "run_id", "attempt", "job_name")
 
 
@@ -130,7 +107,13 @@ async def hasten_silence(tx: Tx, run: Row, attempt: int, now: datetime) -> None:
 
 
 async def verify_jobs(
-    tx: Tx, run: Row, seen: Iterable[ActionsJob], now: datetime, *, whole: ActionsRun | None = None
+    tx: Tx,
+    run: Row,
+    seen: Iterable[ActionsJob],
+    outcomes: Outcomes,
+    now: datetime,
+    *,
+    whole: ActionsRun | None = None,
 ) -> bool:
     """Hold GitHub's jobs against the reported ones of a run; True when something changed.
 
@@ -148,7 +131,7 @@ async def verify_jobs(
             continue
         reported = [_reported(each) for each in rows if each["attempt"] == row["attempt"]]
         matched = match(_reported(row), reported, candidates)
-        if await _verify_one(tx, row, matched, now, whole=whole):
+        if await _verify_one(tx, row, matched, outcomes, now, whole=whole):
             note_job(tx, {name: row[name] for name in _KEY}, now)
             changed = True
     if changed:
@@ -157,7 +140,13 @@ async def verify_jobs(
 
 
 async def _verify_one(
-    tx: Tx, row: Row, seen: tuple[ActionsJob, ...], now: datetime, *, whole: ActionsRun | None
+    tx: Tx,
+    row: Row,
+    seen: tuple[ActionsJob, ...],
+    outcomes: Outcomes,
+    now: datetime,
+    *,
+    whole: ActionsRun | None,
 ) -> bool:
     job = _reported(row)
     if job.state is JobState.COMPLETED:
@@ -166,21 +155,16 @@ async def _verify_one(
         if finding is None:
             return False
         counts = finding.conclusion or job.conclusion or Conclusion.NONE
-        await tx.run(
-            _VERIFY,
-            **_key_of(row),
-            found=finding.verification.value,
-            said=finding.github.value if finding.github else None,
-            counts=counts.value,
-            differs=int(finding.verification is Verification.DISPUTED),
-        )
+        await outcomes.verify(tx, _key_of(row), finding, counts, now)
         return True
     if row["asked_at"] is None and row["silent_at"] > to_us(now):
         return False
-    return await _end_silent(tx, row, seen, now, whole=whole is not None)
+    return await _end_silent(tx, row, seen, outcomes, now, whole=whole is not None)
 
 
-async def _end_silent(tx: Tx, row: Row, seen: tuple[ActionsJob, ...], now: datetime, *, whole: bool) -> bool:
+async def _end_silent(
+    tx: Tx, row: Row, seen: tuple[ActionsJob, ...], outcomes: Outcomes, now: datetime, *, whole: bool
+) -> bool:
     """End a silent job: by GitHub's word where that is a failure, else as timed out."""
     end = examine_silent(seen, whole=whole)
     if end is None:
@@ -190,16 +174,8 @@ async def _end_silent(tx: Tx, row: Row, seen: tuple[ActionsJob, ...], now: datet
     if not isinstance(verdict, Apply):
         return False
     ended_at = max((each.completed_at for each in seen if each.completed_at), default=now)
-    await tx.run(
-        _END,
-        **_key_of(row),
-        becomes=verdict.state.value,
-        counts=end.conclusion.value if end.conclusion else None,
-        said=end.github.value if end.github else None,
-        found=(Verification.CONFIRMED if end.conclusion else Verification.UNCHECKED).value,
-        ended_at=to_us(max(ended_at, from_us(row["in_progress_at"]))) if end.conclusion else None,
-        at=to_us(now),
-    )
+    began_at = from_us(row["in_progress_at"])
+    await outcomes.end(tx, _key_of(row), end, verdict.state, ended_at=max(ended_at, began_at), now=now)
     return True
 
 

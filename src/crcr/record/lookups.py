@@ -24,6 +24,7 @@ from crcr.record.allowlists import Allowlists
 from crcr.record.database import Database, Row, Tx
 from crcr.record.log_rows import note_change
 from crcr.record.lookup_rows import hasten_silence, see_run, verify_jobs
+from crcr.record.outcomes import Outcomes
 from crcr.record.publishing import Publishing
 from crcr.record.renames import PRESENT
 from crcr.record.run_names import RunNames
@@ -122,12 +123,18 @@ _READABLE = Statement(
 
 class Lookups:
     def __init__(
-        self, database: Database, allowlists: Allowlists, publishing: Publishing, job_timeout: timedelta
+        self,
+        database: Database,
+        allowlists: Allowlists,
+        publishing: Publishing,
+        job_timeout: timedelta,
+        outcomes: Outcomes,
     ) -> None:
         self._database = database
         self._allowlists = allowlists
         self._publishing = publishing
-        self._run_names = RunNames(publishing)
+        self._outcomes = outcomes
+        self._run_names = RunNames(publishing, outcomes)
         self._job_timeout = job_timeout
 
     async def question(self, upstream: RepoName, delivery: str, downstream: str) -> Question | None:
@@ -234,7 +241,7 @@ class Lookups:
         if run is None:
             return
         if run.run_id in jobs:
-            await verify_jobs(tx, row, jobs[run.run_id], now, whole=run)
+            await verify_jobs(tx, row, jobs[run.run_id], self._outcomes, now, whole=run)
         if run.is_over:
             await hasten_silence(tx, row, run.attempt, now)
             return

@@ -30,10 +30,9 @@ from crcr.record.builds import bind_build
 from crcr.record.counting import recount
 from crcr.record.database import Database, Row, Tx
 from crcr.record.default_branches import ask_default_branch
-from crcr.record.forwards import Forwards
-from crcr.record.job_rows import JobRow, close_job, dispute_job, open_job
 from crcr.record.log_rows import note_change
 from crcr.record.lookup_effects import look_up_result
+from crcr.record.outcomes import Outcomes
 from crcr.record.publishing import Publishing
 from crcr.record.renames import entry_of_id, find_dispatched_name
 from crcr.record.report_context import ReportContext
@@ -120,7 +119,7 @@ class Reports:
         *,
         allowlists: Allowlists,
         targets: Targets,
-        forwards: Forwards,
+        outcomes: Outcomes,
         publishing: Publishing,
         upstreams: tuple[RepoName, ...],
         job_timeout: timedelta,
@@ -128,7 +127,7 @@ class Reports:
         self._database = database
         self._allowlists = allowlists
         self._targets = targets
-        self._forwards = forwards
+        self._outcomes = outcomes
         self._publishing = publishing
         self._upstreams = {upstream.key: upstream for upstream in upstreams}
         self._job_timeout = job_timeout
@@ -254,20 +253,17 @@ class Reports:
         self, tx: Tx, context: ReportContext, outcome: Outcome, body: bytes, now: datetime
     ) -> None:
         if isinstance(outcome, OpenJob):
-            row = await self._open(tx, context, outcome, now)
+            await self._open(tx, context, outcome, body, now)
         elif isinstance(outcome, CloseJob):
-            row = await self._close(tx, context, outcome, now)
+            await self._close(tx, context, outcome, body, now)
         elif isinstance(outcome, Rejected) and isinstance(outcome.dispute, DisputeJob):
             disputed = context.job(outcome.dispute.job_name)
-            if not await dispute_job(tx, disputed, outcome.dispute):
+            if not await self._outcomes.dispute(tx, disputed, outcome.dispute, now):
                 return
             await recount(tx, disputed.key, now)
             note_job(tx, disputed.key, now)
-            row = None
         else:
             return
-        if row is not None:
-            await self._forwards.add(tx, row, context.report, body, now)
         key = context.key
         await note_change(
             tx,
@@ -288,7 +284,9 @@ class Reports:
             if isinstance(outcome, CloseJob) and context.identity.kind is IssuerKind.GITHUB:
                 await look_up_result(tx, context.dispatch, now)
 
-    async def _open(self, tx: Tx, context: ReportContext, outcome: OpenJob, now: datetime) -> JobRow:
+    async def _open(
+        self, tx: Tx, context: ReportContext, outcome: OpenJob, body: bytes, now: datetime
+    ) -> None:
         identity, upstream, key = context.identity, context.upstream, context.key
         if context.standing.binding is None and identity.repository_id is not None:
             binding = Binding(identity.repository_id, identity.owner_id, confirmed=False)
@@ -310,21 +308,22 @@ class Reports:
             await tx.run(_NO_RETRY, **key, lane=context.lane, at=to_us(now))
             await tx.run(_NOT_PARKED, **key, at=to_us(now))
             await mark_arrived(tx, key, now)
-        row = await open_job(tx, context.job(outcome.job_name), context.report, outcome, now)
+        row = context.job(outcome.job_name)
+        await self._outcomes.open(tx, row, context.report, outcome, body=body, now=now)
         if context.report.run_attempt > 1:
             await recount(tx, row.key, now)
-        return row
 
-    async def _close(self, tx: Tx, context: ReportContext, outcome: CloseJob, now: datetime) -> JobRow:
+    async def _close(
+        self, tx: Tx, context: ReportContext, outcome: CloseJob, body: bytes, now: datetime
+    ) -> None:
         """Close and count. Of a running job in its run's newest attempt all is known; for others the rows are read."""
         row, ended = context.job(outcome.job_name), context.ended_as(outcome)
-        await close_job(tx, row, context.report, outcome, now, ended=ended)
+        await self._outcomes.close(tx, row, context.report, outcome, body=body, now=now, ended=ended)
         if ended is None:
             await recount(tx, row.key, now)
         elif (share := context.share(outcome, ended)) is not None:
             sums.add(tx, share)
             note_job(tx, row.key, now)
-        return row
 
     async def _bind_run(self, tx: Tx, context: ReportContext, outcome: OpenJob, now: datetime) -> None:
         run = {

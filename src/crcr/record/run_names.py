@@ -21,6 +21,7 @@ from crcr.record.effect_rows import add_once
 from crcr.record.log_rows import note_act, note_change
 from crcr.record.lookup_effects import look_up
 from crcr.record.lookup_rows import see_run
+from crcr.record.outcomes import Outcomes
 from crcr.record.publishing import Publishing
 from crcr.record.statement import Statement
 
@@ -72,8 +73,9 @@ _RUN = ("delivery", "upstream", "downstream", "workflow", "run_id")
 class RunNames:
     """Compares runs with the deliveries in their names, and moves those that report for another one."""
 
-    def __init__(self, publishing: Publishing) -> None:
+    def __init__(self, publishing: Publishing, outcomes: Outcomes) -> None:
         self._publishing = publishing
+        self._outcomes = outcomes
 
     async def own_runs(
         self, tx: Tx, question: Question, seen: Iterable[ActionsRun], now: datetime
@@ -107,6 +109,7 @@ class RunNames:
         await recount(tx, of_run, now)
         await self._count_again(tx, row, now)
         await see_run(tx, to, run, now)
+        await self._outcomes.take_off(tx, of_run, now)
         await note_act(
             tx,
             RepoName(row["upstream"]),

@@ -36,9 +36,9 @@ from crcr.record.commits import see_commit
 from crcr.record.counting import recount
 from crcr.record.database import Database, Tx
 from crcr.record.default_branches import ask_default_branch
-from crcr.record.forwards import Forwards
-from crcr.record.job_rows import JobRow, close_job, dispute_job, open_job
+from crcr.record.job_rows import JobRow
 from crcr.record.log_rows import note_change
+from crcr.record.outcomes import Outcomes
 from crcr.record.report_context import named_jobs
 from crcr.record.reports import Reports
 from crcr.record.targets import Targets
@@ -82,11 +82,11 @@ class _Context:
 
 
 class SelfReports:
-    def __init__(self, database: Database, *, reports: Reports, targets: Targets, forwards: Forwards) -> None:
+    def __init__(self, database: Database, *, reports: Reports, targets: Targets, outcomes: Outcomes) -> None:
         self._database = database
         self._reports = reports
         self._targets = targets
-        self._forwards = forwards
+        self._outcomes = outcomes
 
     async def admit(self, report: Report, identity: Identity) -> tuple[Standing, Admission] | Rejected:
         """The upstream that the report is for, and whether its sender may speak there."""
@@ -132,10 +132,9 @@ class SelfReports:
     async def _write(self, tx: Tx, context: _Context, outcome: OwnOutcome, now: datetime) -> None:
         if isinstance(outcome, OwnResult):
             row = await self._record(tx, context, outcome, now)
-            await self._forwards.add(tx, row, context.report, context.body, now)
         elif isinstance(outcome, Rejected) and isinstance(outcome.dispute, DisputeJob):
             row = context.job(outcome.dispute.job_name)
-            if not await dispute_job(tx, row, outcome.dispute):
+            if not await self._outcomes.dispute(tx, row, outcome.dispute, now):
                 return
         else:
             return
@@ -161,9 +160,10 @@ class SelfReports:
             silent_at=now,
             warning=outcome.warning,
         )
-        await open_job(tx, row, report, opened, now)
         closed = CloseJob(outcome.job_name, outcome.conclusion, None, None, late=False)
-        await close_job(tx, row, report, closed, now)
+        await self._outcomes.open_and_close(
+            tx, row, report, opened=opened, closed=closed, body=context.body, now=now
+        )
         if report.said_commit is not None:
             await see_commit(tx, context.upstream, identity.repository, report.said_commit, now)
         return row

@@ -13,6 +13,7 @@ from crcr.record.database import Database, Row, Tx
 from crcr.record.effect_rows import add_once
 from crcr.record.log_rows import note_change
 from crcr.record.lookup_effects import look_up
+from crcr.record.outcomes import Outcomes
 from crcr.record.publishing import Publishing
 from crcr.record.statement import Statement
 from crcr.record.times import to_us
@@ -37,19 +38,13 @@ _ASKED = Statement(
         " AND job_name = :job_name AND state = 'in_progress'"
     )
 )
-_TIME_OUT = Statement(
-    text(
-        "UPDATE jobs SET state = :state, swept_at = :now WHERE upstream = :upstream AND delivery = :delivery"
-        " AND downstream = :downstream AND workflow = :workflow AND run_id = :run_id AND attempt = :attempt"
-        " AND job_name = :job_name AND state = 'in_progress'"
-    )
-)
 
 
 class Sweeps:
-    def __init__(self, database: Database, publishing: Publishing) -> None:
+    def __init__(self, database: Database, publishing: Publishing, outcomes: Outcomes) -> None:
         self._database = database
         self._publishing = publishing
+        self._outcomes = outcomes
 
     async def time_out_silent(self, now: datetime) -> int:
         """Have silent jobs looked up, and time out those that nobody can look up; return how many of these.
@@ -83,7 +78,7 @@ class Sweeps:
         verdict = LIFECYCLE[JobState.IN_PROGRESS, JobEvent.WENT_SILENT]
         state = verdict.state if isinstance(verdict, Apply) else JobState.IN_PROGRESS
         key = {name: row[name] for name in _KEY}
-        await tx.run(_TIME_OUT, now=to_us(now), state=state.value, **key)
+        await self._outcomes.time_out(tx, key, state, now)
         await recount(tx, key, now)
         where = {"downstream": row["downstream"], "delivery": row["delivery"], "number": row["number"]}
         await note_change(tx, RepoName(row["upstream"]), "job", now=now, **where)

@@ -15,7 +15,6 @@ from crcr.receive.jwks import KeyCache
 from crcr.receive.sandbox import SandboxDoor
 from crcr.receive.webhook import WebhookIntake
 from crcr.record.actions_news import ActionsNews
-from crcr.record.forwards import Forwards
 from crcr.record.inbox import Inbox
 from crcr.record.ingested import IngestedResults
 from crcr.record.installations import Installations
@@ -24,7 +23,7 @@ from crcr.record.reports import Reports
 from crcr.record.sandbox import SandboxJobs
 from crcr.record.self_reports import SelfReports
 from crcr.settings import FileSource, Settings
-from crcr.wiring.ground import Ground
+from crcr.wiring.ground import Ground, outcomes_of
 
 _BODIES_AT_ONCE = 128 * 1024 * 1024
 """For each intake: webhooks from strangers must not keep callbacks out, nor the other way round."""
@@ -46,7 +45,7 @@ def webhook_door(ground: Ground, inbox: Inbox) -> WebhookIntake:
         bodies=_bodies(ground.settings),
         inbox=inbox,
         desk=ground.desk,
-        actions_news=ActionsNews(ground.database, ground.publishing),
+        actions_news=ActionsNews(ground.database, ground.publishing, outcomes_of(ground)),
         installations=Installations(ground.database),
         upstreams=frozenset(ground.upstreams),
         allowlist_places=on_github,
@@ -67,7 +66,7 @@ def callback_door(ground: Ground, keys: KeyCache, limits: Limits, reports: Repor
         tally=ground.metrics,
         trace=ground.trace,
         self_reports=SelfReports(
-            ground.database, reports=reports, targets=ground.targets, forwards=forwards_of(ground)
+            ground.database, reports=reports, targets=ground.targets, outcomes=outcomes_of(ground)
         ),
         sandbox=_sandbox(ground, limits) if ground.settings.sandbox == "on" else None,
         refusals=Refusals(ground.database, ground.allowlists, ground.targets, ground.upstreams),
@@ -119,7 +118,3 @@ def issuers_of(settings: Settings) -> dict[str, Issuer]:
 def _verifier(settings: Settings, keys: KeyCache, clock: Clock) -> OidcVerifier:
     table, registrations = issuers_of(settings), settings.oidc_registrations
     return OidcVerifier(table, settings.oidc_audiences, keys, clock, registrations=registrations)
-
-
-def forwards_of(ground: Ground) -> Forwards:
-    return Forwards(enabled=ground.settings.hud_forward_url is not None)

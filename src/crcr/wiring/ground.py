@@ -22,7 +22,9 @@ from crcr.record.allowlists import Allowlists
 from crcr.record.commit_checks import CommitChecks
 from crcr.record.database import Database
 from crcr.record.desk import Desk
+from crcr.record.forwards import Forwards
 from crcr.record.migrate import migrate
+from crcr.record.outcomes import Outcomes
 from crcr.record.publishing import Publishing, UpstreamPolicy
 from crcr.record.signals import Signals
 from crcr.record.targets import Targets
@@ -105,6 +107,10 @@ def open_ground(settings: Settings, seams: Seams) -> Ground:
         governor=governor,
         github=github_client(settings, api_http, seams.clock, metrics, governor),
     )
+
+
+def outcomes_of(ground: Ground) -> Outcomes:
+    return Outcomes(Forwards(enabled=ground.settings.hud_forward_url is not None))
 
 
 def publishing_of(settings: Settings) -> Publishing:

@@ -26,7 +26,7 @@ from crcr.record.merge_groups import MergeGroups
 from crcr.record.path_questions import PathQuestions
 from crcr.record.reruns import Reruns
 from crcr.settings import Settings
-from crcr.wiring.ground import Ground
+from crcr.wiring.ground import Ground, outcomes_of
 
 
 def effect_handlers(ground: Ground, refreshers: dict[str, AllowlistRefresher]) -> dict[EffectKind, Handler]:
@@ -65,7 +65,7 @@ def _upstream_handlers(ground: Ground) -> dict[EffectKind, Handler]:
         ),
         EffectKind.RERUN: Rerun(Reruns(database, publishing), github, github, clock),
         EffectKind.LOOK_UP: LookUp(
-            Lookups(database, ground.allowlists, publishing, ground.job_timeout),
+            Lookups(database, ground.allowlists, publishing, ground.job_timeout, outcomes_of(ground)),
             github,
             github,
             github,

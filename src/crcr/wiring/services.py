@@ -45,8 +45,8 @@ from crcr.show.access import FAILED_SIGN_IN
 from crcr.show.api_setup import INSPECTION, TEST_DISPATCH
 from crcr.show.login import AUDITED_FAILURE
 from crcr.show.metrics import Metrics
-from crcr.wiring.doors import callback_door, forwards_of, ingest_door, webhook_door
-from crcr.wiring.ground import Ground, Seams, open_ground
+from crcr.wiring.doors import callback_door, ingest_door, webhook_door
+from crcr.wiring.ground import Ground, Seams, open_ground, outcomes_of
 from crcr.wiring.handlers import effect_handlers
 from crcr.wiring.past import Past
 from crcr.wiring.sharing import Shared, share
@@ -181,7 +181,7 @@ def _reports(ground: Ground) -> Reports:
         ground.database,
         allowlists=ground.allowlists,
         targets=ground.targets,
-        forwards=forwards_of(ground),
+        outcomes=outcomes_of(ground),
         publishing=ground.publishing,
         upstreams=ground.upstreams,
         job_timeout=ground.job_timeout,

@@ -17,7 +17,7 @@ from crcr.record.roll_call import RollCall
 from crcr.record.silences import Silences
 from crcr.record.sweeps import Sweeps
 from crcr.settings import Settings
-from crcr.wiring.ground import Ground
+from crcr.wiring.ground import Ground, outcomes_of
 
 _BREATH_S = 0.02
 """Between two steps of forgetting: whoever waits to write gets most of the time."""
@@ -39,7 +39,8 @@ def sweeper_of(ground: Ground, stopping: asyncio.Event) -> Sweeper:
         goes_on=lambda: not stopping.is_set(),
         breathe=partial(asyncio.sleep, _BREATH_S),
     )
-    return Sweeper(Sweeps(ground.database, ground.publishing), retention, ground.checks, ground.clock)
+    sweeps = Sweeps(ground.database, ground.publishing, outcomes_of(ground))
+    return Sweeper(sweeps, retention, ground.checks, ground.clock)
 
 
 def keeps_of(settings: Settings) -> Keeps:

@@ -10,6 +10,7 @@ down_revision = "0007"
 def upgrade() -> None:
     _held_effects()
     _trimmed_dispatches()
+    _forwarded_jobs()
 
 
 def _held_effects() -> None:
@@ -20,3 +21,12 @@ def _held_effects() -> None:
 def _trimmed_dispatches() -> None:
     """What was cut from the payload of a dispatch, as a JSON list of names; NULL where it was sent whole."""
     op.add_column("dispatches", sa.Column("trimmed", sa.Text(), nullable=True))
+
+
+def _forwarded_jobs() -> None:
+    """When a job began by its reporter's word, and which outcome of it another HUD was sent last, counted."""
+    op.add_column("jobs", sa.Column("started_at", sa.BigInteger(), nullable=True))
+    op.add_column("jobs", sa.Column("forwarded", sa.Text(), nullable=True))
+    op.add_column(
+        "jobs", sa.Column("forwarded_no", sa.Integer(), nullable=False, server_default=sa.text("0"))
+    )

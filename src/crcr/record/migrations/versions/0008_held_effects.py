@@ -9,8 +9,25 @@ down_revision = "0007"
 
 def upgrade() -> None:
     _held_effects()
+    _health_facts()
 
 
 def _held_effects() -> None:
     """Which limit holds a waiting effect until its `due_at`: pages say the reason to every reader."""
     op.add_column("effects", sa.Column("held_by", sa.Text(), nullable=True))
+
+
+def _health_facts() -> None:
+    """What the relay's health is told from: effects that GitHub does not answer, when a gate was decided, refused webhooks."""
+    op.add_column("effects", sa.Column("fault", sa.Text(), nullable=True))
+    op.add_column("effects", sa.Column("fault_since", sa.BigInteger(), nullable=True))
+    op.add_column("gates", sa.Column("decided_at", sa.BigInteger(), nullable=True))
+    op.create_table(
+        "refused_webhooks",
+        sa.Column("reason", sa.Text(), nullable=False),
+        sa.Column("number", sa.Integer(), nullable=False),
+        sa.Column("since_at", sa.BigInteger(), nullable=False),
+        sa.Column("last_at", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("reason", name=op.f("pk_refused_webhooks")),
+        sqlite_with_rowid=False,
+    )

@@ -12,6 +12,8 @@ from enum import StrEnum
 
 from crcr.decide.effects import Fault
 from crcr.decide.health_words import (
+    GITHUB,
+    OTHER_SERVICES,
     PUBLISHED_WITHIN,
     EffectClass,
     capital,
@@ -20,6 +22,7 @@ from crcr.decide.health_words import (
     fault_words,
     held_words,
     listed,
+    service_of,
 )
 from crcr.errors import HeldBy
 
@@ -126,9 +129,21 @@ def _mark(reason: Reason) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldClass:
+    """Effects of one class that GitHub's limits hold back, however shortly."""
+
+    effects: EffectClass
+    number: int
+    held_by: HeldBy | None
+    until: datetime
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Health:
     state: HealthState = HealthState.GREEN
     reasons: tuple[Reason, ...] = ()
+    held: tuple[HeldClass, ...] = ()
 
     @property
     def signature(self) -> tuple[str, ...]:
@@ -152,7 +167,8 @@ def health_of(facts: HealthFacts, now: datetime) -> Health:
     order = list(HealthState)
     codes = list(ReasonCode)
     reasons = sorted(found, key=lambda each: (order.index(each.state), codes.index(each.code)))
-    return Health(reasons[0].state if reasons else HealthState.GREEN, tuple(reasons))
+    state = reasons[0].state if reasons else HealthState.GREEN
+    return Health(state, tuple(reasons), _held_classes(facts, now))
 
 
 def worst_of(healths: Iterable[Health]) -> HealthState:
@@ -206,8 +222,6 @@ def _why_gates(waiting: list[WaitingGates], until: datetime | None, now: datetim
 
 # What is outside does not answer
 
-_SERVICES = {EffectClass.FORWARDS: "The other HUD", EffectClass.HISTORY: "ClickHouse"}
-
 
 def _credentials(facts: HealthFacts) -> Iterable[Reason]:
     refused = [each for each in facts.open_effects if each.fault is Fault.CREDENTIALS and _is_github(each)]
@@ -222,12 +236,12 @@ def _credentials(facts: HealthFacts) -> Iterable[Reason]:
 
 
 def _unanswered(facts: HealthFacts, now: datetime) -> Iterable[Reason]:
-    for service in ("GitHub", *_SERVICES.values()):
+    for service in (GITHUB, *OTHER_SERVICES):
         failing = [
             each
             for each in facts.open_effects
             if each.fault is Fault.UNANSWERED
-            and _SERVICES.get(each.effects, "GitHub") == service
+            and service_of(each.effects) == service
             and now - (each.fault_since or now) >= _UNANSWERED_SHOWN
         ]
         if failing:
@@ -245,7 +259,7 @@ def _unanswered_by(service: str, failing: list[OpenEffects], now: datetime) -> R
     return Reason(
         code=ReasonCode.UNANSWERED,
         state=HealthState.RED if gates else HealthState.AMBER,
-        text=f"{service} has not answered since {clock_time(since, now)}; to be tried again: {kinds}.",
+        text=f"{capital(service)} has not answered since {clock_time(since, now)}; to be tried again: {kinds}.",
         effects=failing[0].effects if len(failing) == 1 else None,
         number=number,
         since=since,
@@ -253,7 +267,7 @@ def _unanswered_by(service: str, failing: list[OpenEffects], now: datetime) -> R
 
 
 def _is_github(each: OpenEffects) -> bool:
-    return each.effects not in _SERVICES
+    return service_of(each.effects) == GITHUB
 
 
 # What waits
@@ -280,27 +294,36 @@ def _behind(facts: HealthFacts, now: datetime) -> Iterable[Reason]:
         )
 
 
+def _held_classes(facts: HealthFacts, now: datetime) -> tuple[HeldClass, ...]:
+    held = _by_class(each for each in facts.open_effects if each.held_by is not None)
+    return tuple(
+        HeldClass(each.effects, each.number, each.held_by, each.until, _held_text(each, now)) for each in held
+    )
+
+
 def _held(facts: HealthFacts, now: datetime) -> Iterable[Reason]:
-    held = [each for each in facts.open_effects if each.held_by is not None]
-    told = any(_is_late(each, now) for each in facts.gates)
-    for each in _by_class(held):
-        if each.effects is EffectClass.GATES and told:
-            continue  # said with the gates
+    gates_said = any(_is_late(each, now) for each in facts.gates)
+    for each in _by_class(each for each in facts.open_effects if each.held_by is not None):
+        gates = each.effects is EffectClass.GATES
         long = max(each.until - now, now - each.created_at) >= _HELD_SHORTLY
-        if not long and each.effects is not EffectClass.GATES:
+        if gates_said if gates else not long:
             continue
-        blocked = each.effects is EffectClass.GATES and each.until - now >= _GATE_BLOCKED
-        many = each.number > 1 or each.effects is EffectClass.BACKEND_CHECKS
+        blocked = gates and each.until - now >= _GATE_BLOCKED
         yield Reason(
             code=ReasonCode.HELD_BACK,
             state=HealthState.RED if blocked else HealthState.AMBER,
-            text=f"{capital(counted(each.effects, each.number))} {'are' if many else 'is'}"
-            f" {held_words(each.held_by, each.until, now)}.",
+            text=_held_text(each, now),
             effects=each.effects,
             number=each.number,
             since=each.created_at,
             until=each.until,
         )
+
+
+def _held_text(each: OpenEffects, now: datetime) -> str:
+    many = each.number > 1 or each.effects is EffectClass.BACKEND_CHECKS
+    what = f"{capital(counted(each.effects, each.number))} {'are' if many else 'is'}"
+    return f"{what} {held_words(each.held_by, each.until, now)}."
 
 
 def _by_class(effects: Iterable[OpenEffects]) -> list[OpenEffects]:

@@ -5,6 +5,7 @@ does not show yet. Plain text for pages, comments, the API and the terminal alik
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from typing import Protocol
 
 from crcr.decide.checks import Tier
 from crcr.decide.effects import Fault
@@ -14,6 +15,7 @@ from crcr.errors import HeldBy
 
 PUBLISHED_WITHIN = timedelta(seconds=5)
 """A decided gate that nothing holds back is on GitHub within this time; only then is it called late."""
+
 
 class EffectClass(StrEnum):
     """What a reader tells effects apart by; the most urgent first."""
@@ -25,6 +27,16 @@ class EffectClass(StrEnum):
     DETAILS = "details"
     FORWARDS = "forwards"
     HISTORY = "history"
+
+
+GITHUB = "GitHub"
+_SERVICES = {EffectClass.FORWARDS: "the other HUD", EffectClass.HISTORY: "ClickHouse"}
+OTHER_SERVICES = tuple(_SERVICES.values())
+
+
+def service_of(effects: EffectClass) -> str:
+    """What an effect of this class calls."""
+    return _SERVICES.get(effects, GITHUB)
 
 
 def class_of(kind: EffectKind, target: str) -> EffectClass:
@@ -71,10 +83,32 @@ def held_words(held_by: HeldBy | None, until: datetime | None, now: datetime) ->
     return f"held back by GitHub's rate limit until {end_time(until, now)}{limit}"
 
 
-def fault_words(fault: Fault | None, since: datetime, now: datetime) -> str:
+def fault_words(fault: Fault | None, since: datetime, now: datetime, service: str = GITHUB) -> str:
     if fault is Fault.CREDENTIALS:
-        return "GitHub refuses the App's credentials"
-    return f"GitHub has not answered since {clock_time(since, now)}"
+        return f"{service} refuses our credentials"
+    return f"{service} has not answered since {clock_time(since, now)}"
+
+
+class Waiting(Protocol):
+    """An effect that waits, as far as its reason goes."""
+
+    @property
+    def held_by(self) -> HeldBy | None: ...
+    @property
+    def due_at(self) -> datetime | None: ...
+    @property
+    def fault(self) -> Fault | None: ...
+    @property
+    def fault_since(self) -> datetime | None: ...
+
+
+def waiting_words(effect: Waiting, now: datetime, service: str = GITHUB) -> str | None:
+    """Why an effect waits, where that is neither its turn nor its own fault."""
+    if effect.held_by is not None:
+        return held_words(effect.held_by, effect.due_at, now)
+    if effect.fault is None:
+        return None
+    return fault_words(effect.fault, effect.fault_since or now, now, service)
 
 
 # Gates that GitHub does not show as they were decided
@@ -82,36 +116,34 @@ def fault_words(fault: Fault | None, since: datetime, now: datetime) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatePublication:
-    """A gate that GitHub does not show as it was decided, and why not."""
+    """A gate that GitHub does not show as it was decided, as that stands at a time."""
 
+    at: datetime
     decided_at: datetime | None
     due_at: datetime | None = None
+    """When publishing it is tried next."""
     held_by: HeldBy | None = None
     fault: Fault | None = None
     fault_since: datetime | None = None
     parked: bool = False
 
-    def is_late(self, now: datetime) -> bool:
+    @property
+    def is_late(self) -> bool:
         """Whether a reader should know: for the first seconds a gate is on its way."""
         hindered = self.parked or self.fault is not None or self.held_by is not None
-        return hindered or self.decided_at is None or now - self.decided_at >= PUBLISHED_WITHIN
+        return hindered or self.decided_at is None or self.at - self.decided_at >= PUBLISHED_WITHIN
 
+    @property
+    def reason(self) -> str:
+        """Why it is not on GitHub, as the end of a sentence."""
+        if self.parked:
+            return "publishing it was given up after repeated failures; an administrator can retry it"
+        return waiting_words(self, self.at) or "it waits for its turn"
 
-def publication_reason(publication: GatePublication, now: datetime) -> str:
-    """Why a gate is not on GitHub as it was decided, as the end of a sentence."""
-    if publication.parked:
-        return "publishing it was given up after repeated failures; an administrator can retry it"
-    if publication.held_by is not None:
-        return held_words(publication.held_by, publication.due_at, now)
-    if publication.fault is not None:
-        return fault_words(publication.fault, publication.fault_since or now, now)
-    return "it waits for its turn"
-
-
-def publication_sentence(publication: GatePublication, now: datetime) -> str:
-    at = publication.decided_at
-    decided = f"Decided at {clock_time(at, now)}, not" if at else "Not"
-    return f"{decided} yet published on GitHub: {publication_reason(publication, now)}."
+    @property
+    def text(self) -> str:
+        decided = f"Decided at {clock_time(self.decided_at, self.at)}, not" if self.decided_at else "Not"
+        return f"{decided} yet published on GitHub: {self.reason}."
 
 
 # Words

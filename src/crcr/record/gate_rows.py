@@ -85,7 +85,7 @@ def _decided_at(before: Row | None, state: str, at: int) -> int:
     """When the gate came to its state: judging it again to the same state decides nothing."""
     if before is None or before["state"] != state:
         return at
-    return before["decided_at"] or before["judged_at"]
+    return int(before["decided_at"] or before["judged_at"])
 
 
 async def gates_due(tx: Tx, upstream: RepoName, now: datetime, most: int) -> list[Row]:

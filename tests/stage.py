@@ -54,7 +54,11 @@ class Stage:
         if isinstance(settings.database, Sqlite):
             place_empty_database(settings.database.path)
         seams = Seams(
-            clock=self.clock, http=self._github_http, chance=lambda: 0.5, on_crash=self.crashes.append
+            clock=self.clock,
+            http=self._github_http,
+            chance=lambda: 0.5,
+            on_crash=self.crashes.append,
+            health_shared_for_s=0,
         )
         self.services = build(settings, seams)
         self.app = build_app(self.services, work=False)

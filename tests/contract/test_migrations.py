@@ -68,6 +68,7 @@ def test_every_table_but_those_of_the_whole_app_has_the_upstream_in_its_keys_or_
     assert without == {
         "recovered",
         "watermarks",
+        "refused_webhooks",
         "webhook_bodies",
         "builds",
         "sandbox_jobs",

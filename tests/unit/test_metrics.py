@@ -115,7 +115,7 @@ def test_calls_pauses_and_commits_are_counted() -> None:
     told = read(metrics)
     assert told["crcr_github_calls_total", "dispatch", "2xx"] == 1
     assert told["crcr_github_call_seconds_bucket", "dispatch", "0.25"] == 1
-    assert (told["crcr_github_pauses_total", "secondary"], told["crcr_github_pauses_total", "ours"]) == (1, 0)
+    assert (told["crcr_github_pauses_total", "secondary"], told["crcr_github_pauses_total", "hour"]) == (1, 0)
     assert told["crcr_store_group_units_sum",] == 12
     assert told["crcr_store_write_seconds_bucket", "0.005"] == 1
     assert told["crcr_store_faults_total",] == 1

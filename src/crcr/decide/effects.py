@@ -2,10 +2,20 @@
 
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 
 from crcr.decide.model import EffectKind, Level, RepoName
 from crcr.decide.payload import Prepared
 from crcr.decide.retry import GiveUp, TryAgain
+
+
+class Fault(StrEnum):
+    """Why a service outside did nothing for an effect that is tried again."""
+
+    UNANSWERED = "unanswered"
+    """It was not reached, did not answer in time, or answered with an error of its own."""
+    CREDENTIALS = "credentials"
+    """It does not accept our credentials."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +47,8 @@ class Failure:
     """False when nothing was tried (a rate limit): it is no attempt of the effect's own."""
     held_by: str | None = None
     """The limit of GitHub's that it waits for; a value of `errors.HeldBy`."""
+    fault: Fault | None = None
+    """Why nobody could do it, where that is not the effect's own fault."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from crcr.decide.effects import Fault
+from crcr.errors import HeldBy
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryLine:
@@ -40,6 +43,9 @@ class EffectLine:
     due_at: datetime
     finished_at: datetime | None
     last_error: str | None
+    held_by: HeldBy | None
+    fault: Fault | None
+    fault_since: datetime | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

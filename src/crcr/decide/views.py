@@ -10,6 +10,7 @@ from enum import StrEnum
 
 from crcr.decide.allowlist import Problem
 from crcr.decide.commit import Verification
+from crcr.decide.health import Health
 from crcr.decide.history import HistoryState
 from crcr.decide.model import Conclusion, DeliveryState, DispatchState, JobState, Level, RepoName
 from crcr.decide.numbers import Counted, Ended, Figures, LastResult, Tally, count_as
@@ -320,6 +321,7 @@ class Vitals:
     queues: tuple[Queue, ...] = ()
     """Only the kinds that have an effect which is not over."""
     watched: Watched = field(default_factory=Watched)
+    health: Health = field(default_factory=Health)
     history_unfed: int = 0
     """How many facts ClickHouse has not been told yet; more than 100,000 are not counted."""
     history_lag_s: float | None = None

@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from crcr.decide.base_history import CommitPlace
 from crcr.decide.gate import GateState
+from crcr.decide.health_words import GatePublication
 from crcr.decide.model import DeliveryState, DispatchState, Level, RepoName
 from crcr.decide.numbers import Counted
 from crcr.decide.standing import Standing
@@ -78,6 +79,8 @@ class GateView:
     whole: bool = True
     """Whether every backend that counts is shown."""
     subjects: tuple[GateSubject, ...] = ()
+    unpublished: GatePublication | None = None
+    """Why GitHub does not show it so yet; None when it does."""
 
 
 class BackendState(StrEnum):
@@ -302,6 +305,8 @@ class GroupView:
     gate: GateShown | None
     created_at: datetime
     destroyed_at: datetime | None
+    unpublished: GatePublication | None = None
+    """Why GitHub does not show its gate so yet; None when it does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

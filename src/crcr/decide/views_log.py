@@ -5,9 +5,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
+from crcr.decide.effects import Fault
 from crcr.decide.model import DeliveryState, RepoName
 from crcr.decide.views import Outbox
 from crcr.decide.views_commit import WaiverState
+from crcr.errors import HeldBy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +50,11 @@ class EffectView:
     finished_at: datetime | None
     last_error: str | None
     """For administrators; None for everybody else."""
+    held_by: HeldBy | None = None
+    """Which of GitHub's limits holds it back until `due_at`."""
+    fault: Fault | None = None
+    """Why the service outside did nothing for it, since `fault_since`."""
+    fault_since: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

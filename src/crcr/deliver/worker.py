@@ -13,7 +13,7 @@ from typing import Protocol
 
 import structlog
 
-from crcr.decide.effects import ClaimedEffect, Failure
+from crcr.decide.effects import ClaimedEffect, Failure, Fault
 from crcr.decide.model import EffectKind
 from crcr.decide.retry import Breaker, GiveUp, after_fault, after_limit
 from crcr.decide.steps import Step
@@ -317,6 +317,7 @@ class Worker:
             error=text,
             unsure=not isinstance(error, OutsideRefused | OutsideUnreachable | Unavailable),
             counts=True,
+            fault=_fault_of(error),
         )
 
     def _note_failure(
@@ -338,3 +339,10 @@ class Worker:
                 until=after.open_until,
                 failures=after.failures,
             )
+
+
+def _fault_of(error: Exception) -> Fault | None:
+    """What is wrong outside; None for a fault of our own."""
+    if isinstance(error, OutsideRefused):
+        return Fault.CREDENTIALS
+    return Fault.UNANSWERED if isinstance(error, OutsideUnsure | OutsideUnreachable) else None

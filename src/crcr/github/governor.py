@@ -3,11 +3,12 @@
 Per installation, a sliding log of the last minute's points: 900 in any 60 s, a write costs 5 and a read 1, so
 at most 180 writes. A bucket that refills would let twice that through around a quiet minute. On top of it
 stand the hour's budget as GitHub counts it (`x-ratelimit-*`) and blocks that GitHub asked for, which double while
-they follow one another. For this process, a cap on requests under way. Nothing here sleeps: `reserve` says how long to
-wait, and the worker reschedules. The key `APP` stands for calls signed by the App itself. Of several workers each
-keeps to its share (`share_among`).
+they follow one another. For this process, a cap on requests under way. Nothing here sleeps: `reserve` says which limit
+holds a call back and for how long, and the worker reschedules. The key `APP` stands for calls signed by the App
+itself. Of several workers each keeps to its share (`share_among`).
 
-What is less urgent leaves a part of the minute untouched (`keep`), so that a gate never waits behind job checks.
+The less urgent classes leave a part of the minute untouched (`KEPT_POINTS`), so that a gate never waits behind job
+checks.
 Comments are counted a second time, 80 a minute and 500 an hour: GitHub's limit on content that people are notified
 of. Check runs are not: nobody is notified of one, GitHub does not name them there, and 500 an hour would hold up
 the gates of a busy upstream for a limit that may not exist. Should GitHub count them, it says so, and that blocks.
@@ -20,12 +21,23 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from crcr.decide.outside import Budget
-from crcr.errors import OutsideLimited
+from crcr.decide.urgency import Urgency
+from crcr.errors import HeldBy, OutsideLimited
 from crcr.github.faults import LONGEST_WAIT_S, header_number
 
 APP = 0
 CONTENT_PER_MINUTE = 80
 CONTENT_PER_HOUR = 500
+KEPT_POINTS: Mapping[Urgency, int] = {Urgency.FIRST: 0, Urgency.CHECKS: 270, Urgency.DETAILS: 450}
+"""Points of the minute that a class leaves to the more urgent ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Which limit holds a call back, and for how long."""
+
+    by: HeldBy
+    wait_s: float
 
 
 @dataclass(slots=True)
@@ -62,6 +74,7 @@ class _Account:
     content_minute: _Window = field(default_factory=lambda: _Window(60.0))
     content_hour: _Window = field(default_factory=lambda: _Window(3600.0))
     blocked_until: float = 0.0
+    blocked_by: HeldBy = HeldBy.SECONDARY
     strikes: int = 0
     remaining: int | None = None
     limit: int | None = None
@@ -106,26 +119,34 @@ class Governor:
         self._workers = max(1, workers)
 
     def reserve(
-        self, installation_id: int, cost: int, now: float, *, keep: int = 0, content: bool = False
-    ) -> float:
-        """Take `cost` points and return 0, or take nothing and return the seconds to wait.
+        self,
+        installation_id: int,
+        cost: int,
+        now: float,
+        *,
+        urgency: Urgency = Urgency.FIRST,
+        content: bool = False,
+    ) -> Hold | None:
+        """Take `cost` points, or take nothing and return what holds the call back the longest.
 
-        At least `keep` points of the minute stay for others; `content` counts as content created. A cost of 0 only
-        asks whether the installation is blocked or has used up its hour.
+        `content` counts as content created. A cost of 0 only asks whether the installation is blocked or has used up
+        its hour.
         """
         account = self._accounts[installation_id]
-        wait_s = max(
-            account.blocked_until - now,
-            account.hour_wait_s(now),
-            account.points.wait_s(cost, (self._points - keep) // self._workers, now),
-            account.content_wait_s(now, self._workers) if content else 0.0,
+        points = (self._points - KEPT_POINTS[urgency]) // self._workers
+        hold = max(
+            Hold(account.blocked_by, account.blocked_until - now),
+            Hold(HeldBy.HOUR, account.hour_wait_s(now)),
+            Hold(HeldBy.MINUTE, account.points.wait_s(cost, points, now)),
+            Hold(HeldBy.CONTENT, account.content_wait_s(now, self._workers) if content else 0.0),
+            key=lambda each: each.wait_s,
         )
-        if wait_s > 0:
-            return wait_s
+        if hold.wait_s > 0:
+            return hold
         account.spend(cost, now)
         if content:
             account.spend_content(now)
-        return 0.0
+        return None
 
     def observe(self, installation_id: int, headers: Mapping[str, str], now: float) -> None:
         """Learn from an answer that was not a limit."""
@@ -142,8 +163,11 @@ class Governor:
         account.remaining, account.limit = remaining, header_number(headers, "x-ratelimit-limit")
         account.resets_at = min(float(reset), now + LONGEST_WAIT_S)
 
-    def block(self, installation_id: int, wait_s: float, now: float) -> float:
-        """Hold the installation after a limit; return the seconds, which double with each block in a row.
+    def block(
+        self, installation_id: int, wait_s: float, now: float, *, by: HeldBy = HeldBy.SECONDARY
+    ) -> float:
+        """Hold the installation after GitHub answered with a limit; return the seconds, which double with each block
+        in a row.
 
         Requests that were under way when it began are limited too, and do not count as another.
         """
@@ -151,6 +175,7 @@ class Governor:
         if now >= account.blocked_until:
             account.strikes += 1
             wait_s = min(wait_s * 2 ** min(account.strikes - 1, 10), LONGEST_WAIT_S)
+            account.blocked_by = by
         account.blocked_until = max(account.blocked_until, now + wait_s)
         return account.blocked_until - now
 

@@ -22,15 +22,17 @@ from crcr.record.waiver_rows import note_use
 NO_GATE = "none"
 OVER = "over"
 
-_GATE = inserting(gates, "head_sha", "upstream", "state", "title", "judged_at", "recheck_at")
+_GATE = inserting(gates, "head_sha", "upstream", "state", "title", "judged_at", "recheck_at", "decided_at")
 _SAVE = Statement(
     _GATE.on_conflict_do_update(
         index_elements=["head_sha", "upstream"],
-        set_={name: _GATE.excluded[name] for name in ("state", "title", "judged_at", "recheck_at")},
+        set_={
+            name: _GATE.excluded[name] for name in ("state", "title", "judged_at", "recheck_at", "decided_at")
+        },
     )
 )
 _STATE = Statement(
-    select(gates.c.state, gates.c.title).where(
+    select(gates.c.state, gates.c.title, gates.c.judged_at, gates.c.decided_at).where(
         gates.c.head_sha == bindparam("head_sha"), gates.c.upstream == bindparam("upstream")
     )
 )
@@ -66,13 +68,24 @@ async def record_gate(
     state = judgement.state.value if judgement else NO_GATE
     before = await tx.one(_STATE, **key)
     again = to_us(recheck_at) if recheck_at else None
-    await tx.run(_SAVE, **key, state=state, title=title, judged_at=to_us(now), recheck_at=again)
+    at = to_us(now)
+    decided_at = _decided_at(before, state, at)
+    await tx.run(
+        _SAVE, **key, state=state, title=title, judged_at=at, recheck_at=again, decided_at=decided_at
+    )
     if judgement is None:
         return
     if before is None or (before["state"], before["title"]) != (state, title):
         await _tell(tx, commit, now)
     if judgement.state is GateState.PASSED:
         await _note_waivers(tx, commit.upstream, judgement, now)
+
+
+def _decided_at(before: Row | None, state: str, at: int) -> int:
+    """When the gate came to its state: judging it again to the same state decides nothing."""
+    if before is None or before["state"] != state:
+        return at
+    return int(before["decided_at"] or before["judged_at"])
 
 
 async def gates_due(tx: Tx, upstream: RepoName, now: datetime, most: int) -> list[Row]:

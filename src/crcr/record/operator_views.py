@@ -4,11 +4,13 @@ Nothing here writes. The pages have read models of their own (`views`), which le
 """
 
 import json
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import bindparam, select, text
 
 from crcr.decide.allowlist import Allowlist
+from crcr.decide.health import Health, health_of
 from crcr.decide.lines import (
     AuditLine,
     DeliveryDetail,
@@ -27,6 +29,7 @@ from crcr.record.dispatch_loads import trimmed_of
 from crcr.record.schema import audit, effects, repositories
 from crcr.record.statement import Statement
 from crcr.record.times import from_us, from_us_or_none
+from crcr.record.views_health import health_facts, hindrance_of
 from crcr.record.views_listed import ListReader, allowlist_state
 
 _DELIVERY = (
@@ -66,6 +69,7 @@ _JOBS = Statement(
 _EFFECT_COLUMNS = (
     *("effect_id", "kind", "target", "delivery", "state", "attempts", "unsure"),
     *("created_at", "due_at", "finished_at", "last_error"),
+    *("held_by", "fault", "fault_since"),
 )
 _EFFECT = select(*(effects.c[name] for name in _EFFECT_COLUMNS)).where(
     effects.c.upstream == bindparam("upstream")
@@ -137,6 +141,10 @@ class OperatorViews:
         asked = {"parked": int(parked), "target": target, "kind": kind, "limit": limit}
         rows = await self._database.read(lambda tx: tx.all(_EFFECTS, upstream=upstream.key, **asked))
         return [_effect(row) for row in rows]
+
+    async def health(self, upstream: RepoName, now: datetime) -> Health:
+        facts = await self._database.read(lambda tx: health_facts(tx, upstream))
+        return health_of(facts, now)
 
     async def repositories(self, upstream: RepoName) -> list[RepositoryLine]:
         async def unit(tx: Tx) -> list[RepositoryLine]:
@@ -216,7 +224,8 @@ def _dispatch(row: Row, queued: list[Row], jobs: list[Row]) -> DispatchLine:
 
 
 def _effect(row: Row) -> EffectLine:
-    return EffectLine(**_with(row, times=("created_at", "due_at", "finished_at"), flags=("unsure",)))
+    times = ("created_at", "due_at", "finished_at")
+    return EffectLine(**{**_with(row, times=times, flags=("unsure",)), **hindrance_of(row)})
 
 
 def _job(row: Row) -> JobLine:

@@ -85,8 +85,17 @@ _DONE = Statement(
 _AGAIN = Statement(
     text(
         "UPDATE effects SET state = 'waiting', due_at = :due_at, unsure = CASE WHEN :unsure = 1 THEN 1 ELSE unsure END,"
-        " attempts = attempts - :uncounted, last_error = :error, held_by = :held_by, lease_owner = NULL,"
-        " lease_until = NULL WHERE effect_id = :effect_id AND state = 'claimed' AND lease_owner = :owner"
+        " attempts = attempts - :uncounted, last_error = :error, held_by = :held_by, fault = :fault,"
+        " fault_since = CASE WHEN CAST(:fault AS TEXT) IS NULL THEN NULL WHEN fault = :fault THEN fault_since"
+        " ELSE CAST(:at AS bigint) END, lease_owner = NULL, lease_until = NULL"
+        " WHERE effect_id = :effect_id AND state = 'claimed' AND lease_owner = :owner"
+    )
+)
+_POSTPONE = Statement(
+    text(
+        "UPDATE effects SET state = 'waiting', due_at = :due_at, attempts = attempts - 1, last_error = :error,"
+        " lease_owner = NULL, lease_until = NULL"
+        " WHERE effect_id = :effect_id AND state = 'claimed' AND lease_owner = :owner"
     )
 )
 _CANCEL_IF_DROPPED = Statement(
@@ -248,6 +257,8 @@ class Outbox:
                     due_at=due_at,
                     uncounted=int(not failure.counts),
                     held_by=failure.held_by,
+                    fault=failure.fault,
+                    at=to_us(now),
                     **mine,
                 )
             if held and effect.kind is EffectKind.SEND_DISPATCH:
@@ -268,7 +279,7 @@ class Outbox:
                 "owner": self._owner,
                 "error": "the target is not answering",
             }
-            await tx.run(_AGAIN, due_at=at, unsure=0, uncounted=1, held_by=None, **mine)
+            await tx.run(_POSTPONE, due_at=at, **mine)
             await tx.run(_PAUSE_TARGET, upstream=effect.upstream.key, target=effect.target, until=at)
 
         await self._database.write(unit)

@@ -14,6 +14,7 @@ from sqlalchemy import text
 from crcr.decide.allowlist import Allowlist
 from crcr.decide.checks import Tier
 from crcr.decide.model import EffectKind, Level, RepoName
+from crcr.decide.urgency import CHECKS_QUEUE
 from crcr.record.database import Row, Tx
 from crcr.record.effect_rows import add_once, effect_row
 from crcr.record.signals import EFFECTS
@@ -130,7 +131,7 @@ async def _any_check(tx: Tx) -> bool:
 
 def target_of(tier: Tier) -> str:
     """A queue of its own for each tier, so that the gate waits for nobody."""
-    return f"checks/{tier}"
+    return f"{CHECKS_QUEUE}{tier}"
 
 
 def _effect(upstream: RepoName, tier: Tier, head_sha: str, now: datetime) -> dict[str, Any]:

@@ -302,6 +302,8 @@ effects = Table(
     Column("finished_at", BigInteger),
     Column("last_error", Text),
     Column("held_by", Text),
+    Column("fault", Text),
+    Column("fault_since", BigInteger),
     Index(
         "ix_effects_queue",
         "upstream",

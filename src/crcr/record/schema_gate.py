@@ -1,6 +1,6 @@
 """The tables of checks, the gate, its waivers and commands, merge groups, and recovery.
 
-`recovered` and `watermarks` belong to the App as a whole and carry no `upstream`: one delivery log serves all.
+`recovered`, `watermarks` and `refused_webhooks` belong to the App as a whole and carry no `upstream`: one delivery log serves all.
 """
 
 from sqlalchemy import BigInteger, Column, Index, Integer, Table, Text, text
@@ -42,6 +42,7 @@ gates = Table(
     Column("title", Text, nullable=False),
     Column("judged_at", BigInteger, nullable=False),
     Column("recheck_at", BigInteger),
+    Column("decided_at", BigInteger),
     Index("ix_gates_recheck", "recheck_at", sqlite_where=_RECHECKED, postgresql_where=_RECHECKED),
     sqlite_with_rowid=False,
 )
@@ -123,6 +124,17 @@ webhook_bodies = Table(
     sqlite_with_rowid=False,
 )
 """Bodies that were taken, by their SHA-256: a captured one must not be taken again under another GUID."""
+
+refused_webhooks = Table(
+    "refused_webhooks",
+    metadata,
+    key("reason"),
+    Column("number", Integer, nullable=False),
+    Column("since_at", BigInteger, nullable=False),
+    Column("last_at", BigInteger, nullable=False),
+    sqlite_with_rowid=False,
+)
+"""How many webhooks were refused since when, in the present spell; one row for each reason, of all processes together."""
 
 recovered = Table(
     "recovered",

@@ -12,6 +12,7 @@ from sqlalchemy import bindparam, select, text
 
 from crcr.decide.allowlist import Allowlist, Entry
 from crcr.decide.gate import Policy, judge_gate
+from crcr.decide.health_words import GatePublication
 from crcr.decide.model import Level, RepoName
 from crcr.decide.numbers import Counted
 from crcr.decide.timeline import spell_of
@@ -34,6 +35,7 @@ from crcr.record.schema import jobs
 from crcr.record.statement import Statement
 from crcr.record.times import from_us, from_us_or_none
 from crcr.record.views_deliveries import dispatch_view
+from crcr.record.views_health import unpublished_gate
 from crcr.record.views_jobs import CURRENT_RUN, IN_ORDER, LATEST_ATTEMPT, VIEW_COLUMNS, job_view, with_tests
 from crcr.record.views_listed import ListReader, Seen
 
@@ -99,7 +101,8 @@ class CommitReader:
         commit = await load_commit(self.tx, self.upstream, head_sha, self.allowlist, self.now)
         if commit.subjects:
             judgement = judge_gate(commit, self.timeouts, self.now)
-            return gate_view(judgement, self.seen.public, judged_at, head_sha)
+            shown = gate_view(judgement, self.seen.public, judged_at, head_sha)
+            return replace(shown, unpublished=await self._unpublished(head_sha, shown.state))
         whole = delivery is not None and await self._all_are_seen(delivery)
         title = row["title"] if whole else None
         return GateView(state=GateShown(row["state"]), title=title, judged_at=judged_at, whole=whole)
@@ -133,6 +136,9 @@ class CommitReader:
                 newest.setdefault(row["name"], row)
         whole = gate is not None and gate.whole
         return tuple(_check(row, told=whole or row["downstream"] is not None) for row in newest.values())
+
+    async def _unpublished(self, head_sha: str, state: GateShown) -> GatePublication | None:
+        return await unpublished_gate(self.tx, self.upstream, head_sha, state.value, self.now)
 
     async def _all_are_seen(self, delivery: str) -> bool:
         rows = await self.tx.all(_DISPATCHES, delivery=delivery, upstream=self.upstream.key)

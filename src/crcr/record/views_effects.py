@@ -15,6 +15,7 @@ from crcr.errors import BadRequest
 from crcr.record.database import Row, Tx
 from crcr.record.statement import Statement
 from crcr.record.times import from_us, from_us_or_none
+from crcr.record.views_health import hindrance_of
 from crcr.record.views_listed import Seen
 from crcr.record.views_outbox import outbox_of
 from crcr.record.views_relay import newest_change, targets_shown
@@ -22,7 +23,7 @@ from crcr.record.views_walk import Key, bad_cursor, walk
 
 _EFFECT = (
     "SELECT effect_id, upstream, kind, target, delivery, state, attempts, unsure, created_at, due_at, finished_at,"
-    " last_error FROM effects WHERE "
+    " last_error, held_by, fault, fault_since FROM effects WHERE "
 )
 _BEFORE = (
     " AND finished_at <= :at AND (finished_at < :at OR effect_id < :id)"
@@ -201,4 +202,5 @@ def _view(row: Row, seen: Seen, *, everything: bool) -> EffectView:
         due_at=from_us(row["due_at"]),
         finished_at=from_us_or_none(row["finished_at"]),
         last_error=row["last_error"] if everything else None,
+        **(hindrance_of(row) if row["state"] in ("waiting", "claimed") else {}),
     )

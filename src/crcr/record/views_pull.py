@@ -7,6 +7,7 @@ on their own.
 
 import json
 from collections import Counter
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import text
@@ -30,6 +31,7 @@ from crcr.record.pull_rows import load_pull
 from crcr.record.statement import Statement
 from crcr.record.times import from_us, from_us_or_none
 from crcr.record.views_commit import CommitReader
+from crcr.record.views_health import unpublished_gate
 from crcr.record.views_listed import Seen
 from crcr.record.views_relay import newest_change
 from crcr.record.views_waivers import waivers_of_pulls
@@ -94,7 +96,7 @@ async def pull_view(reader: CommitReader, number: int) -> PullView:
         waivers=await waivers_of_pulls(tx, upstream, reader.seen, (number,), reader.now),
         checks=await reader.checks(pull.head_sha, gate),
         gate=gate,
-        groups=await _groups_with(tx, upstream, number),
+        groups=await _groups_with(tx, upstream, number, reader.now),
         pull=_pull_state(pull),
     )
     moments, left_out = timeline(known)
@@ -136,7 +138,7 @@ async def commit_view(reader: CommitReader, head_sha: str, delivery: str | None)
     gate = await reader.gate(head_sha, told)
     numbers = {row["number"] for row in arrived if row["number"] is not None}
     about = numbers | set(json.loads(group["numbers"] or "[]") if group else ())
-    shown = await _group(tx, upstream, group) if group else None
+    shown = await _group(tx, upstream, group, reader.now) if group else None
     dispatched = await reader.backends(told) if told else ()
     known = Known(
         arrivals=await _arrivals(reader, arrived[:_MOST_ARRIVALS], head_sha),
@@ -232,19 +234,19 @@ def _pull_state(pull: Pull) -> PullState:
     return PullState.MERGED if pull.merged else PullState.CLOSED
 
 
-async def _groups_with(tx: Tx, upstream: RepoName, number: int) -> tuple[GroupView, ...]:
+async def _groups_with(tx: Tx, upstream: RepoName, number: int, now: datetime) -> tuple[GroupView, ...]:
     rows = await tx.all(_LIVE_GROUPS, upstream=upstream.key)
-    return tuple(
-        _group_view(row, row["gate"]) for row in rows if number in json.loads(row["numbers"] or "[]")
-    )
+    with_it = [row for row in rows if number in json.loads(row["numbers"] or "[]")]
+    return tuple([await _group_view(tx, upstream, row, row["gate"], now) for row in with_it])
 
 
-async def _group(tx: Tx, upstream: RepoName, row: Row) -> GroupView:
+async def _group(tx: Tx, upstream: RepoName, row: Row, now: datetime) -> GroupView:
     gate = await tx.one(_GATE, head_sha=row["head_sha"], upstream=upstream.key)
-    return _group_view(row, gate["state"] if gate else None)
+    return await _group_view(tx, upstream, row, gate["state"] if gate else None, now)
 
 
-def _group_view(row: Row, gate: str | None) -> GroupView:
+async def _group_view(tx: Tx, upstream: RepoName, row: Row, gate: str | None, now: datetime) -> GroupView:
+    live = gate is not None and row["destroyed_at"] is None
     return GroupView(
         head_sha=row["head_sha"],
         head_ref=row["head_ref"],
@@ -254,4 +256,7 @@ def _group_view(row: Row, gate: str | None) -> GroupView:
         gate=GateShown(gate) if gate else None,
         created_at=from_us(row["created_at"]),
         destroyed_at=from_us_or_none(row["destroyed_at"]),
+        unpublished=await unpublished_gate(tx, upstream, row["head_sha"], gate, now)
+        if gate and live
+        else None,
     )

@@ -18,6 +18,7 @@ from crcr.show import api_commits, api_csv, api_joining, api_lists, api_numbers,
 from crcr.show.api_asked import DESK, Desk, readable
 from crcr.show.api_models import ErrorBody
 from crcr.show.port import Views
+from crcr.show.shared_health import SharedHealth
 
 _ERRORS: dict[int | str, dict[str, Any]] = {
     # A range, because it also keeps FastAPI from documenting its own shape of 422.
@@ -55,8 +56,10 @@ def routes(
     clock: Clock,
     public_url: str = "http://127.0.0.1:8000",
     audience: str = "crcr",
+    health: SharedHealth | None = None,
 ) -> list[BaseRoute]:
-    desk = Desk(views, upstreams, clock, public_url.rstrip("/"), audience)
+    shared = health or SharedHealth(views, clock)
+    desk = Desk(views, upstreams, clock, shared, public_url.rstrip("/"), audience)
     return [route.at(desk) for route in _made_once()]
 
 

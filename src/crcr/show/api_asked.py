@@ -27,6 +27,7 @@ from crcr.show import cursors
 from crcr.show.here import pick_upstream, whole_sha
 from crcr.show.port import Views
 from crcr.show.reader import reader_of
+from crcr.show.shared_health import SharedHealth
 from crcr.show.sorting import NUMBERS, Choice
 
 DESK = "crcr.desk"
@@ -122,6 +123,7 @@ class Desk:
     views: Views
     upstreams: tuple[RepoName, ...]
     clock: Clock
+    health: SharedHealth
     site: str = "http://127.0.0.1:8000"
     """Where readers reach us."""
     audience: str = "crcr"

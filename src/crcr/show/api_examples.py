@@ -122,6 +122,30 @@ ERROR: Json = {
         "request_id": "0f8fad5bd9cb469fa16570867728950e",
     },
 }
+_REASON: Json = {
+    "code": "held_back",
+    "state": "amber",
+    "text": "Backend checks of 12 commits are held back by GitHub's rate limit until 05:35 UTC (requests per hour).",
+    "effects": "backend_checks",
+    "number": 12,
+    "since": _AT,
+    "until": _AT,
+}
+HEALTH: Json = {
+    "upstream": "owner/repo",
+    "at": _AT,
+    "state": "amber",
+    "reasons": [_REASON],
+    "held": [
+        {
+            "effects": "backend_checks",
+            "number": 12,
+            "held_by": "hour",
+            "until": _AT,
+            "text": _REASON["text"],
+        }
+    ],
+}
 SUMMARY: Json = {
     "upstream": "owner/repo",
     "span": "14d",
@@ -130,6 +154,8 @@ SUMMARY: Json = {
     "cursor": 1234,
     "ingests": False,
     "health": {
+        "state": "amber",
+        "reasons": [_REASON],
         "deliveries": 31,
         "last_delivery_at": _AT,
         "last_result_at": _AT,

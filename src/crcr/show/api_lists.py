@@ -59,8 +59,14 @@ def _add_relay(api: APIRouter) -> None:
     @api.get("/effects/list", tags=[RELAY], summary="Effects one by one")
     async def effect_list(query: EffectsAsked, asked: Asking, limit: LimitParam = 50) -> models.EffectList:
         page = await asked.views.effect_page(query(upstream=asked.upstream, limit=limit))
-        found = [models.Effect.model_validate(each) for each in page.effects]
+        found = [models.Effect.of(each, asked.now) for each in page.effects]
         return models.EffectList(effects=found, next=cursors.encode(page.next))
+
+    @api.get("/health", tags=[RELAY], summary="The relay's health: green, amber or red, with the reasons")
+    async def health(asked: Asking) -> models.RelayHealth:
+        found = (await asked.desk.health.read())[asked.upstream]
+        told = {"state": found.state, "reasons": found.reasons, "held": found.held}
+        return models.RelayHealth.model_validate({"upstream": asked.upstream, "at": asked.now, **told})
 
     @api.get("/audit", tags=[RELAY], summary="Every act by hand and every alarm")
     async def audit(query: AuditAsked, asked: Asking, limit: LimitParam = 50) -> models.Audit:

@@ -11,6 +11,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, computed_fie
 
 from crcr.decide.base_history import CommitStanding
 from crcr.decide.commit import Verification
+from crcr.decide.health import HealthState, ReasonCode
+from crcr.decide.health_words import EffectClass
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level
 from crcr.decide.numbers import Counted, Ended
 from crcr.decide.views import Answer
@@ -82,7 +84,24 @@ class Probe(Model):
     stale: bool
 
 
+class HealthReason(Model):
+    """Why the relay is not green, in one sentence; what does not apply to its code is null."""
+
+    code: ReasonCode
+    state: HealthState
+    text: str
+    effects: EffectClass | None
+    number: int | None
+    since: datetime | None
+    until: datetime | None = Field(description="When the limit that holds them back ends.")
+
+
 class Health(Model):
+    state: HealthState = Field(
+        HealthState.GREEN,
+        description="Amber: something waits or needs attention. Red: gates cannot be published, or nothing is delivered.",
+    )
+    reasons: list[HealthReason] = Field([], description="The most serious first; empty when green.")
     deliveries: int
     last_delivery_at: datetime | None
     last_result_at: datetime | None

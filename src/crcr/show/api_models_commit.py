@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
+from crcr.decide.effects import Fault
 from crcr.decide.gate import GateState
 from crcr.decide.like_failures import Alike, like_failures
 from crcr.decide.model import DeliveryState, DispatchState
@@ -19,6 +20,7 @@ from crcr.decide.views_commit import (
     PullView,
     WaiverState,
 )
+from crcr.errors import HeldBy
 from crcr.show.api_models import CommitPlace, Dispatch, FailedJob, LevelName, Model, Name, Next
 
 
@@ -56,6 +58,18 @@ class GateSubject(Model):
     rows: list[GateRow]
 
 
+class UnpublishedGate(Model):
+    """A gate that GitHub does not show as it was decided: `text` says since when and why."""
+
+    text: str
+    decided_at: datetime | None = Field(description="When the facts that decide it were recorded.")
+    due_at: datetime | None = Field(description="When publishing it is tried next.")
+    held_by: HeldBy | None
+    fault: Fault | None
+    fault_since: datetime | None
+    parked: bool = Field(description="Publishing it was given up until somebody retries it.")
+
+
 class Gate(Model):
     """`whole` is false, and `title` null, when backends count that are not shown."""
 
@@ -64,6 +78,7 @@ class Gate(Model):
     judged_at: datetime
     whole: bool
     subjects: list[GateSubject]
+    unpublished: UnpublishedGate | None = Field(description="Null when GitHub shows the gate so.")
 
 
 class Spell(Model):
@@ -187,6 +202,7 @@ class MergeGroup(Model):
     gate: GateShown | None
     created_at: datetime
     destroyed_at: datetime | None
+    unpublished: UnpublishedGate | None = Field(description="Null when GitHub shows its gate so.")
 
 
 class PullRequest(Model):

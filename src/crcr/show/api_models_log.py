@@ -4,10 +4,15 @@ from datetime import datetime
 
 from pydantic import ConfigDict, Field
 
+from crcr.decide.effects import Fault
+from crcr.decide.health import HealthState
+from crcr.decide.health_words import EffectClass
 from crcr.decide.model import DeliveryState
-from crcr.decide.views_log import HitKind
+from crcr.decide.views_log import EffectView, HitKind
+from crcr.errors import HeldBy
 from crcr.show import api_examples as examples
-from crcr.show.api_models import AllowlistState, Dispatch, Job, LevelName, Model, Name, Next
+from crcr.show.api_models import AllowlistState, Dispatch, HealthReason, Job, LevelName, Model, Name, Next
+from crcr.show.effect_words import waits_for
 
 
 class DispatchWithJobs(Dispatch):
@@ -85,6 +90,39 @@ class Effect(Model):
     due_at: datetime
     finished_at: datetime | None
     last_error: str | None = Field(description="For administrators; null for everybody else.")
+
+    held_by: HeldBy | None = Field(description="Which of GitHub's limits holds it back until `due_at`.")
+    fault: Fault | None = Field(description="Why the service outside did nothing for it.")
+    fault_since: datetime | None
+    waits_for: str | None = Field(
+        None, description="Why it waits, in words; null while it waits for its turn."
+    )
+
+    @classmethod
+    def of(cls, view: EffectView, now: datetime) -> "Effect":
+        return cls.model_validate(view).model_copy(update={"waits_for": waits_for(view, now)})
+
+
+class HeldClass(Model):
+    """Effects of one class that GitHub's limits hold back, however shortly."""
+
+    effects: EffectClass
+    number: int
+    held_by: HeldBy | None
+    until: datetime
+    text: str
+
+
+class RelayHealth(Model):
+    """The relay's health for one upstream; `reasons` are sentences, the most serious first."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [examples.HEALTH]})
+
+    upstream: Name
+    at: datetime
+    state: HealthState
+    reasons: list[HealthReason]
+    held: list[HeldClass]
 
 
 class EffectList(Model):

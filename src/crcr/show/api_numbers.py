@@ -9,6 +9,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends
 
+from crcr.decide.health import Health as RelayHealth
 from crcr.decide.model import RepoName
 from crcr.decide.views import Summary as SummaryView
 from crcr.decide.window import Kind, Span
@@ -25,7 +26,7 @@ from crcr.show.api_asked import (
     TokenPath,
     backend_name,
 )
-from crcr.show.api_models import Summary
+from crcr.show.api_models import HealthReason, Summary
 from crcr.show.job_links import key_of
 from crcr.show.sorting import Choice, pick_backend, tabulate
 
@@ -48,7 +49,8 @@ def _add_all(api: APIRouter) -> None:
         span: RangeParam = Span.FORTNIGHT,
     ) -> Summary:
         view = await asked.views.summary(asked.upstream, span, asked.now, kind=kind)
-        return await to_thread(_narrowed, view, choice)
+        health = await asked.desk.health.of(asked.upstream)
+        return await to_thread(_narrowed, view, choice, health)
 
     @api.get("/metrics", tags=[TAG], summary="The numbers over time: of all backends together, and of each")
     async def metrics(
@@ -106,9 +108,14 @@ def _add_one(api: APIRouter) -> None:
         return await to_thread(backends.BackendPage.of, await asked.views.backend(wanted, asked.now))
 
 
-def _narrowed(view: SummaryView, choice: Choice) -> Summary:
+def _narrowed(view: SummaryView, choice: Choice, health: RelayHealth | None) -> Summary:
     """The rows that the page shows, in its order; all else, the tally too, is of everybody."""
     answer = Summary.model_validate(view)
     by_name = {each.name: each for each in answer.backends}
     rows = tabulate(view.backends, choice).rows
-    return answer.model_copy(update={"backends": [by_name[each.name.full_name] for each in rows]})
+    told = answer.health
+    if health is not None:
+        reasons = [HealthReason.model_validate(each) for each in health.reasons]
+        told = told.model_copy(update={"state": health.state, "reasons": reasons})
+    shown = [by_name[each.name.full_name] for each in rows]
+    return answer.model_copy(update={"backends": shown, "health": told})

@@ -8,8 +8,8 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from contextlib import asynccontextmanager, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from starlette.requests import Request
@@ -21,6 +21,7 @@ from crcr.decide.views import Change
 from crcr.errors import BadRequest, Unavailable
 from crcr.ports import Clock, Trace
 from crcr.show.feed import Feed, Wakeups
+from crcr.show.health_feed import HealthFeed
 from crcr.show.here import pick_upstream
 from crcr.show.live_delay import LiveDelay
 from crcr.show.port import ChangeLog
@@ -60,6 +61,7 @@ def routes(
     trace: Trace | None = None,
     on_streams: Callable[[int], None] = lambda _: None,
     log_for_admins: ChangeLog | None = None,
+    health: HealthFeed | None = None,
 ) -> list[BaseRoute]:
     """The stream's route. Setting `stopping` ends all streams; browsers then reconnect and resume."""
     feed = Feed(log, wakeups, clock, delay, trace)
@@ -73,6 +75,7 @@ def routes(
         address_of=address_of,
         caps=caps,
         on_streams=on_streams,
+        health=health,
     )
     return [Route("/api/v1/events", events, methods=["GET"], name="events")]
 
@@ -89,7 +92,9 @@ class Events:
         address_of: Callable[[Request], str],
         caps: Caps,
         on_streams: Callable[[int], None],
+        health: HealthFeed | None,
     ) -> None:
+        self._health = health
         self._feed = feed
         self._for_admins = for_admins
         self._upstreams = upstreams
@@ -111,7 +116,9 @@ class Events:
                 stream = _Stream(send, feed, upstream, self._clock)
                 await self._begin(stream, after)
                 if request.method != "HEAD":
-                    await self._follow(stream, fresh, receive)
+                    with self._health.attached(fresh) if self._health else nullcontext():
+                        await self._note_health(stream, request.query_params.get("health"))
+                        await self._follow(stream, fresh, receive)
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     @contextmanager
@@ -139,6 +146,13 @@ class Events:
         if after is not None and not known:
             await stream.reset()
 
+    async def _note_health(self, stream: "_Stream", shown: str | None) -> None:
+        """Take the health that the reader's page shows as told: what has changed since then is told at once."""
+        stream.health = await self._health.marks() if self._health else {}
+        upstream, _, mark = (shown or "").lower().rpartition("@")
+        if upstream in stream.health:
+            stream.health = {**stream.health, upstream: mark}
+
     async def _follow(self, stream: "_Stream", fresh: asyncio.Event, receive: Receive) -> None:
         gone = asyncio.create_task(_disconnected(receive))
         try:
@@ -149,6 +163,8 @@ class Events:
                 except Unavailable:
                     changes, upto, more = [], stream.upto, False  # the feed wakes us when the store is back
                 await stream.tell(changes, upto)
+                if self._health:
+                    await stream.tell_health(await self._health.marks())
                 if not more and not await self._waited(gone, fresh, stream.beats_in_s):
                     await stream.heartbeat()
         except OSError:
@@ -186,6 +202,8 @@ class _Stream:
     upstream: str | None
     clock: Clock
     upto: int = 0
+    health: dict[str, str] = field(default_factory=dict)
+    """What this reader knows of the relay's health, by upstream."""
     _wrote_at: datetime | None = None
 
     @property
@@ -215,6 +233,14 @@ class _Stream:
             told = sorted(newest.values(), key=lambda change: change.change_id)
             await self._write("".join(map(_frame, told)))
         self.upto = upto
+
+    async def tell_health(self, marks: dict[str, str]) -> None:
+        """Write which upstreams' health changed. Without an id: it is not in the log."""
+        mine = [each for each in marks if self.upstream in (None, each)]
+        changed = [each for each in mine if marks[each] != self.health.get(each)]
+        self.health = marks
+        for each in changed:
+            await self._write(f'event: health\ndata: {{"kind":"health","upstream":{json.dumps(each)}}}\n\n')
 
     async def _write(self, text: str) -> None:
         self._wrote_at = self.clock.now()

@@ -205,7 +205,7 @@ DELIVERY = Table((*_DELIVERY, *_TARGET, *_DISPATCHED, *_OF_JOB), _with_jobs)
 
 _EFFECT = (
     *("effect_id", "kind", "target", "delivery", "state", "attempts", "unsure"),
-    *("created_at", "due_at", "finished_at", "last_error"),
+    *("created_at", "due_at", "finished_at", "last_error", "held_by", "fault", "fault_since"),
 )
 _effect: Callable[[EffectView], Row] = attrgetter(*_EFFECT)
 EFFECTS: Table[EffectView] = Table(_EFFECT, lambda effect: [_effect(effect)])

@@ -21,6 +21,7 @@ from crcr.show.notices import notice_of
 from crcr.show.port import Views
 from crcr.show.reader import reader_of
 from crcr.show.rendering import Renderer
+from crcr.show.shared_health import SharedHealth, mark_of
 
 PROBLEMS: dict[type[CrcrError], tuple[int, str]] = {
     NotFound: (404, "Not found"),
@@ -52,12 +53,14 @@ class Frame:
         github_url: str = "https://github.com",
         public_url: str = "http://127.0.0.1:8000",
         sandbox: bool = False,
+        health: SharedHealth | None = None,
     ) -> None:
         self.renderer = Renderer()
         self.clock = clock
         self.site = public_url.rstrip("/")
         """Where readers reach us; a request only says what its sender calls us."""
         self.sandbox = sandbox
+        self._health = health
         self._views = views
         self._upstreams = upstreams
         self._github_url = github_url.rstrip("/")
@@ -74,6 +77,7 @@ class Frame:
             try:
                 asked = request.query_params.get("upstream")
                 here = self.here(request, pick_upstream(self._upstreams, asked))
+                request.state.health = await self._health.of(here.upstream) if self._health else None
                 return await build(request, here)
             except (NotFound, BadRequest, Unavailable) as problem:
                 return self.problem(request, here, problem)
@@ -113,7 +117,15 @@ class Frame:
         return self.renderer.page("problem.html", context, code=code, headers=headers)
 
     def _shared(self, request: Request, here: Here) -> Mapping[str, Any]:
-        return {**_around(request, here), "number": None, "sandbox": self.sandbox}
+        health = getattr(request.state, "health", None)
+        return {
+            **_around(request, here),
+            "number": None,
+            "sandbox": self.sandbox,
+            "relay_health": health,
+            "health_mark": mark_of(health),
+            "now": self.clock.now(),
+        }
 
 
 def _around(request: Request, here: Here) -> Mapping[str, Any]:

@@ -8,6 +8,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from crcr import __version__
+from crcr.decide.health import worst_of
 from crcr.errors import NoAllowlist, Stopping, Unavailable
 from crcr.ports import Clock
 from crcr.show.metrics import Metrics
@@ -62,7 +63,10 @@ class Probes:
         return JSONResponse({"ok": True, "version": __version__}, headers=_NO_CACHE)
 
     async def readyz(self, _: Request) -> Response:
-        """Raises what stands in the way; the app makes it a 503 that says so."""
+        """Raises what stands in the way; the app makes it a 503 that says so.
+
+        Health that is amber or red is told and stays a 200: the process takes webhooks and callbacks all the same.
+        """
         if self._stopping.is_set():
             raise Stopping
         vitals = await self._pulse.vitals(self._clock.now())
@@ -79,10 +83,14 @@ class Probes:
                 "waiting": each.waiting,
                 "parked": each.parked,
                 "lag_s": each.lag_s or 0.0,
+                "health": each.health.state,
+                "reasons": [reason.text for reason in each.health.reasons],
             }
             for each in vitals
         ]
-        return JSONResponse({"ok": True, "store": "answers", "upstreams": told}, headers=_NO_CACHE)
+        health = worst_of(each.health for each in vitals)
+        answer = {"ok": True, "store": "answers", "health": health, "upstreams": told}
+        return JSONResponse(answer, headers=_NO_CACHE)
 
     async def metrics(self, _: Request) -> Response:
         """Always answers: a store that is away, or takes longer than a scraper waits, is a number too."""

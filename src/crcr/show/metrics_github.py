@@ -10,8 +10,9 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from crcr.decide.outside import Budget, CallKind
+from crcr.errors import HeldBy
 
-PAUSES = ("hour", "secondary", "ours")
+PAUSES = (*HeldBy, "concurrent")
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _STANDINGS = {"low": 0.1, "half": 0.5}
 """Up to which share of the hour a budget stands so."""
@@ -41,7 +42,7 @@ class GitHubNumbers:
         self._seconds.labels(kind.value).observe(seconds)
 
     def pause(self, reason: str) -> None:
-        """`reason`: hour or secondary by GitHub's limits, ours by our own."""
+        """`reason`: the limit that it waits for; concurrent where too many requests were under way at once."""
         self._pauses.labels(reason).inc()
 
     def watch(self, budgets: Callable[[], Iterable[Budget]]) -> None:

@@ -6,11 +6,13 @@ All of them go when the store does not answer: an old number would look like a f
 from prometheus_client import CollectorRegistry, Gauge
 
 from crcr.decide.gate import GateState
+from crcr.decide.health import HealthState
 from crcr.decide.model import EffectKind
 from crcr.decide.queues import Queue
 from crcr.decide.views import Vitals
 
 _STATES = ("waiting", "claimed", "parked")
+_HEALTH = {HealthState.GREEN: 0, HealthState.AMBER: 1, HealthState.RED: 2}
 
 
 class QueueNumbers:
@@ -25,6 +27,7 @@ class QueueNumbers:
         self._queue_lag = self._gauge("queue_lag_seconds", "Age of the oldest due effect of a kind", "kind")
         self._allowlist = self._gauge("allowlist_in_force", "Whether an allowlist is in force")
         self._bad = self._gauge("allowlist_bad", "Whether the newest allowlist has errors")
+        self._health = self._gauge("health", "Health: 0 green, 1 amber, 2 red")
         self._paused = self._gauge("upstream_paused", "Whether dispatching is paused")
         self._silence = self._gauge("last_delivery_age_seconds", "Age of the newest recorded webhook")
         self._unfed = self._gauge("history_unfed", "Results that ClickHouse has not been told yet")
@@ -46,6 +49,7 @@ class QueueNumbers:
         self._lag.labels(name).set(vitals.lag_s or 0.0)
         self._allowlist.labels(name).set(int(vitals.has_allowlist))
         self._bad.labels(name).set(int(vitals.watched.allowlist_bad))
+        self._health.labels(name).set(_HEALTH[vitals.health.state])
         self._paused.labels(name).set(int(vitals.watched.paused))
         self._overdue.labels(name).set(vitals.watched.gate_overdue_s)
         if vitals.watched.last_delivery_s is not None:

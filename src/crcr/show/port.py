@@ -7,6 +7,7 @@ upstream or a delivery that is not there, or not to be seen, is `NotFound` eithe
 from datetime import datetime
 from typing import Protocol
 
+from crcr.decide.health import Health
 from crcr.decide.model import RepoName
 from crcr.decide.setup import SetupFacts
 from crcr.decide.views import (
@@ -90,6 +91,10 @@ class Views(Protocol):
     async def delivery(self, upstream: RepoName, guid: str) -> DeliveryView: ...
 
     async def effects(self, upstream: RepoName, now: datetime) -> EffectsView: ...
+
+    async def health(self, now: datetime) -> dict[RepoName, Health]:
+        """The health of every upstream; names no repository, so it is the same for everybody."""
+        ...
 
     async def effect_page(self, query: EffectQuery) -> EffectPage: ...
 

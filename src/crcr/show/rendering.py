@@ -14,7 +14,9 @@ from markupsafe import Markup, escape
 from starlette.responses import HTMLResponse
 
 from crcr import __version__
+from crcr.decide.health_words import capital
 from crcr.show import status
+from crcr.show.effect_words import waits_for
 from crcr.show.here import is_sha
 from crcr.show.statics import shared_statics
 from crcr.show.strips import strip
@@ -76,6 +78,8 @@ def _environment() -> Environment:
         anchor=_anchor,
         is_sha=is_sha,
         verbatim=_verbatim,
+        waits_for=waits_for,
+        capital=capital,
     )
     environment.globals.update(
         static=shared_statics().address,
@@ -94,6 +98,7 @@ def _environment() -> Environment:
         waiver_statuses=status.WAIVERS,
         doubts=status.DOUBTS,
         places=status.PLACES,
+        health_statuses=status.HEALTH,
     )
     return environment
 

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 
 from crcr.decide.base_history import CommitStanding
 from crcr.decide.commit import Verification
+from crcr.decide.health import HealthState
 from crcr.decide.model import Conclusion, DeliveryState, DispatchState, EffectState, JobState, Level
 from crcr.decide.numbers import Counted, LastResult, count_as
 from crcr.decide.standing import Standing
@@ -167,6 +168,12 @@ PLACES = {
     ),
 }
 """Where the commit of a nightly run stands: in a few words, and what that means."""
+
+HEALTH = {
+    HealthState.GREEN: Status("O", "relay: green", "ok"),
+    HealthState.AMBER: Status("!", "relay: amber", "warn"),
+    HealthState.RED: Status("X", "relay: red", "bad"),
+}
 
 PROBE_OK = Status("O", "ok", "ok")
 PROBE_OFF = Status("X", "not as expected", "bad")

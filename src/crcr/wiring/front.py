@@ -21,15 +21,18 @@ from crcr.record.inspections import Inspections
 from crcr.record.signals import CHANGES
 from crcr.record.views import SqlViews
 from crcr.settings import GitHubSource, Settings
-from crcr.show import admin, api, api_onboarding, api_setup, events, headers, health, login, pages
+from crcr.show import admin, api, api_onboarding, api_setup, events, headers, login, pages
+from crcr.show import health as probes
 from crcr.show.access import Access, Doors
 from crcr.show.admin_acts import performer
 from crcr.show.feed import Wakeups
 from crcr.show.frame import Frame
+from crcr.show.health_feed import HealthFeed
 from crcr.show.live_delay import LiveDelay
 from crcr.show.pages_onboarding import Welcome
 from crcr.show.problems import ProblemPages
 from crcr.show.sessions import Sessions
+from crcr.show.shared_health import SharedHealth
 from crcr.show.tokens import NamedToken, Tokens
 from crcr.wiring.company import Company
 from crcr.wiring.services import Services
@@ -41,7 +44,8 @@ def build_app(services: Services, *, work: bool = True) -> Edge:
     views = _views(services)
     services.metrics.opens_doors()
     is_public = services.settings.hud_access == "public"
-    frame = _frame(services, views)
+    health = SharedHealth(views, clock, shared_for_s=services.health_shared_for_s)
+    frame = _frame(services, views, health)
     problem_page = ProblemPages(frame).page
     doors = _doors(services, problem_page)
     desk = AdminDesk(services.database, services.acts, services.targets, upstreams, clock)
@@ -61,13 +65,14 @@ def build_app(services: Services, *, work: bool = True) -> Edge:
             *headers.robots_route(is_public=is_public),
             _ingest_route(services.ingest),
             *pages.routes(frame, delay, _welcome(services, views, setup, app_page)),
-            *_live_routes(services, views, delay),
+            *_live_routes(services, views, delay, health),
             *api.routes(
                 views,
                 upstreams=upstreams,
                 clock=clock,
                 public_url=services.settings.public_url,
                 audience=services.settings.oidc_audiences[0],
+                health=health,
             ),
             *_health_routes(services, views),
         ],
@@ -109,7 +114,7 @@ def _views(services: Services) -> SqlViews:
     )
 
 
-def _frame(services: Services, views: SqlViews) -> Frame:
+def _frame(services: Services, views: SqlViews, health: SharedHealth) -> Frame:
     return Frame(
         views,
         upstreams=services.upstreams,
@@ -117,10 +122,13 @@ def _frame(services: Services, views: SqlViews) -> Frame:
         github_url=_web_url(services.settings),
         public_url=services.settings.public_url,
         sandbox=services.settings.sandbox == "on",
+        health=health,
     )
 
 
-def _live_routes(services: Services, views: SqlViews, delay: LiveDelay) -> list[BaseRoute]:
+def _live_routes(
+    services: Services, views: SqlViews, delay: LiveDelay, health: SharedHealth
+) -> list[BaseRoute]:
     signals = services.signals
     return events.routes(
         views,
@@ -133,11 +141,12 @@ def _live_routes(services: Services, views: SqlViews, delay: LiveDelay) -> list[
         trace=services.trace,
         on_streams=services.metrics.live_streams,
         log_for_admins=views.for_admins(),
+        health=HealthFeed(health, services.upstreams, services.clock),
     )
 
 
 def _health_routes(services: Services, views: SqlViews) -> list[BaseRoute]:
-    return health.routes(
+    return probes.routes(
         views,
         metrics=services.metrics,
         clock=services.clock,

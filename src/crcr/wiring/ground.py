@@ -30,6 +30,7 @@ from crcr.record.signals import Signals
 from crcr.record.targets import Targets
 from crcr.settings import Settings, Sqlite, UpstreamSetting
 from crcr.show.metrics import Metrics
+from crcr.show.shared_health import SHARED_FOR_S
 from crcr.wiring.drivers import require_drivers
 from crcr.wiring.past import Past, past_of
 from crcr.wiring.stores import open_database, place_of
@@ -43,6 +44,8 @@ class Seams:
     http: Callable[[str], httpx.AsyncClient] = open_http
     chance: Callable[[], float] = random.random
     on_crash: Callable[[Exception], None] = lambda _: None
+    health_shared_for_s: float = SHARED_FOR_S
+    """How long one reading of the relay's health serves all pages; a clock that stands still needs 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

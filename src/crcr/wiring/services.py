@@ -104,6 +104,7 @@ class Services:
     ingest: IngestIntake
     http: tuple[httpx.AsyncClient, ...]
     on_crash: Callable[[Exception], None]
+    health_shared_for_s: float
     stopping: asyncio.Event
     """Set when the process begins to stop: workers finish what is under way, another process leads."""
     closing: asyncio.Event
@@ -168,6 +169,7 @@ def build(settings: Settings, seams: Seams | None = None) -> Services:
         stopping=stopping,
         closing=asyncio.Event(),
         on_crash=ground.seams.on_crash,
+        health_shared_for_s=ground.seams.health_shared_for_s,
     )
 
 

@@ -40,7 +40,7 @@
         this.#heardAt = Date.now();
         this.event(type, lastEventId, data);
       };
-      for (const type of ["change", "reset", "beat"]) source.addEventListener(type, heard);
+      for (const type of ["change", "reset", "beat", "health"]) source.addEventListener(type, heard);
       source.addEventListener("open", () => {
         if (source !== this.#source) return;
         this.#heardAt = Date.now();
@@ -183,7 +183,7 @@
       this.#heardAt = Date.now();
       this.#askedAt = 0;
       this.tell(state);
-      if (type === "change" || type === "reset") { this.last = id; this.hear(type, data); }
+      if (type === "change" || type === "reset" || type === "health") { this.last = id; this.hear(type, data); }
       else if (Number(id) > Number(this.last)) { this.last = id; this.missed(); }
     }
   }

@@ -11,6 +11,7 @@ def upgrade() -> None:
     _held_effects()
     _trimmed_dispatches()
     _forwarded_jobs()
+    _health_facts()
 
 
 def _held_effects() -> None:
@@ -29,4 +30,20 @@ def _forwarded_jobs() -> None:
     op.add_column("jobs", sa.Column("forwarded", sa.Text(), nullable=True))
     op.add_column(
         "jobs", sa.Column("forwarded_no", sa.Integer(), nullable=False, server_default=sa.text("0"))
+    )
+
+
+def _health_facts() -> None:
+    """What the relay's health is told from: effects that GitHub does not answer, when a gate was decided, refused webhooks."""
+    op.add_column("effects", sa.Column("fault", sa.Text(), nullable=True))
+    op.add_column("effects", sa.Column("fault_since", sa.BigInteger(), nullable=True))
+    op.add_column("gates", sa.Column("decided_at", sa.BigInteger(), nullable=True))
+    op.create_table(
+        "refused_webhooks",
+        sa.Column("reason", sa.Text(), nullable=False),
+        sa.Column("number", sa.Integer(), nullable=False),
+        sa.Column("since_at", sa.BigInteger(), nullable=False),
+        sa.Column("last_at", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("reason", name=op.f("pk_refused_webhooks")),
+        sqlite_with_rowid=False,
     )

@@ -76,6 +76,8 @@ class Simulation:
         self.webhooks.secret = webhook_secret or f"{self.rng.getrandbits(160):040x}"
         self.webhooks.app_id = self.app_id
         self.calls: list[Call] = []
+        # Called with every answered call; `calls` may be cut down.
+        self.on_call: list[Callable[[Call], None]] = []
         self.callback_log: list[CallbackAnswer] = []
         self.unexpected: list[str] = []
         self.ci = DownstreamCi(self.world, self.issuer, self.http, self.callback_log)

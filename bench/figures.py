@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from bench.client import percentile
-from bench.github_use import InstallationUse
 from bench.in_process import Simulated
 from bench.lateness import EffectAge, GateDelay
 from bench.world import Row
+from crcr.sim.call_counts import InstallationCalls
 
 BUDGET = 5_000
 LATEST_GATE_S = 10.0
@@ -22,8 +22,10 @@ class Figures:
     heads: int
     groups: int
     """Merge groups that got a gate."""
-    upstream: InstallationUse
-    busiest: tuple[str, InstallationUse]
+    upstream: InstallationCalls
+    refused: int
+    """Calls on the upstream's installation that a limit of GitHub's refused."""
+    busiest: tuple[str, InstallationCalls]
     """The downstream with the most calls on its installation."""
     delays: list[GateDelay]
     effects: list[EffectAge]
@@ -33,7 +35,7 @@ class Figures:
 
     @property
     def calls_per_head(self) -> float:
-        return self.upstream.counted / max(self.heads + self.groups, 1)
+        return self.upstream.calls / max(self.heads + self.groups, 1)
 
     @property
     def latest_gate_s(self) -> float:
@@ -59,15 +61,18 @@ class Figures:
 
 def figures_of(run: Simulated, upstream: str, downstreams: tuple[str, ...], seconds: float) -> Figures:
     now: datetime = run.services.clock.now()
-    gates = {gate.head_sha for gate in run.use.gates}
+    counts, own = run.github.call_counts, run.installation_of(upstream)
+    others = {name: counts.of(run.installation_of(name)) for name in downstreams}
+    gates = {gate.head_sha for gate in run.listener.gates}
     groups = run.log.count("SELECT count(*) FROM merge_groups")
     return Figures(
         seconds=seconds,
         heads=len(gates) - groups,
         groups=groups,
-        upstream=run.use.of(upstream),
-        busiest=run.use.busiest_of(downstreams),
-        delays=run.log.gate_delays(run.use.gates, now),
+        upstream=counts.of(own),
+        refused=run.listener.refused[own],
+        busiest=max(others.items(), key=lambda item: item[1].calls),
+        delays=run.log.gate_delays(run.listener.gates, now),
         effects=run.log.effect_ages(now),
         parked=run.log.parked(),
         merged=run.log.count("SELECT count(*) FROM pulls WHERE merged = 1"),
@@ -91,11 +96,7 @@ def _life(figures: Figures) -> list[Row]:
 
 def _budget(figures: Figures) -> list[Row]:
     upstream, (name, busiest) = figures.upstream, figures.busiest
-    most, points, refused = (
-        upstream.most_in_an_hour,
-        upstream.most_points_in_a_minute,
-        upstream.limited,
-    )
+    most, points, refused = upstream.most_in_an_hour, upstream.most_points_in_a_minute, figures.refused
     elsewhere = (
         f"{busiest.most_in_an_hour:,} calls, {busiest.most_points_in_a_minute} points a minute ({name})"
     )

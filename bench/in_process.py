@@ -13,8 +13,8 @@ from pathlib import Path
 
 import httpx
 
-from bench.github_use import GitHubUse
 from bench.lateness import StoreLog
+from bench.shown_gates import CallListener
 from bench.simulated_time import SimulatedClock
 from crcr import log as logs
 from crcr.record.migrate import migrate
@@ -34,9 +34,15 @@ LATENCY_S = 0.15
 class Simulated:
     github: GitHub
     services: Services
-    use: GitHubUse
+    listener: CallListener
     log: StoreLog
     crashes: list[Exception]
+
+    def installation_of(self, full_name: str) -> int:
+        installation = self.github.world.installation_of(self.github.repository(full_name))
+        if installation is None:
+            raise LookupError(f"the App is not installed on {full_name}")
+        return installation.id
 
     def check(self) -> None:
         """Fail on anything unexpected on either side."""
@@ -63,7 +69,7 @@ async def simulated_relay(
         github.faults.latency(latency_s)
         database = folder / "crcr.db"
         migrate(database)
-        log, use = StoreLog(database), GitHubUse(github)
+        log, listener = StoreLog(database), CallListener(github)
         crashes: list[Exception] = []
         seams = Seams(
             clock=clock,
@@ -75,7 +81,7 @@ async def simulated_relay(
         app = build_app(services)
         github.use_transport(httpx.ASGITransport(app))
         async with app.inner.router.lifespan_context(app.inner):
-            yield Simulated(github, services, use, log, crashes)
+            yield Simulated(github, services, listener, log, crashes)
             await github.fall_silent()
 
 

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from bench.github_use import ShownGate
+from bench.shown_gates import ShownGate
 
 _DECIDED = ("passed", "failed", "pending")
 _TRIGGERS = """

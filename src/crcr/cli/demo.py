@@ -8,6 +8,8 @@ import typer
 
 from crcr.cli.options import RUN_IT, duration, examples
 
+SEED, SPEED = 1, 1.0
+
 
 def register(app: typer.Typer) -> None:
     app.command(
@@ -17,8 +19,8 @@ def register(app: typer.Typer) -> None:
 
 
 def demo(
-    seed: Annotated[int, typer.Option(min=0, help="Another number, another story.")] = 1,
-    speed: Annotated[float, typer.Option(min=0.1, max=50, help="How many times faster life goes.")] = 1.0,
+    seed: Annotated[int, typer.Option(min=0, help="Another number, another story.")] = SEED,
+    speed: Annotated[float, typer.Option(min=0.1, max=50, help="How many times faster life goes.")] = SPEED,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port of the relay; 0 takes a free one.")

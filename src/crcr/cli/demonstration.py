@@ -48,7 +48,7 @@ _GRACE_S = 2
 _HOST = "127.0.0.1"
 _GITHUB_PORT = 8001
 _ALLOWLIST = ".github/crcr-allowlist.yml"
-_AUDIENCE = "crcr-demo"
+AUDIENCE = "crcr-demo"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ async def _github(show: Show, url: str) -> AsyncIterator[GitHub]:
         GitHub(seed=show.seed, webhook_url=f"{url}/github/webhook", transport=direct) as github,
         serve_github(github, host=_HOST, port=_port_for_github(show)),
     ):
-        demo_world(github, relay_pin(url, _AUDIENCE))
+        demo_world(github, relay_pin(url, AUDIENCE))
         with _open_to_join(github, url):
             yield github
 
@@ -150,7 +150,7 @@ def _open_to_join(github: GitHub, url: str) -> Iterator[None]:
         upstream=UPSTREAM,
         allowlist=_ALLOWLIST,
         relay_url=url,
-        trial=trial(f"{url}/github/callback", _AUDIENCE, RepoName(UPSTREAM)),
+        trial=trial(f"{url}/github/callback", AUDIENCE, RepoName(UPSTREAM)),
     )
     with kept_key(urlsplit(github.base_url).port or 0, joining.key):
         yield
@@ -188,7 +188,7 @@ def demo_settings(folder: Path, github: GitHub, url: str) -> Settings:
         "CRCR_GITHUB_API_URL": github.base_url,
         "CRCR_PUBLIC_URL": url,
         "CRCR_DATABASE_URL": f"sqlite:///{folder / 'crcr.db'}",
-        "CRCR_OIDC_AUDIENCE": _AUDIENCE,
+        "CRCR_OIDC_AUDIENCE": AUDIENCE,
         "CRCR_OIDC_ISSUERS": json.dumps([issuer]),
         "CRCR_SANDBOX": "on",
         "CRCR_RATE_LIMIT_PER_MIN": "10000",  # life may be fifty times as fast as it is

@@ -109,9 +109,10 @@ class _Exchange:
         installation = self._identity.installation_id if self._identity else None
         template = self._route.template if self._route else None
         now = self._sim.clock.now()
-        self._sim.calls.append(
-            Call(self._method, self._path, template, status, installation, self._body, now)
-        )
+        call = Call(self._method, self._path, template, status, installation, self._body, now)
+        self._sim.calls.append(call)
+        for listener in self._sim.on_call:
+            listener(call)
 
     async def _with_faults(self) -> Reply:
         found = _BY_NAME.fullmatch(self._path)

@@ -1,0 +1,139 @@
+"""How late a relay's gates and effects are, read from its store beside the simulated GitHub's record.
+
+Triggers in the store keep what its tables forget: every state that a gate had, and when each effect was first due.
+A gate is *late* for as long as GitHub shows another state than the one that the relay has committed. An effect's age
+is the time from its first due moment to its end.
+"""
+
+import sqlite3
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from bench.shown_gates import ShownGate
+
+_DECIDED = ("passed", "failed", "pending")
+_TRIGGERS = """
+CREATE TABLE decided_gates (head_sha TEXT, state TEXT, at INTEGER);
+CREATE TRIGGER gate_decided AFTER INSERT ON gates
+  BEGIN INSERT INTO decided_gates VALUES (new.head_sha, new.state, new.judged_at); END;
+CREATE TRIGGER gate_changed AFTER UPDATE ON gates WHEN new.state <> old.state
+  BEGIN INSERT INTO decided_gates VALUES (new.head_sha, new.state, new.judged_at); END;
+CREATE TABLE due_effects (effect_id INTEGER PRIMARY KEY, first_due INTEGER);
+CREATE TRIGGER effect_added AFTER INSERT ON effects
+  BEGIN INSERT INTO due_effects VALUES (new.effect_id, new.due_at); END;
+CREATE TRIGGER effect_hastened AFTER UPDATE OF due_at ON effects WHEN new.due_at < old.due_at
+  BEGIN UPDATE due_effects SET first_due = min(first_due, new.due_at) WHERE effect_id = new.effect_id; END;
+"""
+_EFFECTS = """
+SELECT e.effect_id, e.kind, e.target, e.state, d.first_due, e.finished_at
+FROM effects e JOIN due_effects d USING (effect_id) WHERE e.state <> 'cancelled'
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class EffectAge:
+    kind: str
+    target: str
+    seconds: float
+    """From its first due moment to its end, or to the end of the run when it never ended."""
+    ended: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GateDelay:
+    head_sha: str
+    state: str
+    seconds: float
+    published: bool
+
+
+class StoreLog:
+    """Watches the SQLite store of a relay from the moment of its making."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with sqlite3.connect(path) as connection:
+            connection.executescript(_TRIGGERS)
+        connection.close()
+
+    def effect_ages(self, now: datetime) -> list[EffectAge]:
+        """Of all effects that were due by now."""
+        ages = []
+        for _, kind, target, state, first_due, finished_at in self._rows(_EFFECTS):
+            if first_due > _to_us(now):
+                continue
+            seconds = ((finished_at or _to_us(now)) - first_due) / 1e6
+            ages.append(EffectAge(kind, target, max(seconds, 0.0), ended=state == "done"))
+        return ages
+
+    def parked(self) -> Counter[str]:
+        """Effects that were given up, by their kind."""
+        return Counter(row[0] for row in self._rows("SELECT kind FROM effects WHERE state = 'parked'"))
+
+    def gate_delays(self, shown: Sequence[ShownGate], now: datetime) -> list[GateDelay]:
+        """Every time that a committed state of a gate differed from the one that GitHub showed."""
+        decided: dict[str, list[tuple[datetime, str]]] = defaultdict(list)
+        for head_sha, state, at in self._rows("SELECT head_sha, state, at FROM decided_gates ORDER BY rowid"):
+            decided[head_sha].append((_from_us(at), state))
+        on_github: dict[str, list[ShownGate]] = defaultdict(list)
+        for gate in shown:
+            on_github[gate.head_sha].append(gate)
+        return [
+            delay
+            for head_sha, states in decided.items()
+            for delay in _delays(head_sha, states, on_github[head_sha], now)
+        ]
+
+    def count(self, sql: str) -> int:
+        return int(self._rows(sql)[0][0])
+
+    def _rows(self, sql: str) -> list[tuple[Any, ...]]:
+        connection = sqlite3.connect(self._path)
+        try:
+            return connection.execute(sql).fetchall()
+        finally:
+            connection.close()
+
+
+def _delays(
+    head_sha: str, decided: list[tuple[datetime, str]], shown: list[ShownGate], now: datetime
+) -> list[GateDelay]:
+    """Follow both histories of one gate. A decision that changes back before it was published costs no delay.
+
+    A gate of a closed head ends without a decision: GitHub then shows it as over, or never had it.
+    """
+    moments = sorted(
+        [(at, 0, state) for at, state in decided if state in _DECIDED]
+        + [(each.at, 1, each.state) for each in shown]
+    )
+    let_go = decided[-1][1] not in _DECIDED
+    committed = visible = None
+    since: datetime | None = None
+    delays = []
+    for at, is_shown, state in moments:
+        if is_shown:
+            visible = state
+        else:
+            committed = state
+        differs = committed is not None and visible not in {committed, "over"}
+        if differs and since is None:
+            since = at
+        elif not differs and since is not None:
+            if is_shown:
+                delays.append(GateDelay(head_sha, state, (at - since).total_seconds(), published=True))
+            since = None
+    if since is not None and not let_go:
+        delays.append(GateDelay(head_sha, str(committed), (now - since).total_seconds(), published=False))
+    return delays
+
+
+def _to_us(at: datetime) -> int:
+    return (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+
+
+def _from_us(at: int) -> datetime:
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=at)

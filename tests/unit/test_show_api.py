@@ -117,6 +117,18 @@ async def test_lists_are_read_to_their_end_by_cursor(world: World, client: httpx
         assert len(found) == 5
 
 
+async def test_an_authors_pull_requests_are_read_to_their_end(
+    world: World, client: httpx.AsyncClient
+) -> None:
+    for number in range(1, 46):
+        world.pull(number, author="Ada", title="plain")
+    first = (await client.get("/api/v1/search?q=@ada")).json()
+    second = (await client.get(f"/api/v1/search?q=@ada&cursor={first['next']}")).json()
+    assert [hit["number"] for hit in second["hits"]] == list(range(25, 5, -1))
+    lines = (await client.get("/api/v1/search.csv?q=@ada")).text.splitlines()
+    assert (len(lines), lines[0].endswith(",at")) == (46, True)
+
+
 async def test_jobs_of_all_backends_are_merged_by_time(world: World, client: httpx.AsyncClient) -> None:
     names = ["good/backend"] * 40 + ["flaky/backend"] * 3 + ["quiet/backend"] * 17
     for place, name in enumerate(names):
@@ -166,7 +178,7 @@ async def test_effects_and_allowlist_are_told(world: World, client: httpx.AsyncC
         ("backends/good/backend/jobs/WzFd", 404, "not_found"),
         ("pulls/0", 400, "bad_request"),
         ("pulls/7x", 400, "bad_request"),
-        ("commits/abc", 400, "bad_request"),
+        ("commits/abc", 404, "not_found"),
         ("summary?kind=all", 400, "bad_request"),
         ("summary?sort=colour", 400, "bad_request"),
         ("summary.csv?level=L5", 400, "bad_request"),

@@ -543,8 +543,8 @@ async def test_a_found_job_has_the_time_when_it_last_began_and_the_latest_comes_
     world.allowlist(LISTED)
     delivery = world.delivery()
     for hours, name in ((1, "shard b"), (2, "shard c"), (3, "shard a"), (4, "shard b")):
-        began = {"in_progress_at": world.ago(hours=hours), "ended_as": "success"}
-        world.job(delivery, run_id=str(hours), job_name=name, **began)
+        at = world.ago(hours=hours)
+        world.job(delivery, run_id=str(hours), job_name=name, in_progress_at=at, ended_as="success")
     for name in ("shard a", "shard b", "shard c"):
         ran(world, name, days=0)
     ran(world, "shard forgotten", days=3)

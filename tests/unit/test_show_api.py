@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -115,6 +116,17 @@ async def test_lists_are_read_to_their_end_by_cursor(world: World, client: httpx
                 break
             params["cursor"] = page["next"]
         assert len(found) == 5
+
+
+@pytest.mark.parametrize("path", ["/crcr", "/crcr/good/backend", "/crcr/metrics"])
+async def test_every_page_of_numbers_has_the_ranges_of_the_api(client: httpx.AsyncClient, path: str) -> None:
+    asked = (await client.get("/api/openapi.json")).json()["components"]["schemas"]["Span"]["enum"]
+    assert asked == ["24h", "7d", "14d", "30d", "90d"]
+    for chosen in asked:
+        page = (await client.get(path, params={"range": chosen})).text
+        switch = page.partition('aria-label="Range"')[2].partition("</nav>")[0]
+        links = [each.rstrip("<") for each in re.findall(r">(\w+)<", switch)]
+        assert (links, f'aria-current="true">{chosen}<' in switch) == (asked, True)
 
 
 async def test_an_authors_pull_requests_are_read_to_their_end(

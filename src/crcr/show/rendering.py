@@ -14,6 +14,7 @@ from markupsafe import Markup, escape
 from starlette.responses import HTMLResponse
 
 from crcr import __version__
+from crcr.decide.window import Span
 from crcr.show import status
 from crcr.show.here import is_sha
 from crcr.show.statics import shared_statics
@@ -82,6 +83,7 @@ def _environment() -> Environment:
         version=__version__,
         level_words=status.LEVELS,
         kind_words=status.KINDS,
+        ranges=tuple(Span),
         pass_strip=strip,
         dispatch_statuses=status.DISPATCHES,
         legend=status.LEGEND,

@@ -19,10 +19,12 @@ from crcr.record.clickhouse_link import ClickHouseLink, ClickHousePlace
 from crcr.record.database import Tx
 from crcr.record.feeding import Feeding
 from crcr.record.ingested import IngestedResults
+from crcr.record.times import from_us
 from crcr.record.views_figures import figures_of, read_figures
 from crcr.record.views_job import jobs_by_name, worst_first
 from crcr.record.views_listed import who_is_seen
-from crcr.record.views_search import JOBS_BACK, search
+from crcr.record.views_search import search
+from crcr.record.views_search_jobs import JOBS_BACK
 from made import a_start
 from sums_walk import BACKENDS, JOBS, Walk
 
@@ -149,9 +151,14 @@ async def names_by_sql(stores: Stores, part: str, now: datetime) -> set[tuple[st
     return await stores.database.read(unit)
 
 
-async def names_by_clickhouse(history: ClickHouseHistory, part: str, now: datetime) -> set[tuple[str, str]]:
-    rows = await history.named(CORE.key, part, now - JOBS_BACK, 21)
-    return {(row["downstream"], row["job_name"]) for row in rows}
+async def names_by_clickhouse(
+    history: ClickHouseHistory, part: str, now: datetime
+) -> set[tuple[str, str, datetime | None]]:
+    last: dict[tuple[str, str], int] = {}
+    for row in await history.named(CORE.key, part, now - JOBS_BACK, 21):
+        key = (row["downstream"], row["job_name"])
+        last[key] = max(row["last_at"], last.get(key, 0))
+    return {(*key, from_us(at)) for key, at in last.items()}
 
 
 def _figures(figures: Figures) -> Any:

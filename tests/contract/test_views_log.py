@@ -28,7 +28,7 @@ from crcr.record import (
 )
 from crcr.record.database import Row, Tx
 from crcr.record.statement import Statement
-from crcr.record.times import to_us
+from crcr.record.times import from_us, to_us
 from crcr.record.views_walk import Key
 from show_world import OTHER, UPSTREAM, World, open_world
 
@@ -535,8 +535,40 @@ async def test_the_most_recent_come_first_and_more_is_told(world: World) -> None
         ran(world, f"shard {number}", days=number % 3)
     found = await look(world, "shard")
     assert (len(found.hits), found.more) == (20, (HitKind.JOB,))
-    days = [hit.at for hit in found.hits if hit.at]
+    days = [(hit.detail or "").partition("last on ")[2] for hit in found.hits]
     assert days == sorted(days, reverse=True)
+
+
+async def test_a_found_job_has_the_time_when_it_last_began_and_the_latest_comes_first(world: World) -> None:
+    world.allowlist(LISTED)
+    delivery = world.delivery()
+    for hours, name in ((1, "shard b"), (2, "shard c"), (3, "shard a"), (4, "shard b")):
+        at = world.ago(hours=hours)
+        world.job(delivery, run_id=str(hours), job_name=name, in_progress_at=at, ended_as="success")
+    for name in ("shard a", "shard b", "shard c"):
+        ran(world, name, days=0)
+    ran(world, "shard forgotten", days=3)
+    found = [(hit.title, hit.at) for hit in (await look(world, "shard")).hits]
+    last = [("shard b", 1), ("shard c", 2), ("shard a", 3)]
+    assert found == [
+        *((name, from_us(world.ago(hours=hours))) for name, hours in last),
+        ("shard forgotten", None),
+    ]
+
+
+async def test_an_authors_pull_requests_are_listed_page_by_page(world: World) -> None:
+    world.allowlist()
+    for number in range(1, 46):
+        world.pull(number, author="Ada")
+    listed: list[int | None] = []
+    page = await look(world, "ada")
+    while True:
+        listed += [hit.number for hit in page.hits]
+        if page.next is None:
+            break
+        page = await world.views.search(UPSTREAM, "ada", world.clock.now(), after=page.next)
+        assert {hit.kind for hit in page.hits} == {HitKind.AUTHOR}
+    assert listed == list(range(45, 0, -1))
 
 
 @pytest.mark.parametrize(

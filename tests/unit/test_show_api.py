@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,29 @@ async def test_lists_are_read_to_their_end_by_cursor(world: World, client: httpx
         assert len(found) == 5
 
 
+@pytest.mark.parametrize("path", ["/crcr", "/crcr/good/backend", "/crcr/metrics"])
+async def test_every_page_of_numbers_has_the_ranges_of_the_api(client: httpx.AsyncClient, path: str) -> None:
+    asked = (await client.get("/api/openapi.json")).json()["components"]["schemas"]["Span"]["enum"]
+    assert asked == ["24h", "7d", "14d", "30d", "90d"]
+    for chosen in asked:
+        page = (await client.get(path, params={"range": chosen})).text
+        switch = page.partition('aria-label="Range"')[2].partition("</nav>")[0]
+        links = [each.rstrip("<") for each in re.findall(r">(\w+)<", switch)]
+        assert (links, f'aria-current="true">{chosen}<' in switch) == (asked, True)
+
+
+async def test_an_authors_pull_requests_are_read_to_their_end(
+    world: World, client: httpx.AsyncClient
+) -> None:
+    for number in range(1, 46):
+        world.pull(number, author="Ada", title="plain")
+    first = (await client.get("/api/v1/search?q=@ada")).json()
+    second = (await client.get(f"/api/v1/search?q=@ada&cursor={first['next']}")).json()
+    assert [hit["number"] for hit in second["hits"]] == list(range(25, 5, -1))
+    lines = (await client.get("/api/v1/search.csv?q=@ada")).text.splitlines()
+    assert (len(lines), lines[0].endswith(",at")) == (46, True)
+
+
 async def test_jobs_of_all_backends_are_merged_by_time(world: World, client: httpx.AsyncClient) -> None:
     names = ["good/backend"] * 40 + ["flaky/backend"] * 3 + ["quiet/backend"] * 17
     for place, name in enumerate(names):
@@ -166,7 +190,7 @@ async def test_effects_and_allowlist_are_told(world: World, client: httpx.AsyncC
         ("backends/good/backend/jobs/WzFd", 404, "not_found"),
         ("pulls/0", 400, "bad_request"),
         ("pulls/7x", 400, "bad_request"),
-        ("commits/abc", 400, "bad_request"),
+        ("commits/abc", 404, "not_found"),
         ("summary?kind=all", 400, "bad_request"),
         ("summary?sort=colour", 400, "bad_request"),
         ("summary.csv?level=L5", 400, "bad_request"),

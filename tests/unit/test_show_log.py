@@ -390,6 +390,22 @@ async def test_a_search_groups_what_it_finds(world: World, browser: httpx.AsyncC
     assert {"/api/v1/search?q=backend", "/api/v1/search.csv?q=backend"} <= set(links_of(answer))
 
 
+async def test_an_author_with_many_pull_requests_has_further_pages(
+    world: World, browser: httpx.AsyncClient
+) -> None:
+    world.allowlist(LISTED)
+    for number in range(1, 46):
+        world.pull(number, author="Ada", title="plain")
+    listed, address = [], "/crcr/search?q=Ada"
+    while address:
+        page = Page((await browser.get(address)).text)
+        listed += [href for href in page.attributes("href") if href.startswith("/crcr/pr/")]
+        address = next((href for href in page.attributes("href") if "after=" in href), "")
+    assert listed == [f"/crcr/pr/{number}" for number in range(45, 0, -1)]
+    for bad in ("W10", "WyJ4Il0"):
+        assert (await browser.get(f"/crcr/search?q=@ada&after={bad}")).status_code == 400
+
+
 async def test_a_search_that_finds_nothing_says_what_can_be_searched(
     world: World, browser: httpx.AsyncClient
 ) -> None:

@@ -141,3 +141,5 @@ class SearchView:
     """The one thing that was meant, where there is no doubt."""
     more: tuple[HitKind, ...] = ()
     """Kinds of which more was found than is listed."""
+    next: tuple[str | int, ...] | None = None
+    """Where the pull requests of an author go on."""

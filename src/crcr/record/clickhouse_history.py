@@ -86,12 +86,12 @@ def _by_name(table: str) -> str:
 def _named(table: str) -> str:
     return (
         "SELECT downstream, kind, job_name, workflow_name,"
-        " toUnixTimestamp64Micro(toDateTime64(max(toStartOfDay(began_at)), 6, 'UTC')) AS day_at"
+        " toUnixTimestamp64Micro(max(began_at)) AS last_at"
         f" FROM {table} FINAL WHERE upstream = {{upstream:String}}"
         " AND toStartOfDay(began_at) >= fromUnixTimestamp64Micro({since:Int64}, 'UTC') AND ended_as <> ''"
         " AND positionCaseInsensitive(job_name, {part:String}) > 0"
         " GROUP BY downstream, kind, job_name, workflow_name"
-        " ORDER BY day_at DESC, job_name LIMIT {most:UInt32} BY downstream, kind"
+        " ORDER BY last_at DESC, job_name, workflow_name LIMIT {most:UInt32} BY downstream, kind"
     )
 
 

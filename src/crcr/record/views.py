@@ -55,7 +55,8 @@ from crcr.record.views_queues import queues_of, watched_of
 from crcr.record.views_refusals import refusal_list
 from crcr.record.views_relay import changes_after, effects_view, open_gates, vitals_of
 from crcr.record.views_sandbox import not_shown, sandbox_page
-from crcr.record.views_search import JOBS_BACK, MOST, asked_of_history, search
+from crcr.record.views_search import MOST, asked_of_history, search
+from crcr.record.views_search_jobs import JOBS_BACK
 from crcr.record.views_setup import setup_facts
 from crcr.record.views_waivers import waiver_list, waiver_page
 
@@ -243,8 +244,10 @@ class SqlViews:
 
         return await self._read(unit)
 
-    async def search(self, upstream: RepoName, text: str, now: datetime) -> SearchView:
-        part = asked_of_history(text, upstream)
+    async def search(
+        self, upstream: RepoName, text: str, now: datetime, *, after: tuple[str | int, ...] | None = None
+    ) -> SearchView:
+        part = asked_of_history(text, upstream) if after is None else None
         told = (
             await self._history.of_names(upstream, part, now - JOBS_BACK, MOST + 1, now)
             if part
@@ -252,7 +255,9 @@ class SqlViews:
         )
 
         async def unit(tx: Tx) -> SearchView:
-            return await search(tx, upstream, await self._seen(tx, upstream), text, now, told=told)
+            return await search(
+                tx, upstream, await self._seen(tx, upstream), text, now, told=told, after=after
+            )
 
         return await self._read(unit)
 

@@ -1,31 +1,31 @@
 """Finding things by what people have at hand: a number, digits of a commit, a login, part of a name, a title.
 
-Every question is bounded: by a key, by an index range, by the open pull requests, or by the sums of the last
-30 days. Backends and jobs are only those that the reader may see.
+Every question is bounded: by a key, by an index range, by the open pull requests, or by the jobs of the last
+30 days. Pull requests of an author are listed page by page. Backends and jobs are only those that the reader may see.
 """
 
 import json
 import re
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from sqlalchemy import text
 
 from crcr.decide.model import RepoName
 from crcr.decide.views_log import Hit, HitKind, SearchView
-from crcr.decide.window import Kind
+from crcr.errors import BadRequest
 from crcr.record.database import Row, Tx
 from crcr.record.history import NOTHING_TOLD, Told
-from crcr.record.statement import Statement, ascii_lower
-from crcr.record.times import from_us, to_us
+from crcr.record.statement import Statement
+from crcr.record.times import from_us
 from crcr.record.views_listed import Seen
+from crcr.record.views_search_jobs import JobFinder, name_pattern
 
 MOST = 20
 """Hits that are listed of each kind."""
+_PAST_ALL_NUMBERS = 2**31 - 1
 _LONGEST = 200
 _SHORTEST = 2
-JOBS_BACK = timedelta(days=30)
-"""How far back a job's name is looked for."""
 
 _NUMBER = re.compile(r"#?([1-9][0-9]{0,8})")
 _DIGITS = re.compile(r"[0-9a-f]{7,64}")
@@ -45,7 +45,7 @@ _OPEN = Statement(
 _BY_AUTHOR = Statement(
     text(
         f"{_PULL} pulls WHERE lower(author) = :author AND upstream >= :upstream AND upstream <= :upstream"
-        " ORDER BY upstream DESC, number DESC LIMIT :limit"
+        " AND number < :before ORDER BY upstream DESC, number DESC LIMIT :limit"
     )
 )
 _DELIVERED = Statement(
@@ -69,18 +69,6 @@ _GROUPS = Statement(
         " AND head_sha < :digits || 'g' AND upstream = :upstream ORDER BY head_sha LIMIT 100"
     )
 )
-# A backend's jobs repeat day by day, so its newest rows name nearly all there are.
-_JOBS = Statement(
-    text(
-        "SELECT job_name, workflow_name, max(day_at) AS day_at FROM (SELECT job_name, workflow_name, day_at"
-        " FROM job_days WHERE upstream = :upstream AND downstream = :downstream AND kind = :kind"
-        " AND day_at >= :since ORDER BY day_at DESC, workflow DESC, job_name DESC LIMIT :looked) newest"
-        " WHERE lower(job_name) LIKE :pattern ESCAPE '!' GROUP BY job_name, workflow_name"
-        " ORDER BY 3 DESC, job_name, workflow_name LIMIT :limit"
-    )
-)
-_ROWS_OF_JOBS = 60_000
-"""How many sums one search may look through."""
 
 
 def asked_of_history(text: str, upstream: RepoName) -> str | None:
@@ -90,15 +78,44 @@ def asked_of_history(text: str, upstream: RepoName) -> str | None:
 
 
 async def search(
-    tx: Tx, upstream: RepoName, seen: Seen, text: str, now: datetime, *, told: Told = NOTHING_TOLD
+    tx: Tx,
+    upstream: RepoName,
+    seen: Seen,
+    text: str,
+    now: datetime,
+    *,
+    told: Told = NOTHING_TOLD,
+    after: tuple[str | int, ...] | None = None,
 ) -> SearchView:
+    """Find all kinds of things; `after` a page of an author's pull requests, only the next of these."""
     wanted = _wanted(text)
     finder = _Finder(tx, upstream, seen, now, told)
     asked = _asked(wanted, upstream)
+    if after is not None:
+        before = _number_in(after)
+        found = await finder.of_author(asked.login, before) if asked and asked.login else []
+        return SearchView(wanted, tuple(found[:MOST]), None, next=_next([found]))
     groups = await finder.groups(asked) if asked else []
     hits = [hit for group in groups for hit in group[:MOST]]
     more = tuple(group[0].kind for group in groups if len(group) > MOST)
-    return SearchView(wanted, tuple(hits), _exact(asked, hits), more)
+    return SearchView(wanted, tuple(hits), _exact(asked, hits), more, _next(groups))
+
+
+def _number_in(after: tuple[str | int, ...]) -> int:
+    match after:
+        case (int(number),):
+            return number
+    raise BadRequest(
+        "the cursor is not one of this list", hint="pass on `next` of the page before, unchanged"
+    )
+
+
+def _next(groups: list[list[Hit]]) -> tuple[int] | None:
+    """Where an author's pull requests go on: after the last one that is listed."""
+    for group in groups:
+        if len(group) > MOST and group[0].kind is HitKind.AUTHOR:
+            return (group[MOST - 1].number or 0,)
+    return None
 
 
 def _wanted(text: str) -> str:
@@ -167,7 +184,7 @@ class _Finder:
             return [group for group in (numbered, commits) if group]
         found = [
             await self._titled(asked.text) if asked.plain else [],
-            await self._of_author(asked.login) if asked.login else [],
+            await self.of_author(asked.login) if asked.login else [],
             self._backends(asked) if asked.plain else [],
             await self._jobs(asked) if asked.plain else [],
         ]
@@ -183,13 +200,14 @@ class _Finder:
             return []
         words = title.casefold().split()
         rows = await self.tx.all(
-            _OPEN, upstream=self.upstream.key, pattern=_holds(max(title.split(), key=len))
+            _OPEN, upstream=self.upstream.key, pattern=name_pattern(max(title.split(), key=len))
         )
         found = [row for row in rows if all(word in row["title"].casefold() for word in words)]
         return [_pull(row, HitKind.PULL) for row in found[: MOST + 1]]
 
-    async def _of_author(self, login: str) -> list[Hit]:
-        rows = await self.tx.all(_BY_AUTHOR, upstream=self.upstream.key, author=login, limit=MOST + 1)
+    async def of_author(self, login: str, before: int = _PAST_ALL_NUMBERS) -> list[Hit]:
+        where = {"upstream": self.upstream.key, "author": login, "before": before}
+        rows = await self.tx.all(_BY_AUTHOR, limit=MOST + 1, **where)
         return [_pull(row, HitKind.AUTHOR) for row in rows]
 
     async def _commits(self, digits: str) -> list[Hit]:
@@ -217,39 +235,10 @@ class _Finder:
         ]
 
     async def _jobs(self, asked: _Asked) -> list[Hit]:
-        if len(asked.text) < _SHORTEST or not self.seen.reporting:
+        if len(asked.text) < _SHORTEST:
             return []
-        looked = max(500, _ROWS_OF_JOBS // (len(self.seen.reporting) * len(Kind)))
-        params = {"pattern": _holds(asked.text), "looked": looked, "limit": MOST + 1}
-        since = to_us(self.now - JOBS_BACK)
-        newest: dict[tuple[str, str], tuple[int, str]] = {}
-        for name in self.seen.reporting:
-            for kind in Kind:
-                where = {"upstream": self.upstream.key, "downstream": name, "kind": kind.value}
-                rows = self.told.named_of(name, kind)
-                if rows is None:
-                    rows = await self.tx.all(_JOBS, since=since, **where, **params)
-                for row in rows:
-                    key, day = (name, row["job_name"]), (row["day_at"], row["workflow_name"])
-                    newest[key] = max(day, newest.get(key, day))
-        order = sorted(newest.items(), key=lambda each: (-each[1][0], each[0]))
-        return [self._job(*key, *last) for key, last in order[: MOST + 1]]
-
-    def _job(self, downstream: str, job_name: str, day_at: int, workflow_name: str) -> Hit:
-        entry = self.seen.reporting[downstream]
-        return Hit(
-            kind=HitKind.JOB,
-            title=job_name,
-            detail=workflow_name,
-            backend=entry.name,
-            job=job_name,
-            at=from_us(day_at),
-        )
-
-
-def _holds(part: str) -> str:
-    """A pattern for LIKE beside `lower`: this text anywhere, its own wildcards being only letters."""
-    return "%" + re.sub(r"[%_!]", r"!\g<0>", ascii_lower(part)) + "%"
+        finder = JobFinder(self.tx, self.upstream.key, self.seen, self.now, self.told)
+        return await finder.find(asked.text, MOST + 1)
 
 
 def _exact(asked: _Asked | None, hits: list[Hit]) -> Hit | None:

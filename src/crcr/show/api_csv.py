@@ -11,9 +11,10 @@ from crcr.decide.model import RepoName
 from crcr.decide.views import DeliveryView, JobView
 from crcr.decide.views_backend import BackendQuery, MatrixRow
 from crcr.decide.views_commit import WaiverView
-from crcr.decide.views_log import AuditView, EffectView
+from crcr.decide.views_log import AuditView, EffectView, Hit
 from crcr.decide.window import Kind, Span, Window
 from crcr.show import api_asked as ask
+from crcr.show import cursors
 from crcr.show import export_tables as tables
 from crcr.show.api_asked import MOST_EXPORTED, backend_name
 from crcr.show.exports import Export, Place, documented
@@ -127,9 +128,15 @@ def _add_lists(api: APIRouter) -> None:
         return await Export(request, f"{asked.upstream}-jobs", limit, wanted.after).of(tables.JOBS, read)
 
     @api.get("/search.csv", **_told("What a search finds"))
-    async def search_csv(request: Request, q: ask.SearchParam, asked: ask.Asking) -> Response:
-        found = await asked.views.search(asked.upstream, q, asked.now)
-        return await Export(request, f"{asked.upstream}-search").all_of(tables.HITS, found.hits)
+    async def search_csv(
+        request: Request, q: ask.SearchParam, asked: ask.Asking, cursor: ask.CursorParam = None
+    ) -> Response:
+        async def read(after: Place, _: int) -> tuple[tuple[Hit, ...], Place]:
+            found = await asked.views.search(asked.upstream, q, asked.now, after=after)
+            return found.hits, found.next
+
+        after = cursors.decode(cursor)
+        return await Export(request, f"{asked.upstream}-search", after=after).of(tables.HITS, read)
 
     @api.get("/allowlist.csv", **_told("Who takes part, at which level"))
     async def allowlist_csv(request: Request, asked: ask.Asking) -> Response:

@@ -7,6 +7,7 @@ from crcr.show import cursors
 from crcr.show.api_asked import (
     Asking,
     AuditAsked,
+    CursorParam,
     DeliveriesAsked,
     EffectsAsked,
     GuidPath,
@@ -33,8 +34,12 @@ def _add_results(api: APIRouter) -> None:
         return models.Jobs(jobs=found, next=cursors.encode(page.next))
 
     @api.get("/search", tags=[LISTS], summary="Pull requests, commits, authors, backends and jobs by a text")
-    async def search(q: SearchParam, asked: Asking) -> models.Search:
-        return models.Search.model_validate(await asked.views.search(asked.upstream, q, asked.now))
+    async def search(q: SearchParam, asked: Asking, cursor: CursorParam = None) -> models.Search:
+        after = cursors.decode(cursor)
+        found = await asked.views.search(asked.upstream, q, asked.now, after=after)
+        hits = [models.Hit.model_validate(each) for each in found.hits]
+        exact = models.Hit.model_validate(found.exact) if found.exact else None
+        return models.Search(text=found.text, hits=hits, exact=exact, next=cursors.encode(found.next))
 
     @api.get("/allowlist", tags=[LISTS], summary="Who takes part, at which level; the version, its problems")
     async def allowlist(asked: Asking) -> models.Allowlist:

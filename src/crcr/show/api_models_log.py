@@ -155,14 +155,16 @@ class Hit(Model):
     delivery: str | None
     backend: Name | None
     job: str | None
+    at: datetime | None = Field(description="When it last changed, arrived or began.")
 
 
 class Search(Model):
-    """`exact` is the one thing that was meant, where there is no doubt."""
+    """`exact` is the one thing that was meant, where there is no doubt; `next` is where an author's pull requests go on."""
 
     text: str
     hits: list[Hit]
     exact: Hit | None
+    next: str | None = None
 
 
 class ListedBackend(Model):

@@ -225,7 +225,7 @@ _WAIVER = (
 _waiver: Callable[[WaiverView], Row] = attrgetter(*_WAIVER)
 WAIVERS: Table[WaiverView] = Table(_WAIVER, lambda waiver: [_waiver(waiver)])
 
-_HIT = ("kind", "title", "detail", "number", "head_sha", "delivery", "backend", "job")
+_HIT = ("kind", "title", "detail", "number", "head_sha", "delivery", "backend", "job", "at")
 _hit: Callable[[Hit], Row] = attrgetter(*_HIT)
 HITS: Table[Hit] = Table(_HIT, lambda hit: [_hit(hit)])
 

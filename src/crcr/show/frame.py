@@ -12,7 +12,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from crcr.decide.model import RepoName
-from crcr.decide.window import Span
 from crcr.errors import BadRequest, CrcrError, NotFound, Unavailable
 from crcr.ports import Clock
 from crcr.show.here import Here, pick_kind, pick_span, pick_upstream
@@ -28,7 +27,6 @@ PROBLEMS: dict[type[CrcrError], tuple[int, str]] = {
     BadRequest: (400, "Not understood"),
     Unavailable: (503, "The data cannot be read right now"),
 }
-SPANS = (Span.DAY, Span.WEEK, Span.FORTNIGHT, Span.MONTH)
 
 Build = Callable[[Request, Here], Awaitable[Response]]
 
@@ -101,16 +99,15 @@ class Frame:
         here: Here,
         *,
         cursor: int | None = None,
-        spans: tuple[Span, ...] = (),
         **context: Any,
     ) -> Response:
-        """`cursor` makes the page live; `spans` are the ranges to choose from."""
-        shared = {**self._shared(request, here), "spans": spans, "cursor": cursor}
+        """`cursor` makes the page live."""
+        shared = {**self._shared(request, here), "cursor": cursor}
         return self.renderer.page(template, {**shared, **context})
 
     def problem(self, request: Request, here: Here, problem: CrcrError) -> Response:
         code, title = next(row for kind, row in PROBLEMS.items() if isinstance(problem, kind))
-        shared = {**self._shared(request, here), "spans": (), "cursor": None}
+        shared = {**self._shared(request, here), "cursor": None}
         headers = {"Retry-After": "5"} if code == 503 else {}
         unlisted = problem.repository if isinstance(problem, NotListed) else None
         context = {**shared, "title": title, "problem": problem, "unlisted": unlisted}

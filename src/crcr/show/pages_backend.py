@@ -12,7 +12,7 @@ from crcr.decide.numbers import Counted
 from crcr.decide.views_backend import BackendPage, BackendQuery, JobFigures
 from crcr.errors import NotFound
 from crcr.show import cursors
-from crcr.show.frame import SPANS, Frame, NotListed
+from crcr.show.frame import Frame, NotListed
 from crcr.show.here import Here
 from crcr.show.job_links import key_of
 from crcr.show.links import Links, formats
@@ -73,7 +73,6 @@ class BackendPages:
             "backend.html",
             links.here,
             cursor=page.cursor,
-            spans=SPANS,
             page=page,
             links=links,
             chosen=chosen,

@@ -182,7 +182,9 @@ class LogPages:
 
     async def search(self, request: Request, here: Here) -> Response:
         asked = request.query_params.get("q", "")[:_LONGEST]
-        found = await self._frame.views(request).search(here.upstream, asked, self._frame.clock.now())
+        after = cursors.decode(request.query_params.get("after") or None)
+        views, now = self._frame.views(request), self._frame.clock.now()
+        found = await views.search(here.upstream, asked, now, after=after)
         if found.exact is not None:
             return RedirectResponse(_place(here, found.exact) or here.url("/crcr"), status_code=303)
         groups = [(HitKind(kind), list(hits)) for kind, hits in groupby(found.hits, lambda hit: hit.kind)]
@@ -193,6 +195,10 @@ class LogPages:
             found=found,
             groups=groups,
             place=lambda hit: _place(here, hit),
+            links=Links(here, {"q": f"@{found.text.removeprefix('@')}"} if found.text else {}),
+            chosen={"after": "yes"} if after else {},
+            next_after=cursors.encode(found.next),
+            limit=max(1, sum(hit.kind is HitKind.AUTHOR for hit in found.hits)),
             formats=formats(here, "search", {"q": found.text}) if found.text else {},
         )
 

@@ -6,15 +6,12 @@ from starlette.routing import BaseRoute, Route
 
 from crcr.decide.numbers import Figures, LeftOut
 from crcr.decide.views import Summary
-from crcr.decide.window import Span
-from crcr.show.frame import SPANS, Frame
+from crcr.show.frame import Frame
 from crcr.show.here import Here
 from crcr.show.links import formats
 from crcr.show.live_delay import LiveDelay
 from crcr.show.sorting import BY_LEVEL, Choice, Order, arrange, pick_backend, pick_order, tabulate
 from crcr.show.trends import trend_charts
-
-METRICS_SPANS = (Span.WEEK, Span.FORTNIGHT, Span.MONTH, Span.QUARTER)
 
 
 def routes(frame: Frame, delay: LiveDelay | None = None) -> list[BaseRoute]:
@@ -39,7 +36,6 @@ class NumberPages:
             "summary.html",
             here,
             cursor=summary.cursor,
-            spans=SPANS,
             summary=summary,
             choice=choice,
             table=tabulate(summary.backends, choice),
@@ -58,7 +54,6 @@ class NumberPages:
             "metrics.html",
             here,
             cursor=metrics.cursor,
-            spans=METRICS_SPANS,
             live_delay=self._delay,
             metrics=metrics,
             choice=choice,

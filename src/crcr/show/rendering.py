@@ -15,6 +15,7 @@ from starlette.responses import HTMLResponse
 
 from crcr import __version__
 from crcr.decide.health_words import capital
+from crcr.decide.window import Span
 from crcr.show import status
 from crcr.show.effect_words import waits_for
 from crcr.show.here import is_sha
@@ -86,6 +87,7 @@ def _environment() -> Environment:
         version=__version__,
         level_words=status.LEVELS,
         kind_words=status.KINDS,
+        ranges=tuple(Span),
         pass_strip=strip,
         dispatch_statuses=status.DISPATCHES,
         legend=status.LEGEND,

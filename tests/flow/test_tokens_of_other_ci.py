@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
+from starlette.responses import JSONResponse
 
 from callbacks import BACKEND, CALLBACK, LISTED, bearer, dispatched, marks, outcome, refused
 from crcr.decide.identity import IssuerKind
@@ -238,11 +239,21 @@ STRANGERS: dict[str, tuple[str, dict[str, Any], str]] = {
 }
 
 
+FORGERIES = (Hostile.STRANGERS_KEY, Hostile.EXPIRED, Hostile.OTHER_AUDIENCE, Hostile.ALG_NONE)
+
+
 @pytest.mark.parametrize("case", STRANGERS)
-async def test_an_unregistered_pipeline_is_told_the_ids_to_register(tmp_path: Path, case: str) -> None:
+async def test_an_unregistered_pipeline_is_told_the_ids_to_register_once_its_token_is_verified(
+    tmp_path: Path, case: str
+) -> None:
     name, changes, told = STRANGERS[case]
     ci = EVERY[name]
     async with registered(tmp_path, ci) as (it, run):
+        claims = ci.of(it.github).claims(AUDIENCE, **{**ci.claims, **changes})
+        for kind in FORGERIES:
+            forged = hostile_token(ci.of(it.github), kind, claims, it.clock.now())
+            answer = await report(it, run, forged, run_id=ci.run_id)
+            assert (kind, *refused(answer)) == (kind, 401, "not_authentic")
         answer = await report(it, run, ci.token(it.github, **changes), run_id=ci.run_id)
 
         assert refused(answer) == (403, "not_registered")
@@ -272,10 +283,13 @@ async def test_a_buildkite_pipeline_may_be_registered_by_its_slugs_for_reporters
 async def test_an_organisation_of_circleci_that_nobody_configured_is_told_what_to_register(
     tmp_path: Path,
 ) -> None:
-    async with dispatched(tmp_path) as (it, run):
-        issuer = f"https://oidc.circleci.com/org/{ORGANIZATION}"
-        token = it.github.circleci.token(AUDIENCE, iss=issuer, project_id="p-1")
-        answer = await report(it, run, token)
+    issuer = f"https://oidc.circleci.com/org/{ORGANIZATION}"
+    published = JSONResponse(GitHub(base_url=SIM).circleci.jwks())
+    async with dispatched(tmp_path, outside={"oidc.circleci.com": published}) as (it, run):
+        claims = it.github.circleci.claims(AUDIENCE, iss=issuer, project_id="p-1")
+        forged = hostile_token(it.github.circleci, Hostile.STRANGERS_KEY, claims, it.clock.now())
+        assert refused(await report(it, run, forged)) == (401, "not_authentic")
+        answer = await report(it, run, it.github.circleci.sign(claims))
 
         assert refused(answer) == (403, "not_registered")
         hint = answer.json()["error"]["hint"]

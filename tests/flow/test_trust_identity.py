@@ -6,10 +6,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
+from starlette.responses import JSONResponse
 
 from callbacks import BACKEND, CALLBACK, LISTED, bearer, client_of, dispatched, outcome, post, refused
 from crcr.sim.github import JWKS_PATH, GitHub, Hostile, Match, WorkflowRun
-from stage import UPSTREAM, WORKFLOW, Stage, repo, stage
+from stage import AUDIENCE, UPSTREAM, WORKFLOW, Stage, repo, stage
 
 JWKS = "*/.well-known/jwks"
 
@@ -215,12 +216,13 @@ async def test_fault_26_a_refused_first_caller_is_not_bound(tmp_path: Path) -> N
         assert it.rows("SELECT repository_id FROM repositories") == [{"repository_id": None}]
 
 
-async def test_an_issuer_that_is_known_by_name_only_is_told_that_it_is_not_registered(tmp_path: Path) -> None:
-    async with dispatched(tmp_path) as (it, run):
-        token = it.github.oidc_token(run, "build", iss="https://agent.buildkite.com")
-        answer = await it.github.report(run, "build", token=token)
-
-        assert refused(answer) == (403, "not_registered")
+async def test_a_token_in_the_name_of_another_ci_is_judged_by_that_cis_keys(tmp_path: Path) -> None:
+    published = JSONResponse(GitHub().buildkite.jwks())
+    async with dispatched(tmp_path, outside={"agent.buildkite.com": published}) as (it, run):
+        named = it.github.oidc_token(run, "build", iss="https://agent.buildkite.com")
+        assert refused(await it.github.report(run, "build", token=named)) == (401, "not_authentic")
+        signed = it.github.buildkite.token(AUDIENCE, iss="https://agent.buildkite.com")
+        assert refused(await it.github.report(run, "build", token=signed)) == (403, "not_registered")
         assert it.jobs() == []
 
 

@@ -315,21 +315,66 @@ async def test_an_enterprise_server_is_an_issuer_by_configuration_and_signs_no_c
     assert world.fetched == ["https://ghe.example/_services/token/.well-known/jwks"]
 
 
-@pytest.mark.parametrize(
-    "issuer",
-    [
-        "https://agent.buildkite.com",
-        "https://gitlab.com",
-        "https://oidc.circleci.com/org/1234",
-        "https://ci.example",
-    ],
-)
-async def test_a_kind_without_registration_is_told_so_and_costs_no_read(issuer: str) -> None:
-    world = World(issuers=(issuer_of("https://ci.example", IssuerKind.GENERIC),))
+ORGANISATION = "https://oidc.circleci.com/org/d1f8a4a3-0f6c-4b3e-9f6d-000000000001"
+UNREGISTERED = ("https://agent.buildkite.com", "https://gitlab.com", ORGANISATION, "https://ci.example")
+FORGED: dict[str, dict[str, Any]] = {
+    "signed by a stranger": {"sign": lambda data: rs256(data, STRANGER)},
+    "a key that was never published": {"header": {"kid": "k2"}},
+    "another algorithm": {"header": {"alg": "HS256"}, "sign": hs256_with_public_pem},
+    "expired": {"iat": NOW - 1200, "nbf": NOW - 1200, "exp": NOW - 600},
+    "for another audience": {"aud": "https://somebody.example"},
+}
+
+
+def without_registrations() -> World:
+    others = (("https://ci.example", IssuerKind.GENERIC), ("https://gitlab.com", IssuerKind.GITLAB))
+    return World(issuers=tuple(issuer_of(url, kind, jwks_url=f"{url}/keys") for url, kind in others))
+
+
+@pytest.mark.parametrize("issuer", UNREGISTERED)
+async def test_an_authentic_token_of_an_unregistered_pipeline_is_told_so(issuer: str) -> None:
+    world = without_registrations()
     refusal = await world.refusal(token(iss=issuer))
     assert type(refusal) is NotRegistered
     assert issuer in refusal.detail
+    assert [url.startswith(issuer) for url in world.fetched] == [True]
+
+
+@pytest.mark.parametrize("case", FORGED)
+@pytest.mark.parametrize("issuer", UNREGISTERED)
+async def test_a_forged_token_is_not_authentic_whether_its_pipeline_is_registered_or_not(
+    issuer: str, case: str
+) -> None:
+    refusal = await without_registrations().refusal(token(iss=issuer, **FORGED[case]))
+    assert type(refusal) is NotAuthentic
+    assert refusal.hint is not None
+    assert "ask the relay's operator to add" not in refusal.hint
+
+
+@pytest.mark.parametrize(
+    "issuer",
+    [
+        "https://oidc.circleci.com/org/1234",
+        f"{ORGANISATION}/../x",
+        f"{ORGANISATION}@evil.example",
+        ORGANISATION.replace("https://", "https://evil.example/"),
+    ],
+)
+async def test_only_an_organisations_own_address_at_circleci_is_asked_for_keys(issuer: str) -> None:
+    world = World()
+    assert type(await world.refusal(token(iss=issuer))) is NotAuthentic
     assert world.fetched == []
+
+
+async def test_callers_cannot_make_the_relay_read_keys_of_many_unlisted_organisations() -> None:
+    world = World(published=None)
+    for number in range(100):
+        refusal = await world.refusal(token(iss=f"{ORGANISATION[:-4]}{number:04}"))
+        assert type(refusal) is NotAuthentic
+    assert len(world.fetched) == 1
+    world.clock.advance(1)
+    await world.refusal(token(iss=ORGANISATION))
+    assert len(world.fetched) == 2
 
 
 async def test_keys_that_cannot_be_read_are_no_verdict_about_the_token() -> None:

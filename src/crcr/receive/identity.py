@@ -24,9 +24,9 @@ from joserfc.jws import JWSRegistry
 from crcr.decide.identity import Identity, IssuerKind
 from crcr.decide.model import is_repo_name
 from crcr.decide.registration import RULES, Registration, find, missing, to_register, unmet
-from crcr.errors import NotAuthentic, NotRegistered
+from crcr.errors import KeysUnavailable, NotAuthentic, NotRegistered
 from crcr.ports import Clock
-from crcr.receive.issuers import Issuer, kind_by_name
+from crcr.receive.issuers import Issuer, organisation_issuer
 from crcr.receive.readers import read_github, read_registered
 from crcr.receive.signed import SignedClaims
 from crcr.receive.token_times import NEW_TOKEN, TokenTimes, check_times, read_times
@@ -115,19 +115,15 @@ class OidcVerifier:
         return proof.identity
 
     async def _prove(self, unverified: bytes) -> _Proof:
-        unverified_header, unverified_issuer, unverified_payload = _peek(unverified)
-        issuer = self._issuer(unverified_issuer, unverified_payload)
-        if issuer.kind in RULES:
-            self._registered(
-                issuer, _loosely(unverified_payload)
-            )  # before any key is read for a pipeline nobody knows
+        unverified_header, unverified_issuer = _peek(unverified)
+        issuer = self._issuer(unverified_issuer)
         if unverified_header.alg not in issuer.algorithms:
             raise NotAuthentic(
                 f"the token is signed with {ascii(unverified_header.alg)[:20]}; "
                 f"{issuer.issuer} signs with {' or '.join(issuer.algorithms)}",
                 hint=NEW_TOKEN,
             )
-        key = await self._keys.find(issuer, unverified_header.kid)
+        key = await self._find_key(issuer, unverified_header.kid)
         claims = _verified_claims(unverified, issuer, self._jose_key(key))
         try:
             self._check(claims, issuer)
@@ -138,6 +134,15 @@ class OidcVerifier:
         except NotAuthentic as refusal:
             refusal.signed_by, refusal.signed_id = self._signed_by(issuer, claims)
             raise
+
+    async def _find_key(self, issuer: Issuer, unverified_kid: str) -> RSAPublicKey:
+        try:
+            return await self._keys.find(issuer, unverified_kid)
+        except KeysUnavailable:
+            if issuer.listed:
+                raise
+            # No token of it would be taken, so there is nothing to wait for.
+            raise self._unknown_issuer(issuer.issuer) from None
 
     def _read(self, signed: SignedClaims) -> Identity:
         if signed.issuer.kind is IssuerKind.GITHUB:
@@ -171,14 +176,14 @@ class OidcVerifier:
         found = self._find(issuer, claims)
         return (str(found.repository), None) if found else (None, None)
 
-    def _issuer(self, unverified_issuer: str, unverified_payload: bytes) -> Issuer:
-        issuer = self._issuers.get(unverified_issuer)
-        if issuer is not None:
-            return issuer
-        kind = kind_by_name(unverified_issuer)
-        if kind is not None:
-            raise _not_registered(kind, unverified_issuer, _loosely(unverified_payload))
-        raise NotAuthentic(
+    def _issuer(self, unverified_issuer: str) -> Issuer:
+        issuer = self._issuers.get(unverified_issuer) or organisation_issuer(unverified_issuer)
+        if issuer is None:
+            raise self._unknown_issuer(unverified_issuer)
+        return issuer
+
+    def _unknown_issuer(self, unverified_issuer: str) -> NotAuthentic:
+        return NotAuthentic(
             f"the issuer {ascii(unverified_issuer)[:200]} is not known; known are {', '.join(self._issuers)}",
             hint="send a token of a known issuer, or ask the relay's operator to add yours",
         )
@@ -240,8 +245,8 @@ def _as_bytes(unverified_token: str) -> bytes:
         raise _not_a_token() from None
 
 
-def _peek(unverified: bytes) -> tuple[_UnverifiedHeader, str, bytes]:
-    """What chooses the key: header, issuer, and the payload as it is."""
+def _peek(unverified: bytes) -> tuple[_UnverifiedHeader, str]:
+    """What chooses the key: header and issuer."""
     parts = unverified.split(b".")
     if len(parts) != 3:
         raise _not_a_token()
@@ -253,22 +258,14 @@ def _peek(unverified: bytes) -> tuple[_UnverifiedHeader, str, bytes]:
         raise _not_a_token() from None
     if not 0 < len(header.kid) <= _MAX_KID:
         raise _not_a_token()
-    return header, issuer, payload
+    return header, issuer
 
 
-def _loosely(unverified_payload: bytes) -> dict[str, Any]:
-    """The claims, to choose a registration by and to tell the sender what it said."""
-    try:
-        return _claims.decode(unverified_payload)
-    except (ValueError, RecursionError):
-        return {}
-
-
-def _not_registered(kind: IssuerKind, issuer: str, unverified_claims: Mapping[str, Any]) -> NotRegistered:
-    """Told with what the token itself says, so that its sender knows what to ask for; nothing of it is believed."""
-    lacking = missing(kind, unverified_claims)
+def _not_registered(kind: IssuerKind, issuer: str, claims: Mapping[str, Any]) -> NotRegistered:
+    """The refusal of an authentic token, with the ids from its claims that its sender asks to be registered."""
+    lacking = missing(kind, claims)
     said = f"the token lacks {' and '.join(lacking)}; " if lacking else ""
-    hint = f"ask the relay's operator to add: {to_register(kind, issuer, unverified_claims)}"
+    hint = f"ask the relay's operator to add: {to_register(kind, issuer, claims)}"
     return NotRegistered(
         f"{said}no registration names this pipeline of {ascii(issuer)[:200]}",
         hint=f"first ask for the ids: {RULES[kind].ask}; then {hint}" if lacking else hint,

@@ -1,12 +1,13 @@
 """Whose tokens are taken, and what each kind of issuer signs: the table that `identity` works through.
 
 An issuer counts only when it stands in the table; nothing of it (keys' address, algorithm, life) is ever read
-from a token. CircleCI has an issuer for each organisation: an unlisted one is known by its name, so that its
-callers are told what is missing instead of "unknown issuer".
+from a token. CircleCI has an issuer for each organisation: a token of an unlisted one is verified with the keys at
+CircleCI's own address, so that an authentic caller is told what to register instead of "unknown issuer".
 """
 
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from urllib.parse import urlsplit
 
@@ -14,7 +15,9 @@ from crcr.decide.identity import IssuerKind
 
 GITHUB_ACTIONS = "https://token.actions.githubusercontent.com"
 
-_ORGANISATION_ISSUERS = {"https://oidc.circleci.com/org/": IssuerKind.CIRCLECI}
+_CIRCLECI_ORGANISATION = re.compile(
+    r"https://oidc\.circleci\.com/org/[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+)
 
 _RSA_SIGNATURES = frozenset({"RS256", "RS384", "RS512"})
 _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
@@ -51,6 +54,8 @@ class Issuer:
     max_age_s: int = 600
     reads: Mapping[str, str] = field(default_factory=dict)
     """For a generic issuer: which claims hold run_id, run_attempt, job_id, workflow."""
+    listed: bool = True
+    """False for an issuer that is not in the table and was named by a caller."""
 
     def __post_init__(self) -> None:
         for address in (self.issuer, self.jwks_url):
@@ -85,10 +90,11 @@ def issuer_table(extra: Iterable[Issuer] = ()) -> dict[str, Issuer]:
     return {issuer.issuer: issuer for issuer in (*known_issuers(), *extra)}
 
 
-def kind_by_name(unverified_issuer: str) -> IssuerKind | None:
-    """Return the kind of an issuer that is not in the table but is named like one of a vendor."""
-    named = (kind for prefix, kind in _ORGANISATION_ISSUERS.items() if unverified_issuer.startswith(prefix))
-    return next(named, None)
+def organisation_issuer(unverified_issuer: str) -> Issuer | None:
+    """Return the issuer of an organisation at CircleCI that is not in the table; none of its pipelines is registered."""
+    if _CIRCLECI_ORGANISATION.fullmatch(unverified_issuer) is None:
+        return None
+    return replace(issuer_of(unverified_issuer, IssuerKind.CIRCLECI), listed=False)
 
 
 def is_safe_address(address: str) -> bool:

@@ -7,6 +7,7 @@ Before a replica reads, it asks whether another has just done so (`key_sets`).
 """
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -31,6 +32,9 @@ FETCH_TIMEOUT_S = 3.0
 MAX_JWKS_BYTES = 256 * 1024
 _DISCOVERY = "/.well-known/openid-configuration"
 _MAX_KEYS = 100
+_MAX_UNLISTED = 32
+"""Key sets that are kept of issuers outside the table."""
+_BETWEEN_UNLISTED = timedelta(seconds=1)
 _SKEW = timedelta(seconds=30)
 """By which replicas' clocks may differ."""
 _KEY_BITS = range(2048, 8192 + 1)
@@ -61,7 +65,10 @@ class _KeySet:
 
 
 class KeyCache:
-    """One key set per issuer of the table, so callers cannot make it grow."""
+    """One key set per issuer of the table, and a few of others, so callers cannot make it grow.
+
+    Callers choose which unlisted issuers there are, so all of these together are read at most once a second.
+    """
 
     def __init__(
         self,
@@ -78,10 +85,12 @@ class KeyCache:
         self._on_read = on_read
         self._shared = shared or Unshared()
         self._key_sets: dict[str, _KeySet] = {}
+        self._unlisted: OrderedDict[str, _KeySet] = OrderedDict()
+        self._unlisted_tried_at: datetime | None = None
 
     async def find(self, issuer: Issuer, unverified_kid: str) -> RSAPublicKey:
         """Return the key, or raise `NotAuthentic` (not the issuer's) or `KeysUnavailable` (cannot say)."""
-        held = self._key_sets.setdefault(issuer.issuer, _KeySet())
+        held = self._hold(issuer)
         now = self._clock.now()
         key = self._usable(held, unverified_kid)
         if key is None:
@@ -95,8 +104,20 @@ class KeyCache:
             raise self._refusal(issuer, held, unverified_kid)
         return key
 
+    def _hold(self, issuer: Issuer) -> _KeySet:
+        if issuer.listed:
+            return self._key_sets.setdefault(issuer.issuer, _KeySet())
+        held = self._unlisted.setdefault(issuer.issuer, _KeySet())
+        self._unlisted.move_to_end(issuer.issuer)
+        if len(self._unlisted) > _MAX_UNLISTED:
+            _, oldest = self._unlisted.popitem(last=False)
+            if oldest.reading is not None:
+                oldest.reading.cancel()
+        return held
+
     async def aclose(self) -> None:
-        under_way = [held.reading for held in self._key_sets.values() if held.reading is not None]
+        every = (*self._key_sets.values(), *self._unlisted.values())
+        under_way = [held.reading for held in every if held.reading is not None]
         for task in under_way:
             task.cancel()
         await asyncio.gather(*under_way, return_exceptions=True)
@@ -106,10 +127,19 @@ class KeyCache:
 
     def _start_reading(self, issuer: Issuer, held: _KeySet, kid: str) -> asyncio.Task[None] | None:
         """Return the read that is under way or starts now; None while the last one is too recent."""
-        if held.reading is None and not self._cooldown_left(held):
+        if held.reading is None and not self._cooldown_left(held) and self._may_read(issuer):
             held.tried_at, held.answered = self._clock.now(), False
             held.reading = asyncio.create_task(self._read(issuer, held, kid), name=f"keys of {issuer.issuer}")
         return held.reading
+
+    def _may_read(self, issuer: Issuer) -> bool:
+        if issuer.listed:
+            return True
+        now, last = self._clock.now(), self._unlisted_tried_at
+        if last is not None and now - last < _BETWEEN_UNLISTED:
+            return False
+        self._unlisted_tried_at = now
+        return True
 
     async def _read(self, issuer: Issuer, held: _KeySet, kid: str) -> None:
         try:

@@ -33,7 +33,7 @@ WORST_WAIT_S = 20.0
 FROZEN_S, GONE_S = 22.0, 14.0
 OPEN = (
     "SELECT count(*) FROM effects WHERE state IN ('waiting', 'claimed')"
-    " AND kind IN ('send_dispatch', 'publish_checks')"
+    " AND (kind = 'send_dispatch' OR target = 'checks/gate')"
 )
 
 
@@ -49,7 +49,7 @@ class Load:
     async def go_on(self) -> None:
         while not self._stop.is_set():
             await self._github.open_pr(UPSTREAM)
-            await asyncio.sleep(1.5)
+            await asyncio.sleep(2)
         while self._reports:
             await asyncio.gather(*self._reports)
 
@@ -75,10 +75,8 @@ class Load:
 
 async def freeze_at_work(worker: Running, url: str) -> None:
     """Stop it in the middle of dispatches that it has claimed."""
-    held = (
-        "SELECT count(*) FROM effects WHERE state = 'claimed' AND kind = 'send_dispatch'"
-        f" AND lease_owner LIKE '% {worker.process.pid} %'"
-    )
+    mine = f"lease_owner LIKE '% {worker.process.pid} %'"
+    held = f"SELECT count(*) FROM effects WHERE state = 'claimed' AND kind = 'send_dispatch' AND {mine}"  # noqa: S608
     async with asyncio.timeout(30):
         while True:
             if await asyncio.to_thread(value, url, held):

@@ -42,11 +42,11 @@ class Clock(Protocol):
     async def sleep(self, seconds: float) -> None: ...
 
 
-async def _no_lease() -> None:
+async def no_lease() -> None:
     """Not under a lease: a page, a command or a duty calls."""
 
 
-still_held: ContextVar[Callable[[], Awaitable[None]]] = ContextVar("still_held", default=_no_lease)
+still_held: ContextVar[Callable[[], Awaitable[None]]] = ContextVar("still_held", default=no_lease)
 """Raises `LeaseLost` when the effect that the current task works on has been taken over by another worker.
 
 Awaited right before and right after each call to GitHub: a worker that was frozen sends nothing that it read before, and

@@ -1,7 +1,7 @@
 """A session of PostgreSQL that freezes in a transaction: callbacks wait for it within their budget, and the log says so."""
 
+import asyncio
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -48,19 +48,20 @@ async def test_a_relay_that_froze_in_a_transaction_is_thrown_out_and_the_callbac
 ) -> None:
     async with dispatched(tmp_path) as (it, run):
         assert outcome(await post(it, run, "build", "in_progress")) == "applied"
-        with subprocess.Popen(
-            [sys.executable, "-c", FREEZING, url_of(it)], stdout=subprocess.PIPE, text=True
-        ) as frozen:
-            try:
-                assert frozen.stdout is not None
-                assert frozen.stdout.readline() == "held\n"
-                frozen.send_signal(signal.SIGSTOP)
-                began = time.monotonic()
-                with capture_logs() as logged:
-                    assert outcome(await post(it, run, "build", "completed")) == "applied"
-                took_s = time.monotonic() - began
-            finally:
-                frozen.kill()
+        frozen = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", FREEZING, url_of(it), stdout=asyncio.subprocess.PIPE
+        )
+        try:
+            assert frozen.stdout is not None
+            assert await frozen.stdout.readline() == b"held\n"
+            frozen.send_signal(signal.SIGSTOP)
+            began = time.monotonic()
+            with capture_logs() as logged:
+                assert outcome(await post(it, run, "build", "completed")) == "applied"
+            took_s = time.monotonic() - began
+        finally:
+            frozen.kill()
+            await frozen.wait()
 
         assert 1 < took_s < ANSWERED_WITHIN_S
         [waited] = [line for line in logged if line["event"] == "store_waited"]

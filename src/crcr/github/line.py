@@ -26,7 +26,7 @@ from crcr.github.call_kinds import kind_of, status_class
 from crcr.github.faults import fault_of, readable
 from crcr.github.governor import APP, Governor
 from crcr.github.tokens import Scope, TokenCache
-from crcr.ports import Clock, still_held
+from crcr.ports import Clock, no_lease, still_held
 
 _NEVER_SENT = (
     httpx.ConnectError,
@@ -133,6 +133,7 @@ class Line:
         return await self._ask(request, self._auth.token(), APP, points)
 
     async def _mint(self, scope: Scope) -> Token:
+        still_held.set(no_lease)  # in a task of its own: others wait for this token, too
         self._reserve(scope.installation_id, 0)
         ids = () if scope.repository_id is None else (scope.repository_id,)
         names = () if scope.repository is None else (scope.repository,)

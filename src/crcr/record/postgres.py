@@ -34,7 +34,7 @@ log = structlog.get_logger(__name__)
 _GROUP = 128
 _SIDE_BY_SIDE = 2
 """Transactions at once: while one waits for the server or for a lane, the other gathers."""
-_IN_LINE_S = 4.0
+_IN_LINE_S = 2.5
 """Whoever has not been chosen for a transaction by then is told to come again (`places.Limits`)."""
 _LONG_S = 1.0
 """A transaction that took longer is told in the log."""

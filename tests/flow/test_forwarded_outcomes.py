@@ -65,36 +65,32 @@ def histories(hud: OtherHud) -> dict[str, list[str]]:
 # Filled from our own records
 
 
-@pytest.mark.parametrize("event", ["pull_request", "push", "trunk tag", "merge_group"])
 async def test_with_an_empty_payload_the_other_hud_has_pull_request_commit_upstream_and_event(
-    tmp_path: Path, event: str
+    tmp_path: Path,
 ) -> None:
     hud = OtherHud()
     listed = f"L2:\n  - {BACKEND}: {{events: [pull_request, push, merge_group]}}\n"
     async with stage(tmp_path, listed, downstreams=(BACKEND,), outside={HOST: hud}, **SETTINGS) as it:
         pull = await it.github.open_pr(UPSTREAM)
-        number = pull.number
-        if event == "push":
-            await it.github.push(UPSTREAM)
-            number = 0
-        elif event == "trunk tag":
-            await it.github.push(UPSTREAM, ref=f"refs/tags/ciflow/trunk/{number}")
-        elif event == "merge_group":
-            await move_base(it)  # else the head's own results stand for the group's
-            await it.github.merge_group(UPSTREAM, number)
-            number = 0
         await it.act()
-        run = it.github.runs(BACKEND)[-1]
-        assert await say(it, run, "build", "in_progress") == "applied"
-        assert await say(it, run, "build", "completed", conclusion="success") == "applied"
+        await it.github.push(UPSTREAM, ref=f"refs/tags/ciflow/trunk/{pull.number}")
+        await move_base(it)  # else the head's own results stand for the group's
+        await it.github.merge_group(UPSTREAM, pull.number)
         await it.act()
-        [sha] = {row["head_sha"] for row in it.jobs()}
+        for run in it.github.runs(BACKEND):
+            assert await say(it, run, "build", "in_progress") == "applied"
+            assert await say(it, run, "build", "completed", conclusion="success") == "applied"
+        await it.act()
+        sent = {row["guid"]: row for row in it.rows("SELECT guid, event, ref, head_sha FROM deliveries")}
 
-    [row] = hud.records.values()
-    assert (row["upstream_repo"], row["pr_number"], row["head_sha"]) == (UPSTREAM, number, sha)
-    assert row["event_type"] == ("push" if event == "trunk tag" else event)
-    if number:
-        assert hud.pull_page(number) == hud.backend_page(BACKEND, it.clock.now()) == [row]
+    assert len(hud.records) == 4
+    for key, row in hud.records.items():
+        delivery = sent[key.split("/")[2]]
+        of_pull = delivery["event"] == "pull_request" or "ciflow" in (delivery["ref"] or "")
+        assert row["pr_number"] == (pull.number if of_pull else 0)
+        assert (row["upstream_repo"], row["head_sha"]) == (UPSTREAM, delivery["head_sha"])
+        assert row["event_type"] == delivery["event"]
+    assert len(hud.backend_page(BACKEND, it.clock.now())) == len(hud.pull_page(pull.number)) == 2
 
 
 ELSEWHERE = {"repository": {"full_name": "evil/fork"}, "number": 666, "head_sha": OTHER_SHA}
@@ -109,30 +105,27 @@ LIES = {
 }
 
 
-@pytest.mark.parametrize("lie", LIES)
-async def test_an_echo_of_another_event_moves_no_result_to_it(tmp_path: Path, lie: str) -> None:
+async def test_an_echo_of_another_event_moves_no_result_to_it(tmp_path: Path) -> None:
     hud = OtherHud()
     async with dispatched(tmp_path, outside={HOST: hud}, **SETTINGS) as (it, run):
-        assert await say(it, run, "build", "in_progress", payload=LIES[lie]) == "applied"
         nightly = night(it)
-        told = await tell(it, nightly, "test", commit=head(it), payload={**ELSEWHERE, **_parts(LIES[lie])})
-        assert outcome(told) == "applied"
+        for name, lie in LIES.items():
+            assert await say(it, run, "build", "in_progress", payload=lie, job_name=name) == "applied"
+            payload = {**ELSEWHERE, **(lie if isinstance(lie, dict) else {})}
+            told = await tell(it, nightly, "test", commit=head(it), payload=payload, job_name=name)
+            assert outcome(told) == "applied"
         await it.act()
         [sha] = {row["head_sha"] for row in it.jobs() if row["number"]}
+        commits = {1: sha, 0: head(it)}
 
-    first, second = hud.taken
-    row, own = hud.records.values()
-    assert (row["upstream_repo"], row["pr_number"], row["head_sha"]) == (UPSTREAM, 1, sha)
-    assert (own["upstream_repo"], own["pr_number"], own["head_sha"]) == (UPSTREAM, 0, head(it))
-    assert first["trusted"]["pr_number"] == 1
-    # The commit of a nightly is its sender's word, and no proof of ours.
-    assert (second["trusted"]["head_sha"], second["trusted"]["upstream"]) == (None, UPSTREAM)
-    for envelope in hud.taken:
-        assert not {"666", OTHER_SHA, "evil/fork"} & set(_texts(envelope["trusted"]))
-
-
-def _parts(lie: Any) -> dict[str, Any]:
-    return lie if isinstance(lie, dict) else {}
+    assert len(hud.records) == 2 * len(LIES) == 2 * len(hud.pull_page(1))
+    for row in hud.records.values():
+        assert (row["upstream_repo"], row["head_sha"]) == (UPSTREAM, commits[row["pr_number"]])
+    for trusted in (each["trusted"] for each in hud.taken):
+        # The commit of a nightly is its sender's word, and no proof of ours.
+        proved = (1, sha) if trusted["event_type"] == "pull_request" else (None, None)
+        assert (trusted["pr_number"], trusted["head_sha"], trusted["upstream"]) == (*proved, UPSTREAM)
+        assert not {"666", OTHER_SHA, "evil/fork"} & set(_texts(trusted))
 
 
 def _texts(value: Any) -> list[str]:
@@ -154,27 +147,25 @@ async def test_an_echo_of_the_same_event_adds_what_the_records_do_not_have(tmp_p
     assert echoed["pull_request"]["head"]["ref"] == payload["pull_request"]["head"]["ref"]
 
 
-@pytest.mark.parametrize(
-    "odd",
-    [
-        b'{"pull_request": {"number": 1, "number": 666}, "pull_request": {"number": 666, "head": {"sha": "x"}}}',
-        b'{"pull_request": {"number": 1e400, "head": {"sha": 5}}, "deep": ' + b"[" * 900 + b"]" * 900 + b"}",
-        b'{"pull_request": {"number": 666, "head": {"sha": "\\ud800"}}}',
-        b'{"long": "' + b"x" * 2_080_000 + b'"}',
-    ],
-    ids=["twice", "beyond Python", "half a character", "giant"],
-)
-async def test_an_odd_or_giant_echo_costs_no_result(tmp_path: Path, odd: bytes) -> None:
+ODD = {
+    "twice": b'{"pull_request": {"number": 1, "number": 666}, "pull_request": {"number": 666, "head": {"sha": "x"}}}',
+    "beyond Python": b'{"pull_request": {"number": 1e400}, "deep": ' + b"[" * 900 + b"]" * 900 + b"}",
+    "half a character": b'{"pull_request": {"number": 666, "head": {"sha": "\\ud800"}}}',
+    "giant": b'{"long": "' + b"x" * 2_080_000 + b'"}',
+}
+
+
+async def test_an_odd_or_giant_echo_costs_no_result(tmp_path: Path) -> None:
     hud = OtherHud()
     async with dispatched(tmp_path, outside={HOST: hud}, **SETTINGS) as (it, run):
-        body = {**it.github.ci.report_body(run, run.job("build"), "in_progress"), "payload": "ECHO"}
-        sent = json.dumps(body).encode().replace(b'"ECHO"', odd)
-        assert outcome(await _post(it, run, run.job("build"), sent)) == "applied"
+        for name, odd in ODD.items():
+            body = it.github.ci.report_body(run, run.job("build"), "in_progress", job_name=name)
+            sent = json.dumps({**body, "payload": "ECHO"}).encode().replace(b'"ECHO"', odd)
+            assert outcome(await _post(it, run, run.job("build"), sent)) == "applied"
         await it.act()
         [sha] = {row["head_sha"] for row in it.jobs()}
 
-    [row] = hud.pull_page(1)
-    assert row["head_sha"] == sha
+    assert {row["job_name"]: row["head_sha"] for row in hud.pull_page(1)} == dict.fromkeys(ODD, sha)
 
 
 async def test_a_report_as_large_as_we_take_it_still_fits_the_other_hud(tmp_path: Path) -> None:
@@ -379,25 +370,21 @@ async def test_fields_that_a_completed_report_leaves_out_are_those_of_the_first(
     assert len(hud.taken) == 2
 
 
-@pytest.mark.parametrize(
-    ("said", "counts"),
-    [(None, False), (-3 * HOUR, True), (-8 * DAY, False), (2 * DAY, False), ("soon", False)],
-    ids=["unsaid", "three hours ago", "eight days ago", "in two days", "no time"],
-)
-async def test_a_nightly_is_found_by_its_start_whatever_its_reporter_says(
-    tmp_path: Path, said: float | str | None, *, counts: bool
-) -> None:
+SAID = {"unsaid": None, "hours ago": -3 * HOUR, "days ago": -8 * DAY, "to come": 2 * DAY, "no time": "soon"}
+
+
+async def test_a_nightly_is_found_by_its_start_whatever_its_reporter_says(tmp_path: Path) -> None:
     hud = OtherHud()
     async with stage(tmp_path, LISTED, downstreams=(BACKEND,), outside={HOST: hud}, **SETTINGS) as it:
         run, now = night(it), it.clock.now()
-        claimed = stamp(now, said) if isinstance(said, float) else said
-        answer = await tell(it, run, commit=head(it), started_at=claimed, completed_at=claimed)
-        assert outcome(answer) == "applied"
+        for name, said in SAID.items():
+            claimed = stamp(now, said) if isinstance(said, float) else said
+            times = {"started_at": claimed, "completed_at": claimed, "job_name": name}
+            assert outcome(await tell(it, run, commit=head(it), **times)) == "applied"
         await it.act()
 
-    [row] = hud.nightly_page(BACKEND, now, days=7)
-    assert row["started_at"] == (claimed if counts else stamp(now))
-    assert row["head_sha"] == head(it)
+    found = {row["job_name"]: row["started_at"] for row in hud.nightly_page(BACKEND, now, days=7)}
+    assert found == {**dict.fromkeys(SAID, stamp(now)), "hours ago": stamp(now, -3 * HOUR)}
 
 
 def stamp(at: datetime, more_s: float = 0.0) -> str:

@@ -94,7 +94,7 @@ async def test_with_an_empty_payload_the_other_hud_has_pull_request_commit_upstr
 
 
 ELSEWHERE = {"repository": {"full_name": "evil/fork"}, "number": 666, "head_sha": OTHER_SHA}
-LIES = {
+LIES: dict[str, Any] = {
     "another pull request": {"pull_request": {"number": 666, "head": {"sha": OTHER_SHA}}, **ELSEWHERE},
     "another commit": {"pull_request": {"number": 1, "head": {"sha": OTHER_SHA, "ref": "main"}}},
     "a push to a tag of another": {"after": OTHER_SHA, "ref": "refs/tags/ciflow/trunk/666", **ELSEWHERE},
@@ -370,7 +370,13 @@ async def test_fields_that_a_completed_report_leaves_out_are_those_of_the_first(
     assert len(hud.taken) == 2
 
 
-SAID = {"unsaid": None, "hours ago": -3 * HOUR, "days ago": -8 * DAY, "to come": 2 * DAY, "no time": "soon"}
+SAID: dict[str, Any] = {
+    "unsaid": None,
+    "hours ago": -3 * HOUR,
+    "days ago": -8 * DAY,
+    "to come": 2 * DAY,
+    "no time": "soon",
+}
 
 
 async def test_a_nightly_is_found_by_its_start_whatever_its_reporter_says(tmp_path: Path) -> None:
@@ -379,7 +385,7 @@ async def test_a_nightly_is_found_by_its_start_whatever_its_reporter_says(tmp_pa
         run, now = night(it), it.clock.now()
         for name, said in SAID.items():
             claimed = stamp(now, said) if isinstance(said, float) else said
-            times = {"started_at": claimed, "completed_at": claimed, "job_name": name}
+            times: dict[str, Any] = {"started_at": claimed, "completed_at": claimed, "job_name": name}
             assert outcome(await tell(it, run, commit=head(it), **times)) == "applied"
         await it.act()
 

@@ -1,6 +1,7 @@
 """The dependency rule of docs/architecture.md, kept by reading every import."""
 
 import ast
+import re
 import sys
 from pathlib import Path
 
@@ -143,3 +144,29 @@ def test_everything_is_caught_only_in_the_worker_and_at_the_edge() -> None:
             "github/lanes.py",  # gives its connection back and raises on
         }
     )
+
+
+def writes_outcomes(path: Path) -> bool:
+    """Whether a module has a statement that sets a job's state or conclusion."""
+    source = path.read_text()
+    in_text = re.findall(r"UPDATE jobs SET (.*?)WHERE", source, re.DOTALL)
+    in_code = re.findall(r"update\(jobs\)(.*?)\n\)\n", source, re.DOTALL)
+    return any(
+        re.search(r"\b(?:state|conclusion)\s*=", each.replace("jobs.c.state", ""))
+        for each in in_text + in_code
+    )
+
+
+def test_a_jobs_outcome_is_written_in_one_place_that_forwards_it() -> None:
+    writers = {path.name for path in modules() if room_of(path) == "record" and writes_outcomes(path)}
+    assert writers == {"job_rows.py"}
+    names = {"open_job", "close_job", "dispute_job", "time_out_job", "verify_job", "end_job"}
+    callers = {path.name for path in modules() if names & names_in(path)}
+    assert callers == {"job_rows.py", "outcomes.py"}
+
+
+def names_in(path: Path) -> set[str]:
+    """Names that a module defines as functions, or uses."""
+    tree = list(ast.walk(ast.parse(path.read_text())))
+    used = {node.id for node in tree if isinstance(node, ast.Name)}
+    return used | {node.name for node in tree if isinstance(node, ast.AsyncFunctionDef)}

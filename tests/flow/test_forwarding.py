@@ -56,17 +56,26 @@ async def test_a_result_is_forwarded_with_what_was_proved_apart_from_what_was_sa
         await it.act()
 
     first, second = hud.taken
+    [job] = it.jobs()
     assert first["trusted"] == {
         "verified_repo": BACKEND,
         "downstream_repo_level": "L2",
         "ci_metrics": {"queue_time": 30.0, "execution_time": None},
+        "upstream": UPSTREAM,
+        "delivery_id": run.delivery_id,
+        "event_type": "pull_request",
+        "pr_number": 1,
+        "head_sha": job["head_sha"],
+        "job": {"workflow": job["workflow"], "run_id": str(run.id), "run_attempt": 1, "job_name": "build"},
+        "outcome": {"number": 1, "status": "in_progress", "conclusion": None, "disputed": False},
     }
     assert second["trusted"]["ci_metrics"] == {"queue_time": 30.0, "execution_time": 60.0}
     said = second["untrusted"]["callback_payload"]
     assert said["payload"]["action"] == "opened"
     assert (said["workflow"]["conclusion"], said["workflow"]["note"]) == ("failure", "é")
-    assert first["untrusted"]["callback_payload"]["workflow"]["check_run_id"] == f"{run.id}-1"
-    assert said["workflow"]["check_run_id"] == str(run.job("build").id)
+    # Its key is that of the signed check run from the first forward on, whatever each report says of it.
+    ids = [each["untrusted"]["callback_payload"]["workflow"]["check_run_id"] for each in hud.taken]
+    assert ids == [str(run.job("build").id)] * 2
     assert hud.tokens == {TOKEN}
 
 
@@ -84,17 +93,24 @@ async def test_what_answers_a_test_dispatch_is_recorded_and_not_forwarded(tmp_pa
     assert hud.taken == []
 
 
-async def test_repeats_and_refused_reports_are_not_forwarded(tmp_path: Path) -> None:
+async def test_repeats_are_not_forwarded_and_a_dispute_is_once(tmp_path: Path) -> None:
     hud = Hud()
     async with dispatched(tmp_path, outside={HUD: hud}, **SETTINGS) as (it, run):
         await it.github.complete_job(run, "build")
         for _ in range(3):
             await it.github.report(run, "build")
         await it.github.complete_job(run, "build", "success")
-        await it.github.complete_job(run, "build", "failure")
+        for _ in range(2):
+            await it.github.complete_job(run, "build", "failure")
         await it.act()
 
-    assert hud.statuses() == ["in_progress", "completed"]
+    assert hud.statuses() == ["in_progress", "completed", "completed"]
+    assert hud.taken[2]["trusted"]["outcome"] == {
+        "number": 3,
+        "status": "completed",
+        "conclusion": "failure",
+        "disputed": True,
+    }
 
 
 async def test_results_of_one_delivery_arrive_in_order_though_the_first_is_refused_for_a_while(
@@ -164,7 +180,7 @@ async def test_nothing_is_forwarded_when_nothing_is_configured(tmp_path: Path) -
         assert it.rows("SELECT * FROM effects WHERE kind = 'forward_result'") == []
 
 
-async def test_an_echoed_payload_that_python_cannot_read_is_forwarded_as_it_came(tmp_path: Path) -> None:
+async def test_an_echoed_payload_that_python_cannot_read_does_not_hold_up_its_result(tmp_path: Path) -> None:
     hud = Hud()
     async with dispatched(tmp_path, outside={HUD: hud}, **SETTINGS) as (it, run):
         body = it.github.ci.report_body(run, run.job("build"), "in_progress")
@@ -191,7 +207,8 @@ async def test_the_envelope_fits_the_far_sides_cap(tmp_path: Path) -> None:
         await it.act()
 
     assert row["size"] < 2 * 1024 * 1024
-    assert "payload" not in hud.taken[0]["untrusted"]["callback_payload"]
+    kept = hud.taken[0]["untrusted"]["callback_payload"]["payload"]
+    assert kept["pull_request"]["number"] == 1
 
 
 async def test_sixty_results_at_once_all_arrive(tmp_path: Path) -> None:

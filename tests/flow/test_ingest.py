@@ -360,6 +360,35 @@ async def test_a_result_belongs_to_the_upstream_it_names_or_the_one_that_lists_i
         assert [row["upstream"] for row in rows(it)] == ["first/up", "second/up", "first/up"]
 
 
+def outcome_of(number: int, conclusion: str, *, disputed: bool = False) -> dict[str, Any]:
+    """A result of a relay that counts the outcomes of each job."""
+    told = envelope(conclusion=conclusion)
+    told["trusted"]["outcome"] = {"number": number, "disputed": disputed}
+    return told
+
+
+async def test_of_a_relay_that_counts_outcomes_the_later_one_counts_and_only_its_word_is_a_dispute(
+    tmp_path: Path,
+) -> None:
+    stories = {
+        "late": [outcome_of(2, "timed_out"), outcome_of(3, "success")],
+        "out of order": [outcome_of(3, "success"), outcome_of(2, "timed_out")],
+        "disputed": [outcome_of(2, "success"), outcome_of(3, "failure", disputed=True)],
+    }
+    async with hud(tmp_path) as it:
+        for name, sent in stories.items():
+            for told in sent:
+                told["untrusted"]["callback_payload"]["workflow"]["job_name"] = name
+                assert (await send(it, told)).status_code == 200
+        shown = {row["job_name"]: (row["conclusion"], row["disputed_conclusion"]) for row in rows(it)}
+
+    assert shown == {
+        "late": ("success", None),
+        "out of order": ("success", None),
+        "disputed": ("failure", "success"),
+    }
+
+
 async def test_it_decides_nothing_and_is_not_forwarded(tmp_path: Path) -> None:
     more = {
         "CRCR_HUD_FORWARD_URL": "https://far.test/api",

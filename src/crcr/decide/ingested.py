@@ -17,6 +17,9 @@ RUNS_AT_MOST = timedelta(hours=24)
 BELIEVED = timedelta(days=7)
 """How old a time may be that a report claims; with a freer choice it could put itself out of every window."""
 _SKEW = timedelta(minutes=1)
+NUMBERED = 10
+"""The rank from which on results are those of a relay that counts the outcomes of a job."""
+_MOST_OUTCOMES = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +45,10 @@ class Ingested:
     execution_s: float | None
     report: Report
     about: About
+    outcome_number: int | None = None
+    """Which outcome of the job it is, where that relay counts them: a later one takes an earlier one's place."""
+    disputed: bool = False
+    """Whether that relay says that two views of the job contradict each other."""
 
     @property
     def check_run(self) -> str:
@@ -57,14 +64,16 @@ class Kept:
     """Why no page shows it; None when one does."""
 
 
-def rank(report: Report) -> int:
+def rank(report: Report, outcome_number: int | None = None) -> int:
     """Of two reports of one job the one of higher rank counts: a result over a start, the worse result over the other.
 
-    Of the same rank, the one of the later attempt does (`record.ingested`).
+    Where the other relay counts the outcomes of a job, its later result counts: it knows what it corrected. Of the same
+    rank, the one of the later attempt does (`record.ingested`).
     """
     if report.status is ReportStatus.IN_PROGRESS:
         return 0
-    return 1 + badness(report.conclusion or Conclusion.NONE)
+    later = NUMBERED * min(outcome_number or 0, _MOST_OUTCOMES)
+    return later + 1 + badness(report.conclusion or Conclusion.NONE)
 
 
 def believed(at: datetime | None, now: datetime) -> datetime | None:

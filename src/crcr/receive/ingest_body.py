@@ -24,6 +24,7 @@ _TEXT_CHARS = 256
 _LONGEST_S = 366 * 24 * 3600
 _MOST_NUMBER = 2**31 - 1
 _SHA = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+_DIGITS = re.compile(rb"[1-9][0-9]{0,8}")
 _LEVELS = {level.name: level for level in Level}
 _PARTS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _NUMBER = msgspec.json.Decoder(float)
@@ -48,7 +49,7 @@ def parse_envelope(body: bytes) -> Ingested:
         raise BadReport(f"{CALLBACK}: {refusal.detail}", hint=refusal.hint) from None
     if not report.delivery_id:  # a self-report may do without; a row here is told apart by it
         raise BadReport(f"{CALLBACK}: delivery_id is missing")
-    metrics = _metrics(trusted)
+    metrics, outcome = _part_of(trusted, "ci_metrics"), _part_of(trusted, "outcome")
     return Ingested(
         repository=_repository(trusted),
         level=_level(trusted),
@@ -56,6 +57,8 @@ def parse_envelope(body: bytes) -> Ingested:
         execution_s=_seconds(metrics.get("execution_time")),
         report=report,
         about=_about(_echoed(callback), report.delivery_id, _workflow(callback)),
+        outcome_number=_count(outcome.get("number")),
+        disputed=bytes(outcome.get("disputed", b"")).strip() == b"true",
     )
 
 
@@ -80,9 +83,14 @@ def _level(trusted: Mapping[str, msgspec.Raw]) -> Level | None:
     return _LEVELS.get(_text_of(trusted.get("downstream_repo_level")) or "")
 
 
-def _metrics(trusted: Mapping[str, msgspec.Raw]) -> Mapping[str, msgspec.Raw]:
-    raw = trusted.get("ci_metrics")
+def _part_of(trusted: Mapping[str, msgspec.Raw], name: str) -> Mapping[str, msgspec.Raw]:
+    raw = trusted.get(name)
     return _PARTS.decode(raw) if raw is not None and bytes(raw).lstrip().startswith(b"{") else {}
+
+
+def _count(raw: msgspec.Raw | None) -> int | None:
+    text = bytes(raw).strip() if raw is not None else b""
+    return int(text) if _DIGITS.fullmatch(text) else None
 
 
 def _seconds(raw: msgspec.Raw | None) -> float | None:

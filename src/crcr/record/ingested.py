@@ -11,7 +11,17 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, and_, bindparam, case, func, or_, select, tuple_, update
 
-from crcr.decide.ingested import Ingested, Kept, Turn, believed, is_earlier, is_superseded, rank, upstream_of
+from crcr.decide.ingested import (
+    NUMBERED,
+    Ingested,
+    Kept,
+    Turn,
+    believed,
+    is_earlier,
+    is_superseded,
+    rank,
+    upstream_of,
+)
 from crcr.decide.model import Conclusion, JobState, RepoName
 from crcr.decide.numbers import Ended, ended_as
 from crcr.decide.report import ReportStatus
@@ -66,7 +76,9 @@ def _merging() -> Statement:
         mine, other = (func.nullif(each[name], "") if name == "event" else each[name] for each in (new, old))
         return case((outranked, func.coalesce(mine, old[name])), else_=func.coalesce(other, new[name]))
 
-    contradicted = and_(old.rank > 0, new.rank > 0, old.rank != new.rank)
+    # A relay that counts the outcomes of a job says itself whether the later one corrects or contradicts the other.
+    uncounted = or_(old.rank < NUMBERED, new.rank < NUMBERED, bindparam("says_disputed") == 1)
+    contradicted = and_(old.rank > 0, new.rank > 0, old.rank != new.rank, uncounted)
     loser = case((outranked, old.conclusion), else_=new.conclusion)
     # Of several the first by name: so it is the same whichever came last.
     stays = and_(contradicted, or_(old.disputed_conclusion.is_(None), old.disputed_conclusion > loser))
@@ -221,7 +233,8 @@ def _told(told: Ingested, now: datetime) -> dict[str, Any]:
         "check_run": told.check_run,
         "name": told.repository.full_name,
         "seen_at": to_us(now),
-        "rank": rank(report),
+        "rank": rank(report, told.outcome_number),
+        "says_disputed": int(told.disputed),
         "state": report.status.value,
         "conclusion": report.conclusion.value if report.conclusion else None,
         "event": report.event_type,

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from clock import settle
 from crcr.decide.urgency import Urgency
-from crcr.errors import OutsideLimited
+from crcr.errors import HeldBy, OutsideLimited
 from crcr.github.api import READ_POINTS, WRITE_POINTS
-from crcr.github.governor import APP, KEPT_POINTS, Governor
+from crcr.github.governor import APP, KEPT_POINTS, LEAST_WAIT_S, Governor
+from crcr.github.hour import ANSWER_S, RETURN_AFTER_S
 
 T = 1_767_225_600.0
 HOME = 5
@@ -79,14 +80,14 @@ def test_what_can_wait_leaves_room_for_what_cannot() -> None:
             sent += 1
         return sent
 
-    assert [writes(urgency) for urgency in reversed(Urgency)] == [90, 36, 54]
+    assert [writes(urgency) for urgency in reversed(Urgency)] == [72, 18, 36, 54]
     assert wait_s(governor, HOME, WRITE_POINTS, T + 20, urgency=Urgency.DETAILS) == 40
     assert wait_s(governor, HOME, 0, T, urgency=Urgency.DETAILS) == 0
 
 
 @given(st.lists(st.tuples(st.floats(0, 5), st.sampled_from(Urgency)), max_size=200))
 def test_whatever_is_kept_whoever_waits_as_told_may_go(steps: list[tuple[float, Urgency]]) -> None:
-    governor, now = Governor(points_per_minute=470), T
+    governor, now = Governor(points_per_minute=560), T
     for pause, urgency in steps:
         now += pause
         waits = wait_s(governor, HOME, WRITE_POINTS, now, urgency=urgency)
@@ -98,12 +99,12 @@ def test_whatever_is_kept_whoever_waits_as_told_may_go(steps: list[tuple[float, 
 
 @given(st.lists(st.tuples(st.floats(0, 5), st.sampled_from(Urgency)), max_size=200))
 def test_nobody_touches_what_it_should_keep(steps: list[tuple[float, Urgency]]) -> None:
-    governor, now, sent = Governor(points_per_minute=480), T, list[float]()
+    governor, now, sent = Governor(points_per_minute=570), T, list[float]()
     for pause, urgency in steps:
         now += pause
         if wait_s(governor, HOME, WRITE_POINTS, now, urgency=urgency) == 0:
             sent.append(now)
-            assert WRITE_POINTS * sum(at + 60 > now for at in sent) <= 480 - KEPT_POINTS[urgency]
+            assert WRITE_POINTS * sum(at + 60 > now for at in sent) <= 570 - KEPT_POINTS[urgency]
 
 
 def test_content_has_a_minute_and_an_hour_of_its_own() -> None:
@@ -134,7 +135,12 @@ def test_content_that_is_held_back_costs_nothing() -> None:
 def test_an_hour_used_up_is_waited_for_and_then_forgotten() -> None:
     governor = Governor()
     governor.observe(HOME, hour(2, T + 100), T)
-    assert [wait_s(governor, HOME, READ_POINTS, T) for _ in range(3)] == [0, 0, 100]
+    # What the two under way cost is not known yet: the third is looked at again when their answers are there.
+    assert [wait_s(governor, HOME, READ_POINTS, T) for _ in range(3)] == [0, 0, ANSWER_S]
+    for left in (1, 0):
+        governor.release(HOME, READ_POINTS)
+        governor.observe(HOME, hour(left, T + 100), T)
+    assert wait_s(governor, HOME, READ_POINTS, T) == 100
     assert wait_s(governor, HOME, 0, T) == 100
     assert wait_s(governor, HOME, READ_POINTS, T + 100) == 0
     governor.observe(HOME, hour(4999, T + 3700), T + 100)
@@ -188,6 +194,34 @@ def test_requests_under_way_when_a_block_begins_count_once() -> None:
     governor.observe(HOME, {}, T + 3)
     assert wait_s(governor, HOME, 0, T + 3) == 59
     assert governor.block(HOME, 60, T + 62) == 120
+
+
+def test_after_a_block_the_classes_come_back_one_after_the_other() -> None:
+    governor = Governor()
+    governor.block(HOME, 60, T)
+    waits = [wait_s(governor, HOME, WRITE_POINTS, T, urgency=urgency) for urgency in Urgency]
+    assert waits == [60 + RETURN_AFTER_S[urgency] for urgency in Urgency] == sorted(set(waits))
+    assert wait_s(governor, HOME, WRITE_POINTS, T + 60) == 0
+    assert (
+        wait_s(governor, HOME, WRITE_POINTS, T + 60, urgency=Urgency.CHECKS) == RETURN_AFTER_S[Urgency.CHECKS]
+    )
+
+
+def test_the_end_of_the_hour_is_not_waited_for_twice() -> None:
+    governor = Governor()
+    governor.block(HOME, 60, T)
+    assert governor.block(HOME, 1800, T + 60, by=HeldBy.HOUR, headers=hour(0, T + 1860)) == 1800
+    hold = governor.reserve(HOME, WRITE_POINTS, T + 60)
+    assert hold is not None
+    assert (hold.by, hold.wait_s) == (HeldBy.HOUR, 1800)
+
+
+def test_a_queue_that_is_held_back_is_not_looked_at_without_a_pause() -> None:
+    governor = Governor()
+    while wait_s(governor, HOME, WRITE_POINTS, T) == 0:
+        pass
+    waits = [wait_s(governor, HOME, WRITE_POINTS, T + 59.9, urgency=urgency) for urgency in Urgency]
+    assert waits == [LEAST_WAIT_S[urgency] for urgency in Urgency] == [0.5, 2, 5, 5]
 
 
 async def test_requests_at_once_are_capped_and_the_next_goes_when_one_ends() -> None:

@@ -9,9 +9,8 @@ from enum import StrEnum
 from typing import Protocol
 
 from crcr.decide.checks import Tier
-from crcr.decide.effects import Fault
+from crcr.decide.effects import CHECKS_QUEUE, Fault
 from crcr.decide.model import EffectKind
-from crcr.decide.urgency import CHECKS_QUEUE
 from crcr.errors import HeldBy
 
 PUBLISHED_WITHIN = timedelta(seconds=5)

@@ -4,14 +4,7 @@ The class belongs to what waits for the answer, not to the endpoint: the same en
 a merge and a job check that somebody may look at later.
 """
 
-from collections.abc import Mapping
 from enum import IntEnum
-
-from crcr.decide.checks import Tier
-from crcr.decide.model import EffectKind
-
-CHECKS_QUEUE = "checks/"
-"""What the target of a publication begins with; its tier follows."""
 
 
 class Urgency(IntEnum):
@@ -22,19 +15,6 @@ class Urgency(IntEnum):
     CHECKS = 1
     """The checks of backends."""
     DETAILS = 2
-    """Job checks, updates of mere text, look-ups that no gate waits for, inspections."""
-
-
-TIER_URGENCY: Mapping[Tier, Urgency] = {
-    Tier.GATE: Urgency.FIRST,
-    Tier.BACKEND: Urgency.CHECKS,
-    Tier.JOB: Urgency.DETAILS,
-}
-_DETAILS = frozenset({EffectKind.VERIFY_COMMIT, EffectKind.INSPECT_REPOSITORY})
-
-
-def effect_urgency(kind: EffectKind, target: str) -> Urgency:
-    """Return the most urgent class of the calls that an effect makes."""
-    if kind is EffectKind.PUBLISH_CHECKS:
-        return TIER_URGENCY[Tier(target.removeprefix(CHECKS_QUEUE))]
-    return Urgency.DETAILS if kind in _DETAILS else Urgency.FIRST
+    """Job checks, look-ups that no gate waits for, inspections."""
+    TEXT = 3
+    """Updates that change nothing but the text of an open check."""

@@ -10,10 +10,10 @@ from typing import Protocol
 
 from crcr.decide.check_runs import CheckStatus, CheckToPublish, Shown
 from crcr.decide.checks import Tier
-from crcr.decide.effects import ClaimedEffect
+from crcr.decide.effects import CHECKS_QUEUE, TIER_URGENCY, ClaimedEffect
 from crcr.decide.model import RepoName
 from crcr.decide.outside import FoundCheck, Target
-from crcr.decide.urgency import CHECKS_QUEUE, TIER_URGENCY, Urgency
+from crcr.decide.urgency import Urgency
 from crcr.deliver.upstream_target import Upstreams
 from crcr.errors import OutsideRefused
 from crcr.ports import Checks, Clock
@@ -51,7 +51,7 @@ class PublishChecks:
         retried = effect.attempts > 1
         done, refused = True, None
         for check in wanted:
-            urgency = Urgency.DETAILS if check.minor else TIER_URGENCY[tier]
+            urgency = Urgency.TEXT if check.minor else TIER_URGENCY[tier]
             try:
                 done &= await self._publish(where, check, urgency=urgency, retried=retried)
             except OutsideRefused as refusal:

@@ -25,6 +25,7 @@ from crcr.github.app_auth import AppAuth
 from crcr.github.call_kinds import kind_of, status_class
 from crcr.github.faults import fault_of, readable
 from crcr.github.governor import APP, Governor
+from crcr.github.hour import RETURN_AFTER_S
 from crcr.github.tokens import Scope, TokenCache
 from crcr.ports import Clock
 
@@ -58,14 +59,14 @@ class Tally(Protocol):
         """One exchange; `status`: 2xx to 5xx, other, unsure (no answer came) or unreachable."""
         ...
 
-    def pause(self, reason: str) -> None:
+    def pause(self, reason: str, urgency: Urgency) -> None:
         """A call was not made, or not carried out, because of this limit: a value of `HeldBy`, or `CONCURRENT`."""
         ...
 
 
 class _Uncounted:
     def call(self, kind: CallKind, status: str, seconds: float) -> None: ...
-    def pause(self, reason: str) -> None: ...
+    def pause(self, reason: str, urgency: Urgency) -> None: ...
 
 
 class Line:
@@ -157,10 +158,13 @@ class Line:
             async with self._governor.slot():
                 # Within the slot, so that points are dated when they are spent.
                 self._reserve(budget, cost, urgency=request.urgency, content=request.creates_content)
-                return await self._counted(request, token)
+                try:
+                    return await self._counted(request, token)
+                finally:
+                    self._governor.release(budget, cost)
         except OutsideLimited as limit:
             if limit.held_by is None:
-                self._tally.pause(CONCURRENT)
+                self._tally.pause(CONCURRENT, request.urgency)
             raise
 
     async def _counted(self, request: Request, token: Token) -> Response:
@@ -181,19 +185,22 @@ class Line:
         now = self._clock.now()
         hold = self._governor.reserve(budget, cost, now.timestamp(), urgency=urgency, content=content)
         if hold is not None:
-            self._tally.pause(hold.by)
+            self._tally.pause(hold.by, urgency)
             text = f"{_LIMITS[hold.by]} of {_whom(budget)}: held back {_until(now, hold.wait_s)}."
-            raise OutsideLimited(text, retry_after_s=hold.wait_s, held_by=hold.by)
+            raise OutsideLimited(text, retry_after_s=hold.wait_s, held_by=hold.by, urgency=urgency)
 
     def _judge(self, request: Request, response: Response, budget: int) -> None:
         now = self._clock.now()
         fault = fault_of(request, response, now)
         if isinstance(fault, OutsideLimited):
             held_by = fault.held_by or HeldBy.SECONDARY
-            self._tally.pause(held_by)
-            wait_s = self._governor.block(budget, fault.retry_after_s, now.timestamp(), by=held_by)
+            self._tally.pause(held_by, request.urgency)
+            wait_s = self._governor.block(
+                budget, fault.retry_after_s, now.timestamp(), by=held_by, headers=response.headers
+            )
+            wait_s += RETURN_AFTER_S[request.urgency]
             text = f"{fault.detail} ({_LIMITS[held_by]}: held back {_until(now, wait_s)})"
-            fault = OutsideLimited(text, retry_after_s=wait_s, held_by=held_by)
+            fault = OutsideLimited(text, retry_after_s=wait_s, held_by=held_by, urgency=request.urgency)
         else:
             self._governor.observe(budget, response.headers, now.timestamp())
         if fault is not None:

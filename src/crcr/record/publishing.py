@@ -13,8 +13,8 @@ from sqlalchemy import text
 
 from crcr.decide.allowlist import Allowlist
 from crcr.decide.checks import Tier
+from crcr.decide.effects import CHECKS_QUEUE
 from crcr.decide.model import EffectKind, Level, RepoName
-from crcr.decide.urgency import CHECKS_QUEUE
 from crcr.record.database import Row, Tx
 from crcr.record.effect_rows import add_once, effect_row
 from crcr.record.signals import EFFECTS

@@ -243,6 +243,7 @@ async def test_every_list_and_table_has_its_csv(client: httpx.AsyncClient) -> No
         "/api/v1/badges/{org}/{repo}",
         "/api/v1/backends/{org}/{repo}/jobs/{token}",
         "/api/v1/effects/list",
+        "/api/v1/health",
         "/api/v1/setup/{org}/{repo}",
     }
     without = {path for path in paths if not path.endswith(".csv") and f"{path}.csv" not in paths}
@@ -347,7 +348,16 @@ async def test_probes_tell_alive_and_ready(world: World, client: httpx.AsyncClie
     world.allowlist("L2: [a/b]", OTHER)
     world.effect()
     ready = (await client.get("/readyz")).json()
-    assert ready["upstreams"][0] == {"upstream": "Torch/torch", "waiting": 1, "parked": 0, "lag_s": 180.0}
+    late = "Outgoing calls are behind: the oldest has been due since Dec 31, 23:57 UTC. Is a worker running?"
+    assert ready["upstreams"][0] == {
+        "upstream": "Torch/torch",
+        "waiting": 1,
+        "parked": 0,
+        "lag_s": 180.0,
+        "health": "amber",
+        "reasons": [late],
+    }
+    assert ready["health"] == "amber"
 
 
 async def test_metrics_are_scraped_with_the_outbox_figures(world: World) -> None:

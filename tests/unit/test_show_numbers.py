@@ -255,7 +255,7 @@ async def test_the_fragment_brings_what_stands_outside_of_it() -> None:
     outside = dict(
         re.findall(r'<template data-outside="(\w+)">(.*?)</template>', part, flags=re.DOTALL),
     )
-    assert outside.keys() == {"formats", "account"}
+    assert outside.keys() == {"formats", "account", "health"}
     assert f'<span id="formats">{outside["formats"]}</span>' in whole
     assert "q=report" in outside["formats"]
 

@@ -65,7 +65,18 @@ def list_(
     if as_json:
         print_json(lines)
         return
-    columns = ["id", "kind", "target", "state", "attempts", "since", "next", "delivery", "~last error"]
+    columns = [
+        "id",
+        "kind",
+        "target",
+        "state",
+        "attempts",
+        "since",
+        "next",
+        "~waits for",
+        "delivery",
+        "~last error",
+    ]
     print_table(columns, map(_line, lines))
     if not lines:
         say("nothing is parked" if parked else "nothing is waiting")
@@ -128,6 +139,9 @@ async def _batches(desk: "Desk", upstream: RepoName, which: "ParkedFilter") -> "
 
 
 def _line(each: "EffectLine") -> list[str | int | None]:
+    from crcr.clock import SystemClock
+    from crcr.show.effect_words import waits_for
+
     marked = f"{each.attempts} (unsure)" if each.unsure else each.attempts
     due = ago(each.due_at) if each.state == "waiting" else None
     since = ago(each.finished_at or each.created_at)
@@ -139,6 +153,7 @@ def _line(each: "EffectLine") -> list[str | int | None]:
         marked,
         since,
         due,
+        waits_for(each, SystemClock().now()),
         each.delivery,
         each.last_error,
     ]

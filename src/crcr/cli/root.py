@@ -27,6 +27,7 @@ from crcr.cli import (
     reconcile,
     repos,
     serve,
+    status,
 )
 from crcr.cli.options import LOOK_AND_ACT
 from crcr.cli.printing import complain
@@ -87,7 +88,7 @@ def root(
         context.call_on_close(partial(os.umask, os.umask(0o077)))
 
 
-for each in (serve, backup, demo, demo_join, init, doctor, check_config, acts, reconcile):
+for each in (serve, backup, demo, demo_join, init, doctor, check_config, status, acts, reconcile):
     each.register(app)
 for group in (allowlist.app, deliveries.app, effects.app, backfill.app, repos.repos, repos.audit, admin.app):
     app.add_typer(group, rich_help_panel=LOOK_AND_ACT)

@@ -361,7 +361,7 @@ def _parked(facts: HealthFacts) -> Iterable[Reason]:
     yield Reason(
         code=ReasonCode.PARKED,
         state=HealthState.RED if gates else HealthState.AMBER,
-        text=f"Undelivered after repeated failures: {kinds}; an administrator can retry them.",
+        text=f"Undelivered after repeated failures, to be retried by an administrator: {kinds}.",
         effects=parked[0][0] if len(parked) == 1 else None,
         number=number,
     )

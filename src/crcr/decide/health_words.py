@@ -2,15 +2,15 @@
 does not show yet. Plain text for pages, comments, the API and the terminal alike.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Protocol
 
 from crcr.decide.checks import Tier
-from crcr.decide.effects import Fault
+from crcr.decide.effects import CHECKS_QUEUE, Fault
 from crcr.decide.model import EffectKind
-from crcr.decide.urgency import CHECKS_QUEUE
 from crcr.errors import HeldBy
 
 PUBLISHED_WITHIN = timedelta(seconds=5)
@@ -39,18 +39,18 @@ def service_of(effects: EffectClass) -> str:
     return _SERVICES.get(effects, GITHUB)
 
 
-def class_of(kind: EffectKind, target: str) -> EffectClass:
-    if kind is EffectKind.PUBLISH_CHECKS:
+def class_of(kind: str, target: str) -> EffectClass:
+    if kind == EffectKind.PUBLISH_CHECKS:
         return _TIERS.get(target.removeprefix(CHECKS_QUEUE), EffectClass.DETAILS)
     return _KINDS.get(kind, EffectClass.DETAILS)
 
 
-_TIERS = {
+_TIERS: Mapping[str, EffectClass] = {
     Tier.GATE.value: EffectClass.GATES,
     Tier.BACKEND.value: EffectClass.BACKEND_CHECKS,
     Tier.JOB.value: EffectClass.DETAILS,
 }
-_KINDS = {
+_KINDS: Mapping[str, EffectClass] = {
     EffectKind.SEND_DISPATCH: EffectClass.DISPATCHES,
     EffectKind.RERUN: EffectClass.DISPATCHES,
     EffectKind.ASK_FILES: EffectClass.QUESTIONS,

@@ -32,10 +32,11 @@ from crcr.decide.outside import FilePlace
 from crcr.decide.packing import pack
 from crcr.decide.steps import Step
 from crcr.decide.upstream import Ignored, Receipt, Seen, Taken
-from crcr.errors import BadRequest, CrcrError, WrongContentType
+from crcr.errors import BadRequest, BadSignature, CrcrError, WrongContentType
 from crcr.ports import Clock, Trace, Untraced
 from crcr.receive.answer import Answer
 from crcr.receive.body import Bodies
+from crcr.receive.refused_webhooks import RefusedWebhooks
 from crcr.receive.signature import require_signature, verify_signature
 from crcr.receive.webhook_events import parse_event, parse_payload
 
@@ -87,10 +88,12 @@ class WebhookIntake:
     allowlist_places: Mapping[RepoName, FilePlace]
     clock: Clock
     tally: Tally
+    refused: RefusedWebhooks
     trace: Trace = field(default_factory=Untraced)
 
     async def handle(self, request: Request) -> Answer:
         name, began_at = request.headers.get("x-github-event", ""), self.clock.now()
+        signature = None
         try:
             signature = require_signature(request.headers.getlist("x-hub-signature-256"))
             async with self.bodies.read(request, CAP_BYTES) as body:
@@ -101,6 +104,8 @@ class WebhookIntake:
             if isinstance(refusal, WrongContentType):
                 log.warning("webhook_form_encoded", github_event=name, hint=refusal.hint)
             self.tally.delivery(name, refusal.code)
+            if isinstance(refusal, BadSignature):
+                self.refused.note(like_github=bool(name) and signature is not None)
             raise
         self.tally.delivery(name, _outcome(answer))
         self._follow(receipt, _outcome(answer), began_at)

@@ -24,6 +24,7 @@ from crcr.decide.commands import (
     spell,
     verb,
 )
+from crcr.decide.health import health_of
 from crcr.decide.markdown import code
 from crcr.decide.model import Level, Pull, RepoName
 from crcr.record.allowlists import Allowlists
@@ -38,6 +39,7 @@ from crcr.record.pull_rows import load_pull, load_twin_heads
 from crcr.record.schema_gate import commands
 from crcr.record.statement import Statement, inserting
 from crcr.record.times import to_us
+from crcr.record.views_health import health_facts, unpublished_gate
 from crcr.record.waiver_rows import NewWaiver, give_waiver, take_back
 
 _HOUR = timedelta(hours=1)
@@ -249,7 +251,16 @@ class Commands:
         if judgement is None:
             return _Reply(ok=True, words="no open delivery of this pull request's head is recorded")
         words = gate_words(judgement, scene.pull.head_sha)
-        return _Reply(ok=True, words=f"{code(words.title)}\n\n{words.summary}")
+        late = await self._late(scene, judgement.state.value)
+        return _Reply(ok=True, words="\n\n".join([code(words.title), *late, words.summary]))
+
+    async def _late(self, scene: _Scene, state: str) -> list[str]:
+        """What GitHub does not show yet, and why the relay is not green."""
+        gate = await unpublished_gate(scene.tx, scene.upstream, scene.pull.head_sha, state, scene.now)
+        health = health_of(await health_facts(scene.tx, scene.upstream), scene.now)
+        relay = "\n".join(f"- {reason.text}" for reason in health.reasons)
+        said = [gate.text] if gate else []
+        return [*said, f"The relay is {health.state.value}:\n\n{relay}"] if relay else said
 
     async def _reevaluate(self, scene: _Scene) -> None:
         """The pull request's own head, and the merge groups that it may be part of."""

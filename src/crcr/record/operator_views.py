@@ -29,7 +29,7 @@ from crcr.record.dispatch_loads import trimmed_of
 from crcr.record.schema import audit, effects, repositories
 from crcr.record.statement import Statement
 from crcr.record.times import from_us, from_us_or_none
-from crcr.record.views_health import health_facts, hindrance_of
+from crcr.record.views_health import NOTHING_HINDERS, health_facts, hindrance_of
 from crcr.record.views_listed import ListReader, allowlist_state
 
 _DELIVERY = (
@@ -225,7 +225,12 @@ def _dispatch(row: Row, queued: list[Row], jobs: list[Row]) -> DispatchLine:
 
 def _effect(row: Row) -> EffectLine:
     times = ("created_at", "due_at", "finished_at")
-    return EffectLine(**{**_with(row, times=times, flags=("unsure",)), **hindrance_of(row)})
+    return EffectLine(
+        **{
+            **_with(row, times=times, flags=("unsure",)),
+            **(hindrance_of(row) if row["state"] in ("waiting", "claimed") else NOTHING_HINDERS),
+        }
+    )
 
 
 def _job(row: Row) -> JobLine:

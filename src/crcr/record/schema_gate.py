@@ -129,7 +129,7 @@ refused_webhooks = Table(
     "refused_webhooks",
     metadata,
     key("reason"),
-    Column("number", Integer, nullable=False),
+    Column("number", BigInteger, nullable=False),
     Column("since_at", BigInteger, nullable=False),
     Column("last_at", BigInteger, nullable=False),
     sqlite_with_rowid=False,

@@ -15,7 +15,7 @@ from crcr.decide.effects import Fault
 from crcr.decide.gate import GateState
 from crcr.decide.health import HealthFacts, OpenEffects, RefusedWebhooks, WaitingGates
 from crcr.decide.health_words import EffectClass, GatePublication, class_of
-from crcr.decide.model import EffectKind, RepoName
+from crcr.decide.model import RepoName
 from crcr.errors import HeldBy
 from crcr.record.database import Row, Tx
 from crcr.record.publishing import target_of
@@ -112,7 +112,7 @@ async def unpublished_gate(
         return None
     key = {"head_sha": head_sha, "upstream": upstream.key}
     gate = await tx.one(_GATE, **key)
-    if gate is None or gate["shown"] == state:
+    if gate is None or gate["state"] not in _STATES or gate["shown"] == state:
         return None
     target = target_of(Tier.GATE)
     effect = await tx.one(_GATE_EFFECT, target=target, **key)
@@ -150,6 +150,9 @@ def _gates(row: Row) -> WaitingGates:
     return WaitingGates(number=row["number"], since=since, until=until, **hindrance_of(row))
 
 
+NOTHING_HINDERS: dict[str, Any] = {"held_by": None, "fault": None, "fault_since": None}
+
+
 def hindrance_of(row: Row) -> dict[str, Any]:
     return {
         "held_by": HeldBy(row["held_by"]) if row["held_by"] else None,
@@ -167,7 +170,7 @@ def _parked(rows: list[Row]) -> tuple[tuple[EffectClass, int], ...]:
 
 
 def _class_of(row: Row) -> EffectClass:
-    return class_of(EffectKind(row["kind"]), row["queue"])
+    return class_of(row["kind"], row["queue"])
 
 
 async def _refused(tx: Tx) -> RefusedWebhooks | None:

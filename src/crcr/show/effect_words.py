@@ -3,11 +3,11 @@
 from datetime import datetime
 
 from crcr.decide.health_words import class_of, service_of, waiting_words
-from crcr.decide.model import EffectKind
+from crcr.decide.lines import EffectLine
 from crcr.decide.views_log import EffectView
 
 
-def waits_for(effect: EffectView, now: datetime) -> str | None:
+def waits_for(effect: EffectView | EffectLine, now: datetime) -> str | None:
     """Return the limit or the fault that an effect waits for; None while it waits for its turn."""
-    service = service_of(class_of(EffectKind(effect.kind), effect.target))
+    service = service_of(class_of(effect.kind, effect.target))
     return waiting_words(effect, now, service)

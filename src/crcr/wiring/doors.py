@@ -12,6 +12,7 @@ from crcr.receive.identity import OidcVerifier
 from crcr.receive.ingest import IngestIntake
 from crcr.receive.issuers import GITHUB_ACTIONS, Issuer, issuer_of, issuer_table, known_issuers
 from crcr.receive.jwks import KeyCache
+from crcr.receive.refused_webhooks import RefusedWebhooks
 from crcr.receive.sandbox import SandboxDoor
 from crcr.receive.webhook import WebhookIntake
 from crcr.record.actions_news import ActionsNews
@@ -19,6 +20,7 @@ from crcr.record.inbox import Inbox
 from crcr.record.ingested import IngestedResults
 from crcr.record.installations import Installations
 from crcr.record.refusals import Refusals
+from crcr.record.refused_webhooks import RefusalCounts
 from crcr.record.reports import Reports
 from crcr.record.sandbox import SandboxJobs
 from crcr.record.self_reports import SelfReports
@@ -51,6 +53,7 @@ def webhook_door(ground: Ground, inbox: Inbox) -> WebhookIntake:
         allowlist_places=on_github,
         clock=ground.clock,
         tally=ground.metrics,
+        refused=RefusedWebhooks(RefusalCounts(ground.database), ground.clock),
         trace=ground.trace,
     )
 

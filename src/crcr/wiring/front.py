@@ -81,7 +81,7 @@ def build_app(services: Services, *, work: bool = True) -> Edge:
             api_setup.router(setup),
             _onboarding_router(services, app_page),
         ],
-        background=Company(services, work=work, beside=(app_page.find,)),
+        background=Company(services, work=work, beside=(app_page.find, services.webhook.refused.run)),
         on_crash=services.on_crash,
         around=lambda app: headers.around(
             Access(app, doors), public_url=services.settings.public_url, is_public=is_public

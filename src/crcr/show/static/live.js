@@ -16,7 +16,7 @@
   const CALM_MS = 5000;
   const TICK_MS = 10000;
   const main = document.getElementById("main");
-  const { events, number, backend } = document.body.dataset;
+  const { events, number, backend, health } = document.body.dataset;
   const upstream = events && new URL(events, location.href).searchParams.get("upstream")?.toLowerCase();
 
   // Times
@@ -201,10 +201,17 @@
     lost: ["lost", "reconnecting", "The connection was lost; what happened meanwhile will be caught up"],
   };
 
+  // The stream learns which health the page shows, so that a change since then is told at once.
+  function streamAddress() {
+    const address = new URL(events, location.href);
+    if (health) address.searchParams.set("health", health);
+    return address.href;
+  }
+
   function listen() {
     status.stream("lost", "connecting", "Connecting to the stream of changes");
     stop = follow({
-      address: events,
+      address: streamAddress(),
       after: new URL(events, location.href).searchParams.get("after") ?? "",
       group: document.querySelector(".account .text")?.textContent ?? "",
       hear: (type, data) => { if (concerns(JSON.parse(data))) changed(); },

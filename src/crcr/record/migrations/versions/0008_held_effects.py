@@ -41,7 +41,7 @@ def _health_facts() -> None:
     op.create_table(
         "refused_webhooks",
         sa.Column("reason", sa.Text(), nullable=False),
-        sa.Column("number", sa.Integer(), nullable=False),
+        sa.Column("number", sa.BigInteger(), nullable=False),
         sa.Column("since_at", sa.BigInteger(), nullable=False),
         sa.Column("last_at", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("reason", name=op.f("pk_refused_webhooks")),

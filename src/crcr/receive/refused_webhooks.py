@@ -1,0 +1,82 @@
+"""Refused webhooks, counted: the log gets one line a minute, and the store one write a minute, however many come.
+
+Anybody can send a request without a right signature, so nothing of it is kept but that it came. Those that look like
+GitHub's (an event, and a signature of the right form that does not match) mean a wrong secret, and pages say so.
+"""
+
+import asyncio
+from collections.abc import Awaitable
+from datetime import UTC, datetime
+from typing import Protocol
+
+import structlog
+
+from crcr.errors import Unavailable
+from crcr.ports import Clock
+
+log = structlog.get_logger(__name__)
+
+REPORT_EVERY_S = 60.0
+
+
+class RefusalCounts(Protocol):
+    async def add(self, number: int, *, since: datetime, now: datetime) -> tuple[int, datetime]:
+        """Add to the count of the present spell; return how many it has, and since when."""
+        ...
+
+
+class RefusedWebhooks:
+    def __init__(self, counts: RefusalCounts, clock: Clock) -> None:
+        self._counts = counts
+        self._clock = clock
+        self._signed = 0
+        self._unsigned = 0
+        self._since: datetime | None = None
+        self._noted = asyncio.Event()
+
+    def note(self, *, like_github: bool) -> None:
+        """Count one; `like_github` when only its signature is wrong."""
+        if like_github:
+            self._signed += 1
+            self._since = self._since or self._clock.now()
+        else:
+            self._unsigned += 1
+        self._noted.set()
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        """Report the first at once, and then what came in each minute, until `stopping`."""
+        while not stopping.is_set():
+            await _first_of(self._noted.wait(), stopping.wait())
+            if not self._noted.is_set():
+                return
+            self._noted.clear()
+            await self._report()
+            await _first_of(self._clock.sleep(REPORT_EVERY_S), stopping.wait())
+        await self._report()
+
+    async def _report(self) -> None:
+        if self._unsigned:
+            log.info("webhooks_unsigned", number=self._unsigned)
+            self._unsigned = 0
+        number, since = self._signed, self._since
+        if not number or since is None:
+            return
+        try:
+            total, began = await self._counts.add(number, since=since, now=self._clock.now())
+        except Unavailable:
+            self._noted.set()  # they stay counted, and are told when the store is back
+            return
+        self._signed -= number
+        self._since = None
+        detail = "signature does not match CRCR_GITHUB_WEBHOOK_SECRET"
+        since_utc = f"{began.astimezone(UTC):%H:%M}"
+        log.warning("webhooks_refused", detail=f"{detail}, {total:,} since {since_utc} UTC", number=total)
+
+
+async def _first_of(*waits: Awaitable[object]) -> None:
+    tasks = {asyncio.ensure_future(wait) for wait in waits}
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()

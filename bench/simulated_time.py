@@ -1,8 +1,8 @@
 """An event loop whose time is simulated: it jumps to the next timer as soon as nothing can run any more.
 
 Everything that waits by asyncio (`sleep`, `timeout`, timers) runs in this time, so hours pass in minutes and code
-under measurement needs no changes. Work in threads, such as a commit of SQLite, takes no simulated time: the clock
-stands still until it is done. Sockets of other processes have no place here.
+under measurement needs no changes. What would be done in a thread, such as a commit of SQLite, is done at once and takes
+no time. Sockets and other processes have no place here.
 """
 
 import asyncio
@@ -19,45 +19,38 @@ START = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
 
 
 class _JumpingSelector(selectors.DefaultSelector):
-    """Asks for events without waiting, unless a thread is at work; `jump` moves the time instead."""
+    """Looks for events without waiting: where the loop would wait for a timer, its time is moved instead."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.threads = 0
-        self.jump: Callable[[float], None] = lambda _: None
+        self.passed_s = 0.0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if timeout is None or timeout <= 0:
-            return super().select(timeout)
-        if self.threads:
-            return super().select(None)
-        self.jump(timeout)
-        return super().select(0)
+        self.passed_s += max(timeout or 0.0, 0.0)
+        return super().select(None if timeout is None else 0)
 
 
 class SimulatedLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
-        self._passed_s = 0.0
         self._jumping = _JumpingSelector()
-        self._jumping.jump = self._jump
         super().__init__(self._jumping)
 
     def time(self) -> float:
-        return self._passed_s
+        return self._jumping.passed_s
 
     def run_in_executor(
-        self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts
+        self,
+        executor: Executor | None,  # noqa: ARG002  there are no threads
+        func: Callable[[*Ts], T],
+        *args: *Ts,
     ) -> asyncio.Future[T]:
-        work = super().run_in_executor(executor, func, *args)
-        self._jumping.threads += 1
-        work.add_done_callback(self._thread_is_done)
+        """Do the work here and now: in simulated time it takes none, and runs repeat themselves exactly."""
+        work: asyncio.Future[T] = self.create_future()
+        try:
+            work.set_result(func(*args))
+        except Exception as error:  # noqa: BLE001  whoever waits for the work gets it
+            work.set_exception(error)
         return work
-
-    def _thread_is_done(self, _: object) -> None:
-        self._jumping.threads -= 1
-
-    def _jump(self, seconds: float) -> None:
-        self._passed_s += seconds
 
 
 class SimulatedClock:

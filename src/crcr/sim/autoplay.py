@@ -36,6 +36,8 @@ class Player:
         self.breaking_heads: set[str] = set()
         # Those that pass alone, and break things in the merge queue, together with what landed meanwhile.
         self.clashing_heads: set[str] = set()
+        # Jobs that fail on a commit, as names of repository and job.
+        self.failing_jobs: dict[str, frozenset[tuple[str, str]]] = {}
         sim.ci.on_started.append(self._take)
 
     def _take(self, run: WorkflowRun) -> None:
@@ -75,16 +77,26 @@ class Player:
             return job.spec.fails
         behaviour = run.workflow.behaviour
         broken = behaviour.broken_after_runs is not None and run.run_number > behaviour.broken_after_runs
-        return broken or self._breaks(run) or chance.random() < behaviour.fail_rate
+        named = (self._sim.world.repositories[run.repository_id].full_name, job.name)
+        return (
+            broken
+            or self._breaks(run)
+            or any(named in self.failing_jobs.get(sha, ()) for sha in self._tested_heads(run))
+            or chance.random() < behaviour.fail_rate
+        )
 
-    def _breaks(self, run: WorkflowRun) -> bool:
+    def _tested_heads(self, run: WorkflowRun) -> frozenset[str]:
+        """The pull request's head, or that of the pull request in a merge group."""
         pull, group = (_event(run).get(name) for name in ("pull_request", "merge_group"))
         if isinstance(pull, dict):
-            return pull.get("head", {}).get("sha") in self.breaking_heads
+            return frozenset({str(pull.get("head", {}).get("sha"))})
+        return self._merged_into(group.get("head_sha")) if isinstance(group, dict) else frozenset()
+
+    def _breaks(self, run: WorkflowRun) -> bool:
         # A merge group is the commit that brings one pull request's head in. Whoever stands behind it in the
         # queue does not suffer: what was waived there is no surprise to anybody.
-        heads = self._merged_into(group.get("head_sha")) if isinstance(group, dict) else frozenset()
-        return bool(heads & (self.breaking_heads | self.clashing_heads))
+        clashing = self.clashing_heads if "merge_group" in _event(run) else frozenset()
+        return bool(self._tested_heads(run) & (self.breaking_heads | clashing))
 
     def _merged_into(self, group_sha: str | None) -> frozenset[str]:
         waiting = self._sim.world.queue

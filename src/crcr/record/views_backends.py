@@ -14,7 +14,7 @@ from crcr.record.database import Tx
 from crcr.record.history import NOTHING_TOLD, Told
 from crcr.record.statement import Statement
 from crcr.record.times import from_us_or_none, to_us
-from crcr.record.views_few import has_few, read_few
+from crcr.record.views_few import read_few
 from crcr.record.views_figures import (
     Running,
     figures_of,
@@ -145,9 +145,7 @@ class BackendReader:
         told = self.told.figures_of(key)
         if told is None:
             return await read_figures(*asked)
-        found = figures_of(told, self.window, await read_extremes(*asked))
-        # Of few the durations themselves are shown, which must be of the same moment as their number.
-        return await read_figures(*asked) if has_few(found) else found
+        return figures_of(told, self.window, await read_extremes(*asked))
 
     async def silent(self, entry: Entry) -> bool:
         where = {"upstream": self.upstream.key, "downstream": entry.name.key}

@@ -59,7 +59,8 @@ async def read_few(
     tx: Tx, upstream: str, downstream: str, kind: Kind, window: Window, *, figures: Figures, parts: bool
 ) -> Figures:
     """The figures with the durations themselves: of the whole window where these are few, of `parts` that have few."""
-    if has_few(figures):
+    whole = has_few(figures)
+    if whole:
         wanted = [
             place for place, part in enumerate(figures.parts) if part.queue.known or part.execution.known
         ]
@@ -77,19 +78,26 @@ async def read_few(
         part, rows = changed[place], found[place]
         changed[place] = replace(
             part,
-            queue=_exactly(part.queue, [row["queue_s"] for row in rows]),
-            execution=_exactly(
-                part.execution, [row["execution_s"] for row in rows if row["ended_as"] != Ended.SILENT.value]
-            ),
+            queue=_exactly(part.queue, [row["queue_s"] for row in rows], whole=whole),
+            execution=_exactly(part.execution, [_ran_s(row) for row in rows], whole=whole),
         )
     return replace(figures, parts=tuple(changed))
 
 
-def _exactly(durations: Durations, seconds: Collection[float | None]) -> Durations:
+def _ran_s(row: Row) -> float | None:
+    """How long a job took; nobody knows when a silent one ended."""
+    return None if row["ended_as"] == Ended.SILENT.value else row["execution_s"]
+
+
+def _exactly(durations: Durations, seconds: Collection[float | None], *, whole: bool) -> Durations:
     known = tuple(sorted(each for each in seconds if each is not None))
     if len(known) != durations.known or not 0 < len(known) < FEW:
         return durations
-    return replace(durations, few=known)
+    if (
+        not whole
+    ):  # the sum of all parts is the same, whether single durations were read for some of them or not
+        return replace(durations, few=known)
+    return replace(durations, few=known, low_s=known[0], high_s=known[-1])
 
 
 def _stretches(window: Window, places: list[int]) -> Iterator[tuple[datetime, datetime]]:

@@ -25,7 +25,7 @@ from crcr.record.places import PostgresPlace
 from crcr.record.postgres import PostgresDatabase
 from crcr.record.publishing import Publishing
 from crcr.record.sqlite import SqliteDatabase
-from crcr.record.sums_anew import sum_anew
+from crcr.record.sums_anew import find_extremes, sum_anew
 from crcr.record.targets import Targets
 from crcr.record.times import to_us
 from crcr.record.views import SqlViews
@@ -62,6 +62,7 @@ class World:
             for table in (schema_history.hours, schema_history.days, schema_history.job_days):
                 connection.execute(delete(table).where(table.c.kind != Kind.INGESTED.value))
             sum_anew(connection)
+            find_extremes(connection)
 
     def ago(self, **by: float) -> int:
         return to_us(self.clock.now() - timedelta(**by))

@@ -27,6 +27,8 @@ PASSES, FAILS = {"success"}, {"failure", "timed_out", "action_required", "none",
 OWN: Row = {"test": 0, "superseded_at": None}
 """In the place of a dispatch, for what a backend reports on its own: no test, and of no commit that gets old."""
 DECIDED = ("success", "failure", "timed_out", "silent")
+EXTREMES = ("queue_low_s", "queue_high_s", "execution_low_s", "execution_high_s")
+"""No sums: the shortest and longest ever counted."""
 
 
 def read_rows(path: Path, table: str) -> list[dict[str, Any]]:
@@ -98,7 +100,8 @@ def stored_sums(rows: Iterable[Row], *key: str) -> Sums:
     """A table of sums in the same shape: by its key, without what is zero and without rows of nothing but zeros."""
     found: Sums = {}
     for row in rows:
-        sums = {name: value for name, value in row.items() if name not in (*key, "workflow_name") and value}
+        left_out = (*key, *EXTREMES, "workflow_name")
+        sums = {name: value for name, value in row.items() if name not in left_out and value}
         tiny = {name for name in sums if name.endswith("_sum_s") and abs(sums[name]) < 1e-6}
         if kept := {name: value for name, value in sums.items() if name not in tiny}:
             found[tuple(row[name] for name in key)] = kept
@@ -116,6 +119,50 @@ def differences(expected: Sums, stored: Sums) -> list[str]:
             if one != other and not (name.endswith("_sum_s") and near):
                 found.append(f"{key} {name}: {one} expected, {other} stored")
     return found
+
+
+def durations(
+    jobs: Iterable[Row], dispatches: Iterable[Row], width_us: int
+) -> dict[tuple[Any, ...], dict[str, list[float]]]:
+    """The known waiting and running times that count, by upstream, backend, kind and stretch of time."""
+    rows, found = (
+        list(jobs),
+        defaultdict[tuple[Any, ...], dict[str, list[float]]](lambda: {"queue": [], "execution": []}),
+    )
+    where = places(rows, dispatches)
+    for row in rows:
+        place, kind = where[job_key(row)], KINDS.get(row["event"])
+        if place not in DECIDED or kind is None:
+            continue
+        key = row["upstream"], row["downstream"], kind, _floor(row["in_progress_at"], width_us)
+        if row["queue_s"] is not None:
+            found[key]["queue"].append(row["queue_s"])
+        if _ran(place) and row["execution_s"] is not None:
+            found[key]["execution"].append(row["execution_s"])
+    return dict(found)
+
+
+def too_narrow(
+    counted: Mapping[tuple[Any, ...], Mapping[str, list[float]]], rows: Iterable[Row], *key: str
+) -> list[str]:
+    """Where a duration that counts lies beyond the stored shortest and longest."""
+    stored = {tuple(row[name] for name in key): row for row in rows}
+    return [
+        f"{where}: {what} {seconds} beyond what is stored"
+        for where, times in counted.items()
+        for what, seconds in times.items()
+        if seconds
+        and not stored[where][f"{what}_low_s"]
+        <= min(seconds)
+        <= max(seconds)
+        <= stored[where][f"{what}_high_s"]
+    ]
+
+
+def percentile(seconds: list[float], share: float) -> float | None:
+    """Of few: the first that at least this share of all does not exceed."""
+    ordered = sorted(seconds)
+    return next((each for at, each in enumerate(ordered, 1) if at >= share * len(ordered) - 1e-9), None)
 
 
 def pass_rate(

@@ -131,6 +131,23 @@ async def test_what_is_fed_is_answered_by_clickhouse(pages: Pages) -> None:
     assert [hit.title for hit in found.hits] == ["build"]
 
 
+@pytest.mark.parametrize("number", [1, 25])
+async def test_percentiles_are_those_of_the_main_store(pages: Pages, number: int) -> None:
+    walk = pages.fed.walk
+    for run in (str(1001 + place) for place in range(number)):
+        one = (await pages.push())["org/one"]
+        await walk.report(dict(one), run, 1, "build")
+        walk.now += timedelta(seconds=7)
+        await walk.report(dict(one), run, 1, "build", conclusion=Conclusion.SUCCESS, **ENDED)
+    await pages.fed.feed()
+    for views in (pages.views, pages.plain):
+        summary = await pages.summary(views)
+        [figures] = [each.figures for each in summary.backends if each.name == ONE and each.figures]
+        times = figures.execution
+        assert (times.known, times.average_s, times.p50_s, times.p95_s) == (number, 7.0, 7.0, 7.0)
+    assert pages.source.asked == 1
+
+
 async def test_a_result_is_on_the_page_before_clickhouse_is_told(pages: Pages) -> None:
     dispatches = await pages.push()
     await pages.fed.feed()

@@ -15,7 +15,7 @@ from crcr.decide.numbers import Figures
 from crcr.decide.report import ReportStatus
 from crcr.decide.views_backend import BackendQuery
 from crcr.decide.window import Kind, Span, Window
-from crcr.record.sums_anew import sum_anew
+from crcr.record.sums_anew import find_extremes, sum_anew
 from crcr.record.times import to_us
 from crcr.record.views import SqlViews
 from outright import outright, place_of
@@ -25,10 +25,13 @@ from sums_oracle import (
     backend_sums,
     day_sums,
     differences,
+    durations,
     job_key,
+    percentile,
     places,
     shown,
     stored_sums,
+    too_narrow,
 )
 from sums_walk import LISTED, Walk
 
@@ -51,6 +54,8 @@ def wrong(rows: dict[str, list[dict[str, Any]]]) -> list[str]:
     found += differences(backend_sums(jobs, dispatches, HOUR_US), stored_sums(rows["hours"], *HOURS))
     found += differences(backend_sums(jobs, dispatches, DAY_US), stored_sums(rows["days"], *DAYS))
     found += differences(day_sums(jobs, dispatches), stored_sums(rows["job_days"], *JOB_DAYS))
+    found += too_narrow(durations(jobs, dispatches, HOUR_US), rows["hours"], *HOURS)
+    found += too_narrow(durations(jobs, dispatches, DAY_US), rows["days"], *DAYS)
     sums = (*rows["hours"], *rows["days"], *rows["job_days"])
     found += [
         f"{row} has a negative number" for row in sums if any(_is_negative(each) for each in row.values())
@@ -98,8 +103,29 @@ async def _is_shown(walk: Walk, kept: dict[str, list[dict[str, Any]]]) -> None:
             page = await views.backend(
                 BackendQuery(upstream=CORE, downstream=each.name, span=span, kind=kind), walk.now
             )
+            _are_exact(page.summary.figures, kept, each.name.key, kind, window)
             for name in ("success", "failure", "timed_out", "other"):
                 assert sum(getattr(job.tally, name) for job in page.jobs) == wanted[name]
+
+
+def _are_exact(
+    figures: Figures | None,
+    kept: dict[str, list[dict[str, Any]]],
+    downstream: str,
+    kind: Kind,
+    window: Window,
+) -> None:
+    """Percentiles of few are durations of theirs, for the window and for each of its parts."""
+    assert figures is not None
+    width = window.width // timedelta(microseconds=1)
+    counted = durations(kept["jobs"], kept["dispatches"], width)
+    known = [counted.get((CORE.key, downstream, kind.value, to_us(part.at)), {}) for part in figures.parts]
+    whole = {what: [s for times in known for s in times.get(what, ())] for what in ("queue", "execution")}
+    for shown_, seconds in (*zip(figures.parts, known, strict=True), (figures, whole)):
+        for what in ("queue", "execution"):
+            few, times = seconds.get(what, []), getattr(shown_, what)
+            if 0 < len(few) < 20:
+                assert (times.p50_s, times.p95_s) == (percentile(few, 0.5), percentile(few, 0.95))
 
 
 def _numbers(figures: Figures | None) -> dict[str, int | None]:
@@ -122,6 +148,7 @@ async def _summed_anew(walk: Walk) -> dict[str, list[dict[str, Any]]]:
         ):
             connection.execute(text(statement))
         sum_anew(connection)
+        find_extremes(connection)
     engine.dispose()
     return await seen(walk)
 

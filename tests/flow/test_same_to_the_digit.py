@@ -19,9 +19,9 @@ import pytest_asyncio
 from crcr.record.times import to_us
 from numbers_story import EVERYBODY, LISTED, QUIET, REPORTING, Story
 from stage import Stage, stage
-from sums_oracle import pass_rate, places
+from sums_oracle import HOUR_US, durations, pass_rate, percentile, places
 
-RANGES = {"24h": 1, "7d": 7, "14d": 14, "30d": 30}
+RANGES = {"24h": 1, "7d": 7, "14d": 14, "30d": 30, "90d": 90}
 KINDS = ("pull_request", "push")
 ASKED = [(span, kind) for span in RANGES for kind in KINDS]
 
@@ -213,3 +213,42 @@ async def test_the_metrics(told: Stage, span: str, kind: str) -> None:
         assert said(by_name[each]) == right
         assert rate_of(line) == right.percent
         assert (cell_of(line, "success"), cell_of(line, "failed")) == (str(right.success), str(right.failure))
+
+
+def counted_s(it: Stage, backend: str, span: str, kind: str) -> dict[str, list[float]]:
+    """How long the jobs that count waited and ran, one by one."""
+    since, until = window(span, it.clock.now())
+    found = durations(it.rows("SELECT * FROM jobs"), it.rows("SELECT * FROM dispatches"), HOUR_US)
+    times = [
+        each
+        for (_, name, of_kind, at), each in found.items()
+        if (name, of_kind) == (backend, kind) and since <= at < until
+    ]
+    return {what: [s for each in times for s in each[what]] for what in ("queue", "execution")}
+
+
+@pytest.mark.parametrize(("span", "kind"), ASKED)
+async def test_percentiles_are_the_same_everywhere_and_of_few_jobs_they_are_theirs(
+    told: Stage, span: str, kind: str
+) -> None:
+    summary = await answer(told, "/api/v1/summary", span, kind)
+    metrics = await answer(told, "/api/v1/metrics", span, kind)
+    lines = list(csv.DictReader(io.StringIO(await page(told, "/api/v1/summary.csv", span, kind))))
+    html = await page(told, "/crcr/metrics", span, kind)
+    for backend in REPORTING:
+        own = await answer(told, f"/api/v1/backends/{backend}", span, kind)
+        [one] = [each["figures"] for each in summary["backends"] if each["name"].lower() == backend]
+        [other] = [each["figures"] for each in metrics["backends"] if each["name"].lower() == backend]
+        [line] = [each for each in lines if each["name"].lower() == backend]
+        card = words(await page(told, f"/crcr/{backend}", span, kind))
+        for what, seconds in counted_s(told, backend, span, kind).items():
+            shown = one[what]
+            assert shown == other[what] == own["backend"]["figures"][what]
+            exact = (percentile(seconds, 0.5), percentile(seconds, 0.95))
+            assert len(seconds) >= 20 or (shown["p50_s"], shown["p95_s"]) == exact
+            for name in ("p50_s", "p95_s"):
+                assert line[f"{what}_{name}"] == ("" if shown[name] is None else repr(shown[name]))
+            word = "queue" if what == "queue" else "run"
+            row = line_of(html, backend)
+            p50, p95 = (cell_of(row, f"{word} {each}") for each in ("P50", "P95"))
+            assert f"P50 {p50} · P95 {p95}" in card.partition(f"{word.capitalize()}, average")[2]

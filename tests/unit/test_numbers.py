@@ -236,6 +236,27 @@ def test_a_quantile_lies_in_the_bucket_of_the_job_it_is_of(given_: list[float], 
     assert low <= found <= high
 
 
+@given(st.lists(seconds, min_size=1, max_size=19), st.floats(0.001, 1))
+def test_of_few_a_quantile_is_the_duration_at_its_rank(given_: list[float], share: float) -> None:
+    rank = next(place for place in range(1, len(given_) + 1) if place >= share * len(given_) - 1e-9)
+    assert Durations.of(given_).quantile(share) == sorted(given_)[rank - 1]
+
+
+@given(st.lists(seconds, min_size=20, max_size=60), st.floats(0, 1))
+def test_of_many_a_quantile_is_not_beyond_the_shortest_and_the_longest(
+    given_: list[float], share: float
+) -> None:
+    found = Durations.of(given_).quantile(share)
+    assert found is not None
+    assert min(given_) - 1e-6 <= found <= max(given_) + 1e-6
+
+
+def test_one_job_is_its_own_percentile_and_of_many_alike_it_stays_so() -> None:
+    for number in (1, 19, 20, 500):
+        alike = Durations.of([7.0] * number)
+        assert (alike.average_s, alike.p50_s, alike.p95_s) == (7.0, 7.0, 7.0)
+
+
 @pytest.mark.parametrize("place", range(len(EDGES_S)))
 def test_at_an_edge_a_quantile_is_exact(place: int) -> None:
     edge = EDGES_S[place]

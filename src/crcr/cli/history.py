@@ -12,7 +12,7 @@ from sqlalchemy.pool import NullPool
 from crcr.cli.printing import console, say
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.record.migrate import migrate
-from crcr.record.sums_anew import sum_anew
+from crcr.record.sums_anew import find_extremes, sum_anew
 from crcr.record.times import to_us
 from crcr.sim.demo_world import ALLOWLIST, BACKENDS, UPSTREAM
 from crcr.sim.history import Filled, Plan, fill
@@ -38,6 +38,7 @@ def fill_database(path: Path, plan: Plan, progress: Callable[[float], None] = la
         for table in ("hours", "job_days"):
             sums.exec_driver_sql(f"DELETE FROM {table}")  # noqa: S608  our own two
         sum_anew(sums)
+        find_extremes(sums)
     engine.dispose()
     progress(1.0)
     return filled

@@ -5,6 +5,7 @@ highest attempt of each job, without superseded runs, superseded commits and tes
 counted apart, so that it can be said. A rate over nothing is None, never a full or an empty one.
 """
 
+import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -156,6 +157,10 @@ def bucket_of(seconds: float) -> int:
     return bisect_left(EDGES_S, seconds)
 
 
+FEW = 20
+"""Below this many durations percentiles are exact: one of the durations themselves."""
+
+
 @dataclass(frozen=True, slots=True)
 class Durations:
     """Known durations summed up; jobs whose time is not known are in none of the figures."""
@@ -163,19 +168,37 @@ class Durations:
     sum_s: float = 0.0
     known: int = 0
     buckets: tuple[int, ...] = _NONE
+    low_s: float | None = None
+    """The shortest that was counted at some time, even where a newer result took its place later."""
+    high_s: float | None = None
+    few: tuple[float, ...] | None = None
+    """All of them in their order, where they are fewer than `FEW` and were read one by one."""
 
     @classmethod
     def of(cls, seconds: Sequence[float]) -> "Durations":
         buckets = [0] * BUCKETS
         for each in seconds:
             buckets[bucket_of(each)] += 1
-        return cls(sum(seconds), len(seconds), tuple(buckets))
+        low_s, high_s = min(seconds, default=None), max(seconds, default=None)
+        few = tuple(sorted(seconds)) if 0 < len(seconds) < FEW else None
+        return cls(sum(seconds), len(seconds), tuple(buckets), low_s, high_s, few)
 
     def __add__(self, more: "Durations") -> "Durations":
         if not more.known:
             return self
-        buckets = tuple(map(sum, zip(self.buckets, more.buckets, strict=True)))
-        return Durations(self.sum_s + more.sum_s, self.known + more.known, buckets)
+        if not self.known:
+            return more
+        known = self.known + more.known
+        return Durations(
+            self.sum_s + more.sum_s,
+            known,
+            tuple(map(sum, zip(self.buckets, more.buckets, strict=True))),
+            None if self.low_s is None or more.low_s is None else min(self.low_s, more.low_s),
+            None if self.high_s is None or more.high_s is None else max(self.high_s, more.high_s),
+            None
+            if self.few is None or more.few is None or known >= FEW
+            else tuple(sorted((*self.few, *more.few))),
+        )
 
     @property
     def average_s(self) -> float | None:
@@ -190,18 +213,33 @@ class Durations:
         return self.quantile(0.95)
 
     def quantile(self, share: float) -> float | None:
-        """About the duration that this share of all stays below: exact to its bucket, even within it."""
+        """The duration that this share of all stays within.
+
+        Of few the one that comes at this rank; of many about that: exact to its bucket, even within it, and neither
+        shorter than the shortest nor longer than the longest.
+        """
+        if self.few:
+            return self.few[max(math.ceil(share * len(self.few) - 1e-9), 1) - 1]
         total = sum(self.buckets)
         if not total:
             return None
         wanted, below = share * total, 0
         for place, number in enumerate(self.buckets):
             if number and below + number >= wanted:
-                low = float(EDGES_S[place - 1]) if place else 0.0
-                high = float(EDGES_S[place]) if place < len(EDGES_S) else _TOP_S
+                low, high = self._bounds(place)
                 return low + (high - low) * (wanted - below) / number
             below += number
         return _TOP_S
+
+    def _bounds(self, place: int) -> tuple[float, float]:
+        """What the durations of a bucket lie between: its edges, or the shortest and longest of all where it has these."""
+        low = float(EDGES_S[place - 1]) if place else 0.0
+        high = float(EDGES_S[place]) if place < len(EDGES_S) else _TOP_S
+        if self.low_s is not None and bucket_of(self.low_s) == place and not any(self.buckets[:place]):
+            low = self.low_s
+        if self.high_s is not None and bucket_of(self.high_s) == place and not any(self.buckets[place + 1 :]):
+            high = self.high_s
+        return low, high
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,8 @@ class Sums:
     def add(self, adding: Adding, key: tuple[Any, ...], amounts: Mapping[str, float]) -> None:
         row = self._rows.setdefault(adding, {}).setdefault(key, {})
         for name, amount in amounts.items():
-            row[name] = row.get(name, 0) + amount
+            known, choose = row.get(name), adding.extremes.get(name)
+            row[name] = amount if known is None else choose(known, amount) if choose else known + amount
 
     def take(self) -> Iterator[tuple[Statement, list[dict[str, Any]]]]:
         """In the order of their keys, so that two transactions that add to the same rows never wait in a circle."""

@@ -34,6 +34,8 @@ QUEUE = tuple(f"q{place}" for place in range(BUCKETS))
 EXECUTION = tuple(f"e{place}" for place in range(BUCKETS))
 
 BACKEND_SUMS = (*ENDED, "sent", "delay_sum_s", "queue_sum_s", "execution_sum_s", *QUEUE, *EXECUTION)
+LOWS, HIGHS = ("queue_low_s", "execution_low_s"), ("queue_high_s", "execution_high_s")
+"""The shortest and longest duration that was ever counted: what is taken out of the sums again leaves them as they are."""
 
 
 def backend_sums(name: str, at: str) -> Table:
@@ -46,6 +48,7 @@ def backend_sums(name: str, at: str) -> Table:
         key("kind"),
         Column(at, BigInteger, primary_key=True, autoincrement=False),
         *((seconds if each.endswith("_s") else number)(each) for each in BACKEND_SUMS),
+        *(Column(each, Double) for each in (*LOWS, *HIGHS)),
         sqlite_with_rowid=False,
     )
 

@@ -10,13 +10,23 @@ from dataclasses import dataclass
 from crcr.decide.numbers import TIMED, Ended, bucket_of
 from crcr.decide.window import Kind
 from crcr.record.database import Tx
-from crcr.record.schema_history import BACKEND_SUMS, ENDED, EXECUTION, QUEUE, days, hours, job_days
+from crcr.record.schema_history import (
+    BACKEND_SUMS,
+    ENDED,
+    EXECUTION,
+    HIGHS,
+    LOWS,
+    QUEUE,
+    days,
+    hours,
+    job_days,
+)
 from crcr.record.statement import Adding
 
 HOUR_US = 3_600_000_000
 DAY_US = 24 * HOUR_US
 
-_HOURS, _DAYS = Adding.to(hours, BACKEND_SUMS), Adding.to(days, BACKEND_SUMS)
+_HOURS, _DAYS = (Adding.to(table, BACKEND_SUMS, lows=LOWS, highs=HIGHS) for table in (hours, days))
 _JOB_DAYS = Adding.to(job_days, (*ENDED, "execution_sum_s", "execution_known"))
 
 
@@ -44,10 +54,14 @@ def add(tx: Tx, share: Share, times: int = 1) -> None:
         if share.queue_s is not None:
             backend["queue_sum_s"] = times * share.queue_s
             backend[QUEUE[bucket_of(share.queue_s)]] = times
+            if times > 0:
+                backend["queue_low_s"] = backend["queue_high_s"] = share.queue_s
         if share.execution_s is not None and share.ended is not Ended.SILENT:
             backend["execution_sum_s"] = job["execution_sum_s"] = times * share.execution_s
             backend[EXECUTION[bucket_of(share.execution_s)]] = times
             job["execution_known"] = times
+            if times > 0:
+                backend["execution_low_s"] = backend["execution_high_s"] = share.execution_s
     whose, day = (share.upstream, share.downstream, share.kind.value), share.at_us - share.at_us % DAY_US
     tx.add_up(_HOURS, (*whose, share.at_us - share.at_us % HOUR_US), backend)
     tx.add_up(_DAYS, (*whose, day), backend)

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, text
 from crcr.decide.model import Conclusion, JobState
 from crcr.decide.numbers import BUCKETS, EDGES_S, TIMED, Counted, Ended, count_as
 from crcr.decide.window import Kind
-from crcr.record.schema_history import BACKEND_SUMS, ENDED, EXECUTION, QUEUE
+from crcr.record.schema_history import BACKEND_SUMS, ENDED, EXECUTION, HIGHS, LOWS, QUEUE
 from crcr.record.sums import DAY_US, HOUR_US
 
 
@@ -113,8 +113,35 @@ SELECT upstream, downstream, {_KIND} AS kind, in_progress_at - in_progress_at % 
 FROM jobs WHERE ended_as IS NOT NULL AND event IN ({_KNOWN_EVENTS}) GROUP BY 1, 2, 3, 4, 5, 6
 """
 
+_BEGAN = "coalesce(started_at, seen_at)"
+
+
+def _extremes(table: str, at: str, width_us: int) -> tuple[str, str]:
+    """Set the shortest and longest durations of one table of sums: of our own jobs, then of other relays' results."""
+    counted = {"queue": f"CASE WHEN ended_as IN ({_TIMED}) THEN queue_s END"}
+    counted["execution"] = f"CASE WHEN ended_as IN ({_RAN}) THEN execution_s END"
+    ends = [("min", name) for name in LOWS] + [("max", name) for name in HIGHS]
+    found = ", ".join(f"{act}({counted[name.partition('_')[0]]}) AS {name}" for act, name in ends)
+    own = f"SELECT upstream, downstream, {_KIND} AS kind, in_progress_at - in_progress_at % {width_us} AS {at}, {found}"
+    told = f"SELECT upstream, downstream, '{Kind.INGESTED}' AS kind, {_BEGAN} - {_BEGAN} % {width_us} AS {at}, {found}"
+    names = (*LOWS, *HIGHS)
+    update = f"UPDATE {table} SET {', '.join(f'{name} = found.{name}' for name in names)} FROM ("
+    same = " AND ".join(f"{table}.{name} = found.{name}" for name in ("upstream", "downstream", "kind", at))
+    timed = f"ended_as IN ({_TIMED}) GROUP BY 1, 2, 3, 4) AS found WHERE {same}"
+    return (
+        f"{update}{own} FROM jobs WHERE event IN ({_KNOWN_EVENTS}) AND {timed}",
+        f"{update}{told} FROM ingested WHERE {timed}",
+    )
+
 
 def sum_anew(connection: Connection) -> None:
     """Work out every sum of our own jobs; there must be none yet."""
     for statement in (_PLACE, _HOURS, _DELAYS, _SENT, _DAYS, _JOB_DAYS):
         connection.execute(text(statement))
+
+
+def find_extremes(connection: Connection) -> None:
+    """Work out the shortest and longest durations of sums that have none yet."""
+    for table, at, width_us in (("hours", "hour_at", HOUR_US), ("days", "day_at", DAY_US)):
+        for statement in _extremes(table, at, width_us):
+            connection.execute(text(statement))

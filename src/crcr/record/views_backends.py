@@ -14,10 +14,12 @@ from crcr.record.database import Tx
 from crcr.record.history import NOTHING_TOLD, Told
 from crcr.record.statement import Statement
 from crcr.record.times import from_us_or_none, to_us
+from crcr.record.views_few import read_few
 from crcr.record.views_figures import (
     Running,
     figures_of,
     ingested_running,
+    read_extremes,
     read_figures,
     read_last,
     read_running,
@@ -103,11 +105,11 @@ class BackendReader:
         """From which change on live updates go on: what was told may be as old as when it was asked for."""
         return await newest_change(self.tx) if self.told.cursor is None else self.told.cursor
 
-    async def summary(self, entry: Entry, standing: Standing) -> BackendSummary:
+    async def summary(self, entry: Entry, standing: Standing, *, parts: bool = False) -> BackendSummary:
         key = entry.name.key
         if key not in self.seen.public:
             return _by_name_only(entry)
-        figures = await self.figures(key, standing)
+        figures = await self.figures(key, standing, parts=parts)
         return BackendSummary(
             name=entry.name,
             level=entry.level,
@@ -127,17 +129,23 @@ class BackendReader:
             hidden=entry.visibility is not Visibility.PUBLIC,
         )
 
-    async def figures(self, key: str, standing: Standing) -> Figures:
-        told = self.told.figures_of(key)
-        if told is None:
-            found = await read_figures(self.tx, self.upstream.key, key, self.kind, self.window)
-        else:
-            found = figures_of(told, self.window)
+    async def figures(self, key: str, standing: Standing, *, parts: bool = False) -> Figures:
+        """A backend's numbers; `parts` for a view that shows the times of the window's parts too."""
+        found = await self._counted(key)
+        asked = (self.tx, self.upstream.key, key, self.kind, self.window)
+        found = await read_few(*asked, figures=found, parts=parts)
         running = standing.running.of(key, self.kind)
         if self.kind is Kind.INGESTED:
             running = await ingested_running(self.tx, self.upstream.key, key, self.window, self.now)
         last = await read_last(self.tx, self.upstream.key, key, self.kind)
         return replace(found, running=running, last_result=last)
+
+    async def _counted(self, key: str) -> Figures:
+        asked = (self.tx, self.upstream.key, key, self.kind, self.window)
+        told = self.told.figures_of(key)
+        if told is None:
+            return await read_figures(*asked)
+        return figures_of(told, self.window, await read_extremes(*asked))
 
     async def silent(self, entry: Entry) -> bool:
         where = {"upstream": self.upstream.key, "downstream": entry.name.key}

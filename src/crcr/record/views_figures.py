@@ -1,9 +1,11 @@
 """A backend's figures read from the sums, and the few things that sums do not hold: what runs, what came last."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from types import MappingProxyType
+from typing import Any
 
 from sqlalchemy import text
 
@@ -12,23 +14,40 @@ from crcr.decide.model import Conclusion, JobState
 from crcr.decide.numbers import Counted, Durations, Figures, LastResult, LeftOut, Part, Tally, count_as
 from crcr.decide.window import Kind, Window
 from crcr.record.database import Row, Tx
-from crcr.record.schema_history import EXECUTION, QUEUE
+from crcr.record.schema_history import EXECUTION, HIGHS, LOWS, QUEUE
 from crcr.record.statement import Statement
 from crcr.record.times import added_up_s, from_us, to_us
 
 _COUNTS = ("success", "failure", "timed_out", "silent", "other", "superseded", "earlier", "sent")
 _SECONDS = ("delay_sum_s", "queue_sum_s", "execution_sum_s")
+_EXTREMES = ", ".join(
+    [*(f"min({name}) AS {name}" for name in LOWS), *(f"max({name}) AS {name}" for name in HIGHS)]
+)
 _SUMS = ", ".join(f"sum({name}) AS {name}" for name in (*_COUNTS, *_SECONDS, *QUEUE, *EXECUTION))
 _BY_HOURS = Statement(
     text(
-        f"SELECT (hour_at - :since) / :width AS part, {_SUMS} FROM hours"  # noqa: S608  our own column names
+        f"SELECT (hour_at - :since) / :width AS part, {_SUMS}, {_EXTREMES} FROM hours"  # noqa: S608  our own column names
         " WHERE upstream = :upstream AND downstream = :downstream AND kind = :kind"
         " AND hour_at >= :since AND hour_at < :until GROUP BY 1"
     )
 )
 _BY_DAYS = Statement(
     text(
-        f"SELECT (day_at - :since) / :width AS part, {_SUMS} FROM days"  # noqa: S608  our own column names
+        f"SELECT (day_at - :since) / :width AS part, {_SUMS}, {_EXTREMES} FROM days"  # noqa: S608  our own column names
+        " WHERE upstream = :upstream AND downstream = :downstream AND kind = :kind"
+        " AND day_at >= :since AND day_at < :until GROUP BY 1"
+    )
+)
+_EXTREMES_BY_HOURS = Statement(
+    text(
+        f"SELECT (hour_at - :since) / :width AS part, {_EXTREMES} FROM hours"  # noqa: S608  our own column names
+        " WHERE upstream = :upstream AND downstream = :downstream AND kind = :kind"
+        " AND hour_at >= :since AND hour_at < :until GROUP BY 1"
+    )
+)
+_EXTREMES_BY_DAYS = Statement(
+    text(
+        f"SELECT (day_at - :since) / :width AS part, {_EXTREMES} FROM days"  # noqa: S608  our own column names
         " WHERE upstream = :upstream AND downstream = :downstream AND kind = :kind"
         " AND day_at >= :since AND day_at < :until GROUP BY 1"
     )
@@ -97,16 +116,33 @@ async def read_running(tx: Tx, upstream: str) -> Running:
 
 async def read_figures(tx: Tx, upstream: str, downstream: str, kind: Kind, window: Window) -> Figures:
     """All but what runs and what came last."""
-    where = {"upstream": upstream, "downstream": downstream, "kind": kind.value}
-    times = {"since": to_us(window.since), "until": to_us(window.until)}
-    width = window.width // timedelta(microseconds=1)
     asked = _BY_DAYS if window.whole_days else _BY_HOURS
-    return figures_of(await tx.all(asked, width=width, **where, **times), window)
+    return figures_of(await tx.all(asked, **_asked(upstream, downstream, kind, window)), window)
 
 
-def figures_of(sums: Iterable[Row], window: Window) -> Figures:
-    """Figures from the sums of the window's parts, whoever summed them up."""
-    rows = {row["part"]: row for row in sums}
+async def read_extremes(tx: Tx, upstream: str, downstream: str, kind: Kind, window: Window) -> dict[int, Row]:
+    """The shortest and longest durations of each part, for sums that came from elsewhere."""
+    asked = _EXTREMES_BY_DAYS if window.whole_days else _EXTREMES_BY_HOURS
+    rows = await tx.all(asked, **_asked(upstream, downstream, kind, window))
+    return {row["part"]: row for row in rows}
+
+
+def _asked(upstream: str, downstream: str, kind: Kind, window: Window) -> dict[str, Any]:
+    return {
+        "upstream": upstream,
+        "downstream": downstream,
+        "kind": kind.value,
+        "since": to_us(window.since),
+        "until": to_us(window.until),
+        "width": window.width // timedelta(microseconds=1),
+    }
+
+
+def figures_of(
+    sums: Iterable[Row], window: Window, extremes: Mapping[int, Row] = MappingProxyType({})
+) -> Figures:
+    """Figures from the sums of the window's parts, whoever summed them up; `extremes` where the sums have none."""
+    rows = {row["part"]: {**row, **extremes.get(row["part"], {})} for row in sums}
     parts = tuple(
         _part(rows[place], Part(at=at)) if place in rows else Part(at=at)
         for place, at in enumerate(window.starts())
@@ -162,16 +198,20 @@ def _part(row: Row, empty: Part) -> Part:
             other=row["other"],
             timed_out=row["timed_out"] + row["silent"],
         ),
-        queue=_durations(row["queue_sum_s"], [row[name] for name in QUEUE]),
-        execution=_durations(row["execution_sum_s"], [row[name] for name in EXECUTION]),
+        queue=_durations(row, "queue", QUEUE),
+        execution=_durations(row, "execution", EXECUTION),
         sent=row["sent"],
         delay_s=added_up_s(row["delay_sum_s"]),
     )
 
 
-def _durations(total: float, buckets: list[int]) -> Durations:
+def _durations(row: Row, name: str, columns: tuple[str, ...]) -> Durations:
+    buckets = tuple(row[column] for column in columns)
     known = sum(buckets)
-    return Durations(added_up_s(total) if known else 0.0, known, tuple(buckets))
+    if not known:
+        return Durations(buckets=buckets)
+    total = added_up_s(row[f"{name}_sum_s"])
+    return Durations(total, known, buckets, row.get(f"{name}_low_s"), row.get(f"{name}_high_s"))
 
 
 def _last(row: Row) -> LastResult:

@@ -59,7 +59,7 @@ async def backend_page(reader: BackendReader, query: BackendQuery, *, ingests: b
         cursor=await reader.cursor(),
         history=reader.told.state,
         ingests=ingests,
-        summary=await reader.summary(entry, await read_standing(tx, upstream)),
+        summary=await reader.summary(entry, await read_standing(tx, upstream), parts=True),
         matrix=matrix,
         jobs=by_name,
         jobs_left_out=more,
@@ -78,7 +78,7 @@ async def metrics_view(reader: BackendReader, span: Span, *, ingests: bool) -> M
                 name=entry.name,
                 level=entry.level,
                 probe=bool(entry.expect),
-                figures=_recorded(entry.level, await reader.figures(key, standing)),
+                figures=_recorded(entry.level, await reader.figures(key, standing, parts=True)),
                 silent=await reader.silent(entry),
             )
             for key, entry in reader.seen.public.items()

@@ -133,7 +133,7 @@ class LeftOut(Model):
 
 
 class Times(Model):
-    """Seconds, over the `known` jobs whose time is known; P50 and P95 are exact to their bucket."""
+    """Seconds, over the `known` jobs whose time is known; P50 and P95 of fewer than 20 are exact, else to their bucket."""
 
     known: int
     average_s: float | None

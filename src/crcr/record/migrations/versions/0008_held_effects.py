@@ -3,6 +3,8 @@
 import sqlalchemy as sa
 from alembic import op
 
+from crcr.record.sums_anew import find_extremes
+
 revision = "0008"
 down_revision = "0007"
 
@@ -12,6 +14,7 @@ def upgrade() -> None:
     _trimmed_dispatches()
     _forwarded_jobs()
     _health_facts()
+    _shortest_and_longest()
 
 
 def _held_effects() -> None:
@@ -47,3 +50,11 @@ def _health_facts() -> None:
         sa.PrimaryKeyConstraint("reason", name=op.f("pk_refused_webhooks")),
         sqlite_with_rowid=False,
     )
+
+
+def _shortest_and_longest() -> None:
+    """The shortest and longest duration in each row of sums: percentiles are never beyond them."""
+    for table in ("hours", "days"):
+        for name in ("queue_low_s", "execution_low_s", "queue_high_s", "execution_high_s"):
+            op.add_column(table, sa.Column(name, sa.Double(), nullable=True))
+    find_extremes(op.get_bind())

@@ -153,6 +153,7 @@ SUMMARY: Json = {
     "at": _AT,
     "cursor": 1234,
     "ingests": False,
+    "history": "database",
     "health": {
         "state": "amber",
         "reasons": [_REASON],
@@ -182,6 +183,7 @@ BACKEND: Json = {
     "at": _AT,
     "cursor": 1234,
     "ingests": False,
+    "history": "database",
     "backend": {**_BACKEND, "figures": {**_FIGURES, "parts": [{**_PART, "average_delay_s": 0.21}]}},
     "columns": [_COLUMN],
     "columns_left_out": 0,

@@ -13,6 +13,10 @@ import pytest
 from callbacks import BACKEND, CALLBACK, LISTED, bearer, dispatched, outcome, with_jobs
 from crcr.decide.model import RepoName
 from crcr.record.acts import ParkedFilter
+from crcr.record.forwards import Forwards
+from crcr.record.outcomes import Outcomes
+from crcr.record.publishing import Publishing
+from crcr.record.sweeps import Sweeps
 from crcr.sim.github import Job, Workflow, WorkflowRun
 from gating import GATING, NAMED, Stage, gated, look, newest_run, open_pull, run_all
 from nightlies import head, night, tell
@@ -295,6 +299,35 @@ async def test_a_deleted_run_a_rerun_and_the_jobs_of_a_nightly_are_all_found(tmp
     assert {row["run_attempt"] for row in hud.pull_page(first.number)} == {1, 2}
     nightlies = {row["job_name"]: row["conclusion"] for row in hud.nightly_page(GATING, now)}
     assert nightlies == {"build": "failure", "test": "failure"}
+
+
+class Killed(Exception):
+    """The process dies here."""
+
+
+class Dying(Forwards):
+    async def add(self, *args: Any) -> None:
+        await super().add(*args)
+        raise Killed
+
+
+@pytest.mark.usefixtures("both_stores")
+async def test_an_outcome_and_its_forward_are_committed_together_or_not_at_all(tmp_path: Path) -> None:
+    hud = OtherHud()
+    async with dispatched(tmp_path, outside={HOST: hud}, **SETTINGS) as (it, run):
+        await say(it, run, "build", "in_progress")
+        it.clock.advance(8 * HOUR)
+        await it.services.sweeper.sweep()  # GitHub is asked first
+        it.clock.advance(2 * HOUR)
+        dying = Sweeps(it.services.database, Publishing({}), Outcomes(Dying(enabled=True)))
+        with pytest.raises(Killed):
+            await dying.time_out_silent(it.clock.now())
+        assert [row["state"] for row in it.jobs()] == ["in_progress"]
+        assert len(it.rows("SELECT 1 FROM effects WHERE kind = 'forward_result'")) == 1
+        await it.services.sweeper.sweep()
+        await deliver_all(it)
+
+    assert histories(hud) == {"build": ["in_progress", "timed_out"]}
 
 
 async def test_a_result_that_was_taken_off_its_delivery_is_no_success_over_there(tmp_path: Path) -> None:

@@ -41,6 +41,8 @@ REQUEST_S = 30.0
 PROGRAM_S = 60.0
 LONGEST_PAUSE_S = 30.0
 TOKEN_STAYS_FRESH_S = 240.0
+LONGEST_JOB_S = 6 * 24 * 3600.0
+TIME_FORM = r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?(Z|[+-][0-9]{2}:?[0-9]{2})"
 MAX_ANSWER_BYTES = 64 * 1024
 MAX_EVENT_BYTES = 16 * 1024 * 1024
 MAX_BODY_BYTES = 2 * 1024 * 1024 - 64 * 1024
@@ -81,6 +83,7 @@ callback-url: selects one of the relays by its address; else the dispatch's does
 audience: selects one of the relays by its audience; else the dispatch's does
 upstream: for nightly and periodic, the upstream that was tested, as owner/name
 head-sha: for nightly and periodic, the upstream commit that was tested, all 40 digits
+started-at: when the job began, as 2026-08-03T09:00:00Z; else the CI's. A nightly or periodic report always has it
 run-id: the run's id; else the CI's
 run-attempt: which attempt of the run it is; else the CI's
 url: the run's page; else the CI's
@@ -352,6 +355,8 @@ class Ci:
     conclusion: str = ""
     started_at: str = ""
     dispatched: bool = False
+    event_file: str = ""
+    """Written when the job began."""
 
 
 def recognise(env: Mapping[str, str]) -> Ci:
@@ -372,7 +377,8 @@ def _github(told: Callable[..., str]) -> Ci:
     page += f"/attempts/{attempt}" if attempt not in ("", "1") else ""
     by_dispatch = told("GITHUB_EVENT_NAME") == "repository_dispatch"
     workflow, job = told("GITHUB_WORKFLOW"), told("GITHUB_JOB")
-    return Ci("GitHub Actions", run, attempt, workflow, job, page, dispatched=by_dispatch)
+    event_file = told("GITHUB_EVENT_PATH")
+    return Ci("GitHub Actions", run, attempt, workflow, job, page, dispatched=by_dispatch, event_file=event_file)
 
 
 def _buildkite(told: Callable[..., str]) -> Ci:
@@ -993,6 +999,7 @@ class Report:
             "job_name",
             "check_run_id",
             "environment",
+            "started_at",
         )
         own = {name: self.workflow[name] for name in kept if name in self.workflow}
         return Report({**self.body, "workflow": {**own, "status": "in_progress", "late": True}})
@@ -1028,7 +1035,10 @@ def make_report(asked: Asked, ci: Ci, dispatch: Mapping[str, str], voice: Voice,
             "event_type": event,
             "delivery_id": delivery,
             "payload": _payload(upstream, commit) if event in SELF_REPORTS else {},
-            "workflow": _workflow(status, asked, ci, voice, machine),
+            "workflow": {
+                **_workflow(status, asked, ci, voice, machine),
+                **start_of(asked, ci, voice, machine, status=status, event=event),
+            },
         }
     )
 
@@ -1055,7 +1065,7 @@ def _workflow(status: str, asked: Asked, ci: Ci, voice: Voice, machine: Machine)
         "check_run_id": asked.get("check-run-id"),
         "artifact_url": asked.get("artifact-url"),
         "environment": _json_of(asked, "environment", dict, voice),
-        "started_at" if status == "in_progress" else "completed_at": _stamp(machine.now()),
+        "completed_at": _stamp(machine.now()) if status == "completed" else "",
     }
     if status == "completed":
         workflow.update(_result(asked, ci, voice, machine))
@@ -1080,9 +1090,29 @@ def _result(asked: Asked, ci: Ci, voice: Voice, machine: Machine) -> Json:
     if counts:
         said = ", ".join(f"{plain(count, 20)} {plain(name, 20)}" for name, count in list(counts.items())[:8])
         voice.say(f"tests: {said}")
-    started = {"started_at": ci.started_at} if ci.started_at else {}
     conclusion = conclusion_of(asked.get("conclusion", ci.conclusion), voice)
-    return {**started, "conclusion": conclusion, "test_results": counts, "failed_tests": failures or None}
+    return {"conclusion": conclusion, "test_results": counts, "failed_tests": failures or None}
+
+
+def start_of(asked: Asked, ci: Ci, voice: Voice, machine: Machine, *, status: str, event: str) -> Json:
+    """When the job began. Of a dispatched job the relay heard at its start; a nightly is found by this alone."""
+    given, now = asked.get("started-at"), machine.now()
+    if given and not re.fullmatch(TIME_FORM, given):
+        voice.warn(f"--started-at {plain(given, 40)!r} is no time such as {_stamp(now)}; it is left out")
+        given = ""
+    known = given or (ci.started_at if status == "completed" else _stamp(now))
+    if not known and event in SELF_REPORTS:
+        known = _stamp(_written_at(ci.event_file, now))
+    return {"started_at": known} if known else {}
+
+
+def _written_at(path: str, now: float) -> float:
+    """When a file was written; now, when that cannot be told."""
+    try:
+        at = os.stat(path).st_mtime
+    except (OSError, ValueError):
+        return now
+    return at if now - LONGEST_JOB_S < at < now else now
 
 
 def conclusion_of(word: str, voice: Voice) -> str:

@@ -1,6 +1,7 @@
 """Files that `crcr init` writes, really run for each CI: a change upstream, and what the relay hears of it."""
 
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
@@ -145,6 +146,8 @@ async def test_the_newest_commit_is_tested_at_night_and_reported(tmp_path: Path,
         await it.go()
         assert f"testing {head}" in said(it)
         assert it.heard() == [("build", "success")], said(it)
+        [job] = it.it.jobs()
+        assert json.loads(job["untrusted"])["workflow"]["started_at"]
 
 
 async def test_the_composite_action_reports_as_well(tmp_path: Path) -> None:

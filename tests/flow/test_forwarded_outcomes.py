@@ -13,11 +13,18 @@ import pytest
 from callbacks import BACKEND, CALLBACK, LISTED, bearer, dispatched, outcome, with_jobs
 from crcr.decide.model import RepoName
 from crcr.record.acts import ParkedFilter
+from crcr.record.forwards import Forwards
+from crcr.record.outcomes import Outcomes
+from crcr.record.publishing import Publishing
+from crcr.record.sweeps import Sweeps
 from crcr.sim.github import Job, Workflow, WorkflowRun
 from gating import GATING, NAMED, Stage, gated, look, newest_run, open_pull, run_all
 from nightlies import head, night, tell
+from other_cis import EVERY
 from other_hud import HOST, SETTINGS, OtherHud
 from queueing import move_base
+from reporter_world import TOKEN as REPORTER_TOKEN
+from reporter_world import Scripted, told
 from stage import AUDIENCE, UPSTREAM, stage
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
@@ -112,8 +119,8 @@ async def test_an_echo_of_another_event_moves_no_result_to_it(tmp_path: Path) ->
         for name, lie in LIES.items():
             assert await say(it, run, "build", "in_progress", payload=lie, job_name=name) == "applied"
             payload = {**ELSEWHERE, **(lie if isinstance(lie, dict) else {})}
-            told = await tell(it, nightly, "test", commit=head(it), payload=payload, job_name=name)
-            assert outcome(told) == "applied"
+            answer = await tell(it, nightly, "test", commit=head(it), payload=payload, job_name=name)
+            assert outcome(answer) == "applied"
         await it.act()
         [sha] = {row["head_sha"] for row in it.jobs() if row["number"]}
         commits = {1: sha, 0: head(it)}
@@ -294,6 +301,35 @@ async def test_a_deleted_run_a_rerun_and_the_jobs_of_a_nightly_are_all_found(tmp
     assert nightlies == {"build": "failure", "test": "failure"}
 
 
+class Killed(Exception):
+    """The process dies here."""
+
+
+class Dying(Forwards):
+    async def add(self, *args: Any) -> None:
+        await super().add(*args)
+        raise Killed
+
+
+@pytest.mark.usefixtures("both_stores")
+async def test_an_outcome_and_its_forward_are_committed_together_or_not_at_all(tmp_path: Path) -> None:
+    hud = OtherHud()
+    async with dispatched(tmp_path, outside={HOST: hud}, **SETTINGS) as (it, run):
+        await say(it, run, "build", "in_progress")
+        it.clock.advance(8 * HOUR)
+        await it.services.sweeper.sweep()  # GitHub is asked first
+        it.clock.advance(2 * HOUR)
+        dying = Sweeps(it.services.database, Publishing({}), Outcomes(Dying(enabled=True)))
+        with pytest.raises(Killed):
+            await dying.time_out_silent(it.clock.now())
+        assert [row["state"] for row in it.jobs()] == ["in_progress"]
+        assert len(it.rows("SELECT 1 FROM effects WHERE kind = 'forward_result'")) == 1
+        await it.services.sweeper.sweep()
+        await deliver_all(it)
+
+    assert histories(hud) == {"build": ["in_progress", "timed_out"]}
+
+
 async def test_a_result_that_was_taken_off_its_delivery_is_no_success_over_there(tmp_path: Path) -> None:
     hud = OtherHud()
     async with gated(tmp_path, GATES, downstreams=(GATING,), outside={HOST: hud}, **SETTINGS) as it:
@@ -391,6 +427,35 @@ async def test_a_nightly_is_found_by_its_start_whatever_its_reporter_says(tmp_pa
 
     found = {row["job_name"]: row["started_at"] for row in hud.nightly_page(BACKEND, now, days=7)}
     assert found == {**dict.fromkeys(SAID, stamp(now)), "hours ago": stamp(now, -3 * HOUR)}
+
+
+REPORTERS = {
+    "buildkite": {"BUILDKITE": "true", "BUILDKITE_BUILD_ID": "RUN", "BUILDKITE_LABEL": "build"},
+    "gitlab": {"GITLAB_CI": "true", "CI_PIPELINE_ID": "RUN", "CI_JOB_NAME": "build"},
+    "circleci": {"CIRCLECI": "true", "CIRCLE_WORKFLOW_ID": "RUN", "CIRCLE_JOB": "build"},
+}
+
+
+@pytest.mark.parametrize("name", REPORTERS)
+async def test_a_nightly_that_our_reporter_sends_from_another_ci_is_found(tmp_path: Path, name: str) -> None:
+    hud, ci = OtherHud(), EVERY[name]
+    settings = {**SETTINGS, **ci.settings()}
+    async with stage(tmp_path, LISTED, downstreams=(BACKEND,), outside={HOST: hud}, **settings) as it:
+        now = it.clock.now()
+        own = {key: value.replace("RUN", ci.run_id) for key, value in REPORTERS[name].items()}
+        bridged = {"CRCR_STARTED_AT": stamp(now, -HOUR), "CRCR_HEAD_SHA": head(it), "CRCR_UPSTREAM": UPSTREAM}
+        kind = {"CRCR_EVENT_TYPE": "nightly", "CRCR_RELAYS": "https://relay.test/github/callback crcr"}
+        network = Scripted(seconds=now.timestamp())
+        env = {**own, **bridged, **kind, "CRCR_ID_TOKEN": REPORTER_TOKEN}
+        assert told("--status", "completed", "--conclusion", "failure", env=env, network=network)[0] == 0
+        [body] = network.bodies
+        answer = await it.http.post(CALLBACK, json=body, headers=bearer(ci.token(it.github)))
+        assert outcome(answer) == "applied"
+        await it.act()
+
+    [row] = hud.nightly_page(BACKEND, now)
+    assert (row["started_at"], row["conclusion"]) == (stamp(now, -HOUR), "failure")
+    assert (row["head_sha"], row["upstream_repo"], row["pr_number"]) == (head(it), UPSTREAM, 0)
 
 
 def stamp(at: datetime, more_s: float = 0.0) -> str:

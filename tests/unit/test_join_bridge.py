@@ -113,6 +113,15 @@ def test_buildkite_gets_a_build_with_all_that_the_steps_need(ci: Ci) -> None:
     assert build.body["meta_data"] == {"crcr_change": "pytorch/pytorch#7"}
 
 
+@pytest.mark.parametrize("kind", PLACES)
+def test_a_nightly_build_is_told_when_it_began_and_a_dispatched_one_is_not(ci: Ci, kind: str) -> None:
+    for event, began in (("nightly", "2001-09-09T01:46:40Z"), ("pull_request", None)):
+        bridge.main(environment(ci, kind, CRCR_EVENT_TYPE=event), now=lambda: 1_000_000_000.0)
+        body = ci.asked[-1].body
+        passed = body.get("env") or body.get("variables") or body["parameters"]
+        assert {name.upper(): value for name, value in passed.items()}.get("CRCR_STARTED_AT") == began
+
+
 @pytest.mark.parametrize("action", ["synchronize", "closed"])
 def test_what_runs_at_buildkite_for_a_pull_request_is_cancelled(ci: Ci, action: str) -> None:
     ci.answers = [(200, [{"number": 11}, {"number": 12}])]

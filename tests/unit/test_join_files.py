@@ -10,6 +10,7 @@ import yaml
 
 from crcr.decide.model import Level, RepoName
 from crcr.decide.registration import Registration, unmet
+from crcr.join.bridge import FORMS
 from crcr.join.files import NewFile, allowlist_entry, generate, registration
 from crcr.join.reporter import reporter_text
 from crcr.join.wanted import Ci, Wanted
@@ -220,6 +221,25 @@ def test_a_nightly_names_the_relay_once_and_reports_only_a_known_commit() -> Non
         needs = {"needs": {"commit": {"result": result}, "build": {"result": "skipped"}}}
         assert holds(finished.given["if"], needs, BAD) is reported
     assert dict(workflow.jobs["commit"].permissions or {}) == {}
+
+
+@pytest.mark.parametrize("action", [None, ACTION])
+def test_a_nightly_reports_when_its_first_job_began(action: str | None) -> None:
+    workflow = read_workflow(text_of(NIGHTLY, wish(nightly=True, action=action)), NIGHTLY)
+    report = workflow.jobs["finished"].given["steps"][-1]
+    given = report["with"]["started-at"] if action else report["env"]["CRCR_STARTED_AT"]
+    outputs = {"needs": {"commit": {"outputs": {"started_at": "2026-08-03T09:00:00Z"}}}}
+    assert filled_text(given, outputs) == "2026-08-03T09:00:00Z"
+    assert workflow.jobs["commit"].given["outputs"]["started_at"] == "${{ steps.head.outputs.started_at }}"
+
+
+def test_circleci_passes_on_all_that_the_bridge_sends() -> None:
+    """A parameter that is not declared makes CircleCI refuse the pipeline."""
+    config = yaml.safe_load(text_of(".circleci/crcr.yml", wish(Ci.CIRCLECI, nightly=True)))
+    sent = {name.lower() for name in (*FORMS, "CRCR_STARTED_AT")}
+    assert config["parameters"].keys() == sent
+    reported = config["jobs"]["crcr-report"]["environment"]
+    assert reported["CRCR_STARTED_AT"] == "<< pipeline.parameters.crcr_started_at >>"
 
 
 PIN = '"https://relay.example.org/github/callback crcr"'

@@ -1,6 +1,7 @@
 """What the reporter makes of flags, variables, the CI and the dispatch, before anything is sent."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,51 @@ def test_everything_else_can_be_given() -> None:
     assert own["failed_tests"] == [{"name": "bare"}, {"name": "C.n", "message": "s"}]
     assert "completed_at" in own
     assert "started_at" not in own
+
+
+NIGHTLY = ("--status", "completed", "--conclusion", "success", "--event-type", "nightly", "--head-sha", SHA)
+NOW = 1_000_000.0
+CIS = {
+    "GitHub Actions": {},
+    "Buildkite": {"BUILDKITE": "true", "BUILDKITE_BUILD_ID": "b-1", "BUILDKITE_LABEL": "build"},
+    "GitLab CI": {
+        "GITLAB_CI": "true",
+        "CI_PIPELINE_ID": "5",
+        "CI_JOB_NAME": "b",
+        "CI_JOB_STARTED_AT": "1970-01-12T09:00:00Z",
+    },
+    "CircleCI": {"CIRCLECI": "true", "CIRCLE_WORKFLOW_ID": "w-1", "CIRCLE_JOB": "build"},
+    "another": {"CRCR_RUN_ID": "7", "CRCR_JOB_NAME": "build"},
+}
+
+
+@pytest.mark.parametrize("ci", CIS)
+def test_a_nightly_says_when_it_began_on_every_ci(tmp_path: Path, ci: str) -> None:
+    pin = {name: GITHUB[name] for name in ("CRCR_RELAYS",)}
+    env = {**pin, "CRCR_ID_TOKEN": "a.b.c", **CIS[ci]}
+    if ci == "GitHub Actions":
+        env = dispatched(tmp_path) | pin
+        os.utime(tmp_path / "event.json", (NOW - 3600, NOW - 3600))
+    own = {"GitHub Actions": "1970-01-12T12:46:40Z", "GitLab CI": "1970-01-12T09:00:00Z"}
+    assert sent(*NIGHTLY, env=env)["workflow"]["started_at"] == own.get(ci, "1970-01-12T13:46:40Z")
+    given = {**env, "CRCR_STARTED_AT": "1970-01-12T03:00:00+00:00"}
+    assert sent(*NIGHTLY, env=given)["workflow"]["started_at"] == "1970-01-12T03:00:00+00:00"
+
+
+def test_a_dispatched_job_leaves_its_start_to_its_first_report_unless_it_is_given(tmp_path: Path) -> None:
+    env = dispatched(tmp_path, client_payload=PAYLOAD)
+    os.utime(tmp_path / "event.json", (NOW - 60, NOW - 60))
+    end = ("--status", "completed", "--conclusion", "success")
+    assert "started_at" not in sent(*end, env=env)["workflow"]
+    began = ("--started-at", "1970-01-12T03:00:00Z")
+    assert sent(*end, *began, env=env)["workflow"]["started_at"] == began[1]
+
+
+def test_a_start_that_is_no_time_is_left_out_with_a_warning() -> None:
+    network = Scripted()
+    _, said = told(*NIGHTLY, "--started-at", "this morning", env=GITHUB, network=network)
+    assert "--started-at 'this morning' is no time such as 1970-01-12T13:46:40Z" in said
+    assert network.bodies[0]["workflow"]["started_at"] == "1970-01-12T13:46:40Z"
 
 
 def test_the_dispatch_selects_the_relay_and_is_not_echoed(tmp_path: Path) -> None:

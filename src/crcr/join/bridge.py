@@ -193,8 +193,15 @@ def change(values: Mapping[str, str]) -> str:
     return f"{values['CRCR_UPSTREAM']}#{values.get('CRCR_NUMBER') or values['CRCR_DELIVERY_ID']}"
 
 
-def main(env: Mapping[str, str], sleep: Callable[[float], None] = time.sleep) -> None:
+def main(
+    env: Mapping[str, str],
+    sleep: Callable[[float], None] = time.sleep,
+    now: Callable[[], float] = time.time,
+) -> None:
     values = told(env)
+    if values["CRCR_EVENT_TYPE"] == "nightly":
+        # A nightly is reported once, by a step that does not know when the build began; dashboards find it by that.
+        values["CRCR_STARTED_AT"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now()))
     check_relay(values, env.get("CRCR_RELAYS", ""))
     kinds: dict[str, type[Buildkite | Gitlab | Circleci]]
     kinds = {"buildkite": Buildkite, "gitlab": Gitlab, "circleci": Circleci}

@@ -51,7 +51,7 @@ _RESULT = (
     ),
     *("failed_tests", "failed_tests_cut", "trusted", "untrusted"),
 )
-_KEPT = ("url", "artifact_url", "check_run_text", "environment", "started_at")
+_KEPT = ("url", "artifact_url", "check_run_text", "environment")
 """What a completed report may leave out because in_progress said it."""
 _OPEN = Statement(
     inserting(
@@ -83,6 +83,7 @@ _OPEN = Statement(
     ).on_conflict_do_nothing()
 )
 _SELF_REPORTED = Statement(update(jobs).where(BY_KEY).values(verification=Verification.SELF_REPORTED.value))
+_NEW_START = bindparam("new_started_at", type_=jobs.c.started_at.type)
 _CLOSE = Statement(
     update(jobs)
     .where(BY_KEY, jobs.c.state != "completed")
@@ -90,6 +91,10 @@ _CLOSE = Statement(
         state="completed",
         late=case((bindparam("is_late") == 1, 1), else_=jobs.c.late),
         ended_as=func.coalesce(bindparam("new_ended_as"), jobs.c.ended_as),
+        # The step that reports an end may have begun after its job: the earlier of two starts is the job's.
+        started_at=case(
+            (jobs.c.started_at > _NEW_START, _NEW_START), else_=func.coalesce(jobs.c.started_at, _NEW_START)
+        ),
         **{name: bindparam(f"new_{name}") for name in _RESULT},
         **{name: func.coalesce(bindparam(f"new_{name}"), jobs.c[name]) for name in _KEPT},
     )

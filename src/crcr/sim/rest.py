@@ -109,9 +109,9 @@ class _Exchange:
         installation = self._identity.installation_id if self._identity else None
         template = self._route.template if self._route else None
         now = self._sim.clock.now()
-        self._sim.calls.append(
-            Call(self._method, self._path, template, status, installation, self._body, now)
-        )
+        call = Call(self._method, self._path, template, status, installation, self._body, now)
+        self._sim.calls.append(call)
+        self._sim.call_counts.add(call)
 
     async def _with_faults(self) -> Reply:
         found = _BY_NAME.fullmatch(self._path)

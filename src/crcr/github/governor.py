@@ -127,6 +127,12 @@ class Governor:
             account.spend_content(now)
         return 0.0
 
+    def refund(self, installation_id: int) -> None:
+        """A read was answered 304, which GitHub does not count against the hour."""
+        account = self._accounts[installation_id]
+        if account.remaining is not None:
+            account.remaining += 1
+
     def observe(self, installation_id: int, headers: Mapping[str, str], now: float) -> None:
         """Learn from an answer that was not a limit."""
         account = self._accounts[installation_id]

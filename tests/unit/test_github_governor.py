@@ -152,6 +152,7 @@ def test_an_answer_overtaken_by_another_does_not_raise_the_count() -> None:
     governor.observe(HOME, hour(0, T + 100), T)
     governor.observe(HOME, hour(1, T + 100), T)
     governor.observe(HOME, hour(4000, T - 3500), T)
+    governor.observe(HOME, hour(2, T + 101), T)  # as another of its servers rounds the end of the same hour
     assert wait_s(governor, HOME, READ_POINTS, T) == 100
 
 
@@ -205,6 +206,17 @@ def test_after_a_block_the_classes_come_back_one_after_the_other() -> None:
     assert (
         wait_s(governor, HOME, WRITE_POINTS, T + 60, urgency=Urgency.CHECKS) == RETURN_AFTER_S[Urgency.CHECKS]
     )
+
+
+def test_after_an_hour_that_was_used_up_the_classes_come_back_one_after_the_other() -> None:
+    governor = Governor()
+    governor.observe(HOME, hour(1_000, T), T - 60)
+    assert wait_s(governor, HOME, WRITE_POINTS, T + 1) == 0
+    governor.release(HOME, WRITE_POINTS)
+    governor.observe(HOME, hour(4_999, T + 3600), T + 1)
+    waits = [wait_s(governor, HOME, WRITE_POINTS, T + 1, urgency=urgency) for urgency in Urgency]
+    assert waits == [0, *(RETURN_AFTER_S[urgency] - 1 for urgency in Urgency if urgency)]
+    assert wait_s(governor, HOME, WRITE_POINTS, T + 31, urgency=Urgency.TEXT) == 0
 
 
 def test_the_end_of_the_hour_is_not_waited_for_twice() -> None:

@@ -36,6 +36,8 @@ from crcr.github.hour import (
 APP = 0
 CONTENT_PER_MINUTE = 80
 CONTENT_PER_HOUR = 500
+_SAME_HOUR_S = 5.0
+"""Servers of GitHub may differ by a second in when an hour ends."""
 KEPT_POINTS: Mapping[Urgency, int] = {
     Urgency.FIRST: 0,
     Urgency.CHECKS: 270,
@@ -132,11 +134,15 @@ class _Account:
             return
         limit = header_number(headers, "x-ratelimit-limit") or GITHUB_LIMIT
         known, resets_at = self.count, min(float(reset), now + LONGEST_WAIT_S)
-        if known is not None and resets_at < known.resets_at:
-            return
-        # Answers overtake each other: within one hour the lowest count is the newest.
-        if known is not None and resets_at == known.resets_at:
-            remaining = min(remaining, known.remaining)
+        if known is not None:
+            if resets_at < known.resets_at - _SAME_HOUR_S:
+                return
+            if resets_at <= known.resets_at + _SAME_HOUR_S:
+                # Answers overtake each other: within one hour the lowest count is the newest.
+                remaining, resets_at = min(remaining, known.remaining), known.resets_at
+            elif known.resets_at <= now and known.remaining <= known.floor(Urgency.CHECKS):
+                # The classes that were held back in the last hour come back one after the other.
+                self.blocked_until, self.blocked_by = max(self.blocked_until, known.resets_at), HeldBy.HOUR
         self.count = HourCount(remaining, limit, resets_at)
 
     def spend_content(self, now: float) -> None:

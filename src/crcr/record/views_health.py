@@ -25,23 +25,28 @@ from crcr.record.times import from_us, from_us_or_none
 
 # States are written out here, not bound: a partial index is used only where its condition can be seen.
 _QUEUE = "CASE WHEN e.kind = 'publish_checks' THEN e.target ELSE '' END"
-# What is next in a lane may be held back; all that waits behind it in the lane waits for the same.
+# The first effect of a lane may be held back; all that waits behind it in the lane waits for the same.
+_HINDERED = (
+    "WITH hindered AS (SELECT target, lane, min(effect_id) AS effect_id, max(held_by) AS held_by, max(fault) AS fault,"
+    " min(fault_since) AS fault_since, max(due_at) AS due_at FROM effects WHERE upstream = :upstream"
+    " AND state IN ('waiting', 'claimed') AND (held_by IS NOT NULL OR fault IS NOT NULL){among} GROUP BY target, lane)"
+)
 _OPEN_EFFECTS = (
-    "FROM effects e LEFT JOIN effects b ON e.held_by IS NULL AND e.fault IS NULL AND b.upstream = e.upstream"
-    " AND b.target = e.target AND b.lane = e.lane AND b.effect_id < e.effect_id AND b.state IN ('waiting', 'claimed')"
-    " AND (b.held_by IS NOT NULL OR b.fault IS NOT NULL)"
+    "FROM effects e LEFT JOIN hindered b ON b.target = e.target AND b.lane = e.lane AND b.effect_id < e.effect_id"
+    " AND e.held_by IS NULL AND e.fault IS NULL"
 )
 _HINDRANCE = (
     "coalesce(e.held_by, b.held_by) AS held_by, coalesce(e.fault, b.fault) AS fault,"
     " coalesce(e.fault_since, b.fault_since) AS fault_since,"
     " CASE WHEN b.due_at > e.due_at THEN b.due_at ELSE e.due_at END AS due_at"
 )
+# Two publications of a commit, one behind the other, are one commit.
+_COUNTS = "CASE WHEN e.kind = 'publish_checks' AND b.effect_id IS NOT NULL THEN 0 ELSE 1 END AS counts"
 _OPEN = Statement(
     text(
-        "SELECT kind, queue, held_by, fault, count(DISTINCT subject) AS number, min(created_at) AS created_at,"  # noqa: S608
+        f"{_HINDERED.format(among='')} SELECT kind, queue, held_by, fault, sum(counts) AS number, min(created_at) AS created_at,"  # noqa: S608
         " min(due_at) AS due_at, max(due_at) AS until, min(fault_since) AS fault_since FROM ("
-        f"SELECT e.kind, {_QUEUE} AS queue, CASE WHEN e.kind = 'publish_checks' THEN e.lane"
-        f" ELSE CAST(e.effect_id AS text) END AS subject, e.created_at, {_HINDRANCE} {_OPEN_EFFECTS}"
+        f"SELECT e.kind, {_QUEUE} AS queue, {_COUNTS}, e.created_at, {_HINDRANCE} {_OPEN_EFFECTS}"
         " WHERE e.upstream = :upstream AND e.state IN ('waiting', 'claimed')) AS open_effects"
         " GROUP BY kind, queue, held_by, fault ORDER BY kind, queue, held_by, fault"
     )
@@ -63,7 +68,7 @@ _STATES = tuple(state.value for state in GateState)
 _DECIDED = "('failed', 'pending', 'passed')"
 _GATES = Statement(
     text(
-        "SELECT held_by, fault, count(DISTINCT lane) AS number, min(since) AS since, max(due_at) AS until,"  # noqa: S608
+        f"{_HINDERED.format(among=' AND target = :target')} SELECT held_by, fault, count(DISTINCT lane) AS number, min(since) AS since, max(due_at) AS until,"  # noqa: S608
         f" min(fault_since) AS fault_since FROM (SELECT e.lane, {_HINDRANCE}, g.state,"
         " CASE WHEN e.first_attempt_at IS NULL OR e.created_at > g.judged_at THEN 1 ELSE 0 END AS unjudged,"
         f" {_ON_GITHUB.format(head='e.lane')} AS shown,"

@@ -51,9 +51,8 @@ class PublishChecks:
         retried = effect.attempts > 1
         done, refused = True, None
         for check in wanted:
-            urgency = Urgency.TEXT if check.minor else TIER_URGENCY[tier]
             try:
-                done &= await self._publish(where, check, urgency=urgency, retried=retried)
+                done &= await self._publish(where, check, urgency=TIER_URGENCY[tier], retried=retried)
             except OutsideRefused as refusal:
                 if refusal.status == 401:
                     raise

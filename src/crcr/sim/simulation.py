@@ -12,6 +12,7 @@ from typing import Any, Self
 import httpx
 
 from crcr.sim.auth import Authenticator
+from crcr.sim.call_counts import CallCounts
 from crcr.sim.ci import DownstreamCi
 from crcr.sim.clock import Clock, SystemClock
 from crcr.sim.faults import Faults
@@ -76,6 +77,7 @@ class Simulation:
         self.webhooks.secret = webhook_secret or f"{self.rng.getrandbits(160):040x}"
         self.webhooks.app_id = self.app_id
         self.calls: list[Call] = []
+        self.call_counts = CallCounts()
         self.callback_log: list[CallbackAnswer] = []
         self.unexpected: list[str] = []
         self.ci = DownstreamCi(self.world, self.issuer, self.http, self.callback_log)

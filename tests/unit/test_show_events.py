@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,14 @@ from starlette.routing import Route
 from clock import settle
 from crcr.errors import BadRequest, CrcrError, NotFound, StoreUnavailable, Unavailable
 from crcr.record.signals import CHANGES, Signals
+from crcr.record.times import to_us
 from crcr.show import events
 from crcr.show.events import HEARTBEAT_S, Caps
 from crcr.show.feed import Feed, Wakeups
+from crcr.show.health_feed import LOOK_EVERY_S, HealthFeed
 from crcr.show.reader import ANYONE
 from crcr.show.reader import Reader as ShowReader
+from crcr.show.shared_health import SharedHealth, mark_of
 from show_world import OTHER, UPSTREAM, World, open_world
 
 PATIENCE_S = 10
@@ -98,6 +102,7 @@ def live_app(world: World, caps: Caps = Caps()) -> Live:  # noqa: B008
         stopping=stopping,
         caps=caps,
         log_for_admins=world.views.for_admins(),
+        health=HealthFeed(SharedHealth(world.views, world.clock), (UPSTREAM, OTHER), world.clock),
     )
     assert isinstance(routes[0], Route)
     return Live(world, signals, stopping, routes[0].app)
@@ -228,6 +233,36 @@ async def test_a_heartbeat_leaves_the_readers_place_alone(live: Live) -> None:
         await all_quiet(live)
         live.world.clock.advance(HEARTBEAT_S)
         assert ids(await reader.next()) == []
+
+
+HEALTH = 'event: health\ndata: {"kind":"health","upstream":"torch/torch"}\n\n'
+
+
+async def test_health_that_time_alone_changes_reaches_an_open_stream(live: Live) -> None:
+    clock = live.world.clock
+    held_until = clock.now() + timedelta(seconds=70)
+    live.world.effect(held_by="hour", due_at=to_us(held_until))
+    async with live.reader() as reader, asyncio.timeout(PATIENCE_S):
+        told: list[str] = []
+        while HEALTH not in told:
+            while clock.sleeping < 2:  # the stream, and the feed after its look
+                await asyncio.sleep(0)
+            clock.advance(LOOK_EVERY_S)
+            await settle()
+            while not reader.chunks.empty():
+                told.append(await reader.next())
+        assert clock.now() >= held_until
+
+
+async def test_a_page_that_shows_older_health_is_told_at_once(live: Live) -> None:
+    green = mark_of(None)
+    live.world.effect("parked")
+    async with live.reader(f"health=Torch/torch@{green}") as reader:
+        assert await reader.next() == HEALTH
+    shown = mark_of((await live.world.views.health(live.world.clock.now()))[UPSTREAM])
+    async with live.reader(f"health=torch/torch@{shown}") as reader:
+        live.change()
+        assert "event: change" in await reader.next()
 
 
 def test_an_office_behind_one_address_has_room() -> None:

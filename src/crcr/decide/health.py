@@ -199,7 +199,7 @@ def _gates(facts: HealthFacts, now: datetime) -> Iterable[Reason]:
         effects=EffectClass.GATES,
         number=number,
         since=since,
-        until=until,
+        until=_ahead(until, now),
     )
 
 
@@ -316,8 +316,12 @@ def _held(facts: HealthFacts, now: datetime) -> Iterable[Reason]:
             effects=each.effects,
             number=each.number,
             since=each.created_at,
-            until=each.until,
+            until=_ahead(each.until, now),
         )
+
+
+def _ahead(until: datetime | None, now: datetime) -> datetime | None:
+    return until if until is not None and until > now else None
 
 
 def _held_text(each: OpenEffects, now: datetime) -> str:

@@ -7,6 +7,7 @@ which is not to be seen are left out, and so is, for everybody but administrator
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import text
 
@@ -21,9 +22,16 @@ from crcr.record.views_outbox import outbox_of
 from crcr.record.views_relay import newest_change, targets_shown
 from crcr.record.views_walk import Key, bad_cursor, walk
 
+# The effects of a lane go out in their order: what waits behind one that is held back waits for the same limit.
+_AHEAD_IN_LANE = (
+    "(SELECT ahead.{} FROM effects ahead WHERE ahead.upstream = effects.upstream AND ahead.target = effects.target"
+    " AND ahead.lane = effects.lane AND ahead.state IN ('waiting', 'claimed') AND ahead.held_by IS NOT NULL"
+    " AND ahead.effect_id < effects.effect_id ORDER BY ahead.effect_id LIMIT 1)"
+)
 _EFFECT = (
-    "SELECT effect_id, upstream, kind, target, delivery, state, attempts, unsure, created_at, due_at, finished_at,"
-    " last_error, held_by, fault, fault_since FROM effects WHERE "
+    "SELECT effect_id, upstream, kind, target, delivery, state, attempts, unsure, created_at, due_at, finished_at,"  # noqa: S608
+    f" last_error, held_by, fault, fault_since, {_AHEAD_IN_LANE.format('held_by')} AS ahead_held_by,"
+    f" {_AHEAD_IN_LANE.format('due_at')} AS ahead_due_at FROM effects WHERE "
 )
 _BEFORE = (
     " AND finished_at <= :at AND (finished_at < :at OR effect_id < :id)"
@@ -199,8 +207,16 @@ def _view(row: Row, seen: Seen, *, everything: bool) -> EffectView:
         attempts=row["attempts"],
         unsure=bool(row["unsure"]),
         created_at=from_us(row["created_at"]),
-        due_at=from_us(row["due_at"]),
         finished_at=from_us_or_none(row["finished_at"]),
         last_error=row["last_error"] if everything else None,
-        **(hindrance_of(row) if row["state"] in ("waiting", "claimed") else {}),
+        **{"due_at": from_us(row["due_at"]), **_hindrance(row)},
     )
+
+
+def _hindrance(row: Row) -> dict[str, Any]:
+    if row["state"] not in ("waiting", "claimed"):
+        return {}
+    if row["held_by"] or row["fault"] or not row["ahead_held_by"]:
+        return hindrance_of(row)
+    due_at = max(row["due_at"], row["ahead_due_at"])
+    return {**hindrance_of({**row, "held_by": row["ahead_held_by"]}), "due_at": from_us(due_at)}

@@ -4,6 +4,7 @@ yet, what was given up, the allowlist, webhooks.
 Each statement reads a partial index that holds only what is still to be done, or one end of an index.
 """
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -23,18 +24,36 @@ from crcr.record.statement import Statement
 from crcr.record.times import from_us, from_us_or_none
 
 # States are written out here, not bound: a partial index is used only where its condition can be seen.
-_QUEUE = "CASE WHEN kind = 'publish_checks' THEN target ELSE '' END"
+_QUEUE = "CASE WHEN e.kind = 'publish_checks' THEN e.target ELSE '' END"
+# The first effect of a lane may be held back; all that waits behind it in the lane waits for the same.
+_HINDERED = (
+    "WITH hindered AS (SELECT target, lane, min(effect_id) AS effect_id, max(held_by) AS held_by, max(fault) AS fault,"
+    " min(fault_since) AS fault_since, max(due_at) AS due_at FROM effects WHERE upstream = :upstream"
+    " AND state IN ('waiting', 'claimed') AND (held_by IS NOT NULL OR fault IS NOT NULL){among} GROUP BY target, lane)"
+)
+_OPEN_EFFECTS = (
+    "FROM effects e LEFT JOIN hindered b ON b.target = e.target AND b.lane = e.lane AND b.effect_id < e.effect_id"
+    " AND e.held_by IS NULL AND e.fault IS NULL"
+)
+_HINDRANCE = (
+    "coalesce(e.held_by, b.held_by) AS held_by, coalesce(e.fault, b.fault) AS fault,"
+    " coalesce(e.fault_since, b.fault_since) AS fault_since,"
+    " CASE WHEN b.due_at > e.due_at THEN b.due_at ELSE e.due_at END AS due_at"
+)
+# Two publications of a commit, one behind the other, are one commit.
+_COUNTS = "CASE WHEN e.kind = 'publish_checks' AND b.effect_id IS NOT NULL THEN 0 ELSE 1 END AS counts"
 _OPEN = Statement(
     text(
-        f"SELECT kind, {_QUEUE} AS queue, held_by, fault, count(*) AS number, min(created_at) AS created_at,"  # noqa: S608
-        " min(due_at) AS due_at, max(due_at) AS until, min(fault_since) AS fault_since FROM effects"
-        " WHERE upstream = :upstream AND state IN ('waiting', 'claimed')"
-        f" GROUP BY kind, {_QUEUE}, held_by, fault ORDER BY kind, queue, held_by, fault"
+        f"{_HINDERED.format(among='')} SELECT kind, queue, held_by, fault, sum(counts) AS number, min(created_at) AS created_at,"  # noqa: S608
+        " min(due_at) AS due_at, max(due_at) AS until, min(fault_since) AS fault_since FROM ("
+        f"SELECT e.kind, {_QUEUE} AS queue, {_COUNTS}, e.created_at, {_HINDRANCE} {_OPEN_EFFECTS}"
+        " WHERE e.upstream = :upstream AND e.state IN ('waiting', 'claimed')) AS open_effects"
+        " GROUP BY kind, queue, held_by, fault ORDER BY kind, queue, held_by, fault"
     )
 )
 _PARKED = Statement(
     text(
-        f"SELECT kind, {_QUEUE} AS queue, count(*) AS number FROM effects"  # noqa: S608
+        f"SELECT kind, {_QUEUE} AS queue, count(*) AS number FROM effects e"  # noqa: S608
         f" WHERE upstream = :upstream AND state = 'parked' GROUP BY kind, {_QUEUE} ORDER BY kind, queue"
     )
 )
@@ -49,14 +68,15 @@ _STATES = tuple(state.value for state in GateState)
 _DECIDED = "('failed', 'pending', 'passed')"
 _GATES = Statement(
     text(
-        "SELECT held_by, fault, count(DISTINCT lane) AS number, min(since) AS since, max(due_at) AS until,"  # noqa: S608
-        " min(fault_since) AS fault_since FROM (SELECT e.lane, e.held_by, e.fault, e.fault_since, e.due_at, e.created_at,"
-        f" g.state, g.judged_at, {_ON_GITHUB.format(head='e.lane')} AS shown,"
+        f"{_HINDERED.format(among=' AND target = :target')} SELECT held_by, fault, count(DISTINCT lane) AS number, min(since) AS since, max(due_at) AS until,"  # noqa: S608
+        f" min(fault_since) AS fault_since FROM (SELECT e.lane, {_HINDRANCE}, g.state,"
+        " CASE WHEN e.first_attempt_at IS NULL OR e.created_at > g.judged_at THEN 1 ELSE 0 END AS unjudged,"
+        f" {_ON_GITHUB.format(head='e.lane')} AS shown,"
         f" CASE WHEN g.state IN {_DECIDED} AND g.state <> coalesce({_ON_GITHUB.format(head='e.lane')}, '')"
         " THEN coalesce(g.decided_at, g.judged_at) ELSE e.created_at END AS since"
-        " FROM effects e LEFT JOIN gates g ON g.head_sha = e.lane AND g.upstream = e.upstream"
+        f" {_OPEN_EFFECTS} LEFT JOIN gates g ON g.head_sha = e.lane AND g.upstream = e.upstream"
         " WHERE e.upstream = :upstream AND e.target = :target AND e.state IN ('waiting', 'claimed')) AS open_gates"
-        f" WHERE state IS NULL OR (state IN {_DECIDED} AND (coalesce(shown, '') <> state OR created_at > judged_at))"
+        f" WHERE state IS NULL OR (state IN {_DECIDED} AND (coalesce(shown, '') <> state OR unjudged = 1))"
         " GROUP BY held_by, fault ORDER BY held_by, fault"
     )
 )
@@ -66,14 +86,18 @@ _GATE = Statement(
         " FROM gates g WHERE g.head_sha = :head_sha AND g.upstream = :upstream"
     )
 )
-_EFFECT = "SELECT created_at, due_at, held_by, fault, fault_since FROM effects WHERE upstream = :upstream AND target = :target"
-_GATE_EFFECT = Statement(
+_GATE_EFFECTS = Statement(
     text(
-        f"{_EFFECT} AND lane = :head_sha AND state IN ('waiting', 'claimed')"
-        " ORDER BY CASE WHEN held_by IS NULL AND fault IS NULL THEN 1 ELSE 0 END, created_at LIMIT 1"
+        "SELECT created_at, due_at, held_by, fault, fault_since FROM effects WHERE upstream = :upstream"
+        " AND target = :target AND lane = :head_sha AND state IN ('waiting', 'claimed') ORDER BY effect_id"
     )
 )
-_GATE_PARKED = Statement(text(f"{_EFFECT} AND state = 'parked' AND lane = :head_sha LIMIT 1"))
+_GATE_PARKED = Statement(
+    text(
+        "SELECT 1 AS one FROM effects WHERE upstream = :upstream AND state = 'parked' AND target = :target"
+        " AND lane = :head_sha LIMIT 1"
+    )
+)
 _PAUSED = Statement(text("SELECT paused_at FROM upstreams WHERE upstream = :upstream"))
 _LISTS = Statement(
     text(
@@ -115,23 +139,24 @@ async def unpublished_gate(
     if gate is None or gate["state"] not in _STATES or gate["shown"] == state:
         return None
     target = target_of(Tier.GATE)
-    effect = await tx.one(_GATE_EFFECT, target=target, **key)
-    parked = effect is None and await tx.one(_GATE_PARKED, target=target, **key) is not None
+    effects = await tx.all(_GATE_EFFECTS, target=target, **key)
+    hindered = next((each for each in effects if each["held_by"] or each["fault"]), None)
+    parked = not effects and await tx.one(_GATE_PARKED, target=target, **key) is not None
     publication = GatePublication(
         at=now,
-        decided_at=_decided_at(gate, effect, state),
-        due_at=from_us(effect["due_at"]) if effect else None,
+        decided_at=_decided_at(gate, effects, state),
+        due_at=from_us(hindered["due_at"]) if hindered else None,
         parked=parked,
-        **(hindrance_of(effect) if effect else {}),
+        **(hindrance_of(hindered) if hindered else {}),
     )
     return publication if publication.is_late else None
 
 
-def _decided_at(gate: Row, effect: Row | None, state: str) -> datetime | None:
+def _decided_at(gate: Row, effects: list[Row], state: str) -> datetime | None:
     """When the facts were committed that decide it so; they may be newer than the last judgement."""
     if gate["state"] == state:
         return from_us(gate["decided_at"] or gate["judged_at"])
-    return from_us(effect["created_at"]) if effect else None
+    return from_us(effects[-1]["created_at"]) if effects else None
 
 
 def _open(row: Row) -> OpenEffects:
@@ -153,7 +178,7 @@ def _gates(row: Row) -> WaitingGates:
 NOTHING_HINDERS: dict[str, Any] = {"held_by": None, "fault": None, "fault_since": None}
 
 
-def hindrance_of(row: Row) -> dict[str, Any]:
+def hindrance_of(row: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "held_by": HeldBy(row["held_by"]) if row["held_by"] else None,
         "fault": Fault(row["fault"]) if row["fault"] else None,

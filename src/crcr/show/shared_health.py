@@ -29,7 +29,12 @@ class SharedHealth:
         self._reading = asyncio.Lock()
 
     async def read(self) -> dict[RepoName, Health]:
-        """Return the health of every upstream, at most a few seconds old; raise `Unavailable` when it cannot be read."""
+        """Return the health of every upstream, a few seconds old at most; raise `Unavailable` when it cannot be read.
+
+        While one reader reads it anew, all others get what was read before.
+        """
+        if self._known and self._shared_for and self._reading.locked():
+            return self._known
         async with self._reading:
             now = self._clock.now()
             if self._read_at is None or now - self._read_at >= self._shared_for:

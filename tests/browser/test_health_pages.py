@@ -1,0 +1,62 @@
+"""Under an exhausted budget every reader sees what is held back and until when; open pages follow, also when time ends it."""
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Browser, expect
+
+from browser.conftest import site
+from browser.watching import go
+from gating import BOTH, GATE, GATED, LABEL, NAMED, finish, gate, newest_run, open_pull, start
+from stage import UPSTREAM
+
+pytestmark = pytest.mark.slow
+
+HELD = "held back by GitHub's rate limit until 01:01 UTC (requests per hour)"
+
+
+async def test_an_exhausted_budget_is_said_on_open_pages_until_it_ends(
+    tmp_path: Path, browser: Browser
+) -> None:
+    async with site(tmp_path, browser, allowlist=GATED, downstreams=BOTH) as here:
+        it = here.it
+        for name in BOTH:
+            it.github.repository(name).workflows = [NAMED]
+        it.github.require_checks(UPSTREAM, [GATE])
+        pull = await open_pull(it, title="Fuse the two kernels", labels=[LABEL])
+        await start(it, newest_run(it))
+        context = here.page.context
+        await context.clock.set_fixed_time(it.clock.now() + timedelta(minutes=7))
+        pages = {path: await context.new_page() for path in ("/crcr", f"/crcr/pr/{pull.number}")}
+        for path, page in pages.items():
+            await go(page, f"{here.url}{path}")
+            await expect(page.locator("#health section")).to_have_count(0)
+
+        it.github.spend_hour(UPSTREAM, leave=0)
+        await finish(it, newest_run(it))
+        it.clock.advance(7 * 60)
+        assert gate(it, pull) == "pending"
+        late = f"1 gate is decided and not yet published on GitHub, since 00:00 UTC: {HELD}."
+        for page in pages.values():
+            await expect(page.locator("#health")).to_contain_text(late)
+            await expect(page.locator("#health")).to_contain_text("relay: red")
+        shown = pages[f"/crcr/pr/{pull.number}"].locator(".gate")
+        await expect(shown).to_contain_text("passed")
+        await expect(shown.locator(".unpublished")).to_contain_text(
+            f"Decided 7m ago, not yet published on GitHub: {HELD}."
+        )
+        effects = await context.new_page()
+        await go(effects, f"{here.url}/crcr/deliveries?show=effects")
+        await expect(effects.locator("#held")).to_contain_text(f"1 gate is {HELD}.")
+        await expect(effects.locator(".log .why").first).to_contain_text("Held back by GitHub's rate limit")
+        for name, page in (*pages.items(), ("effects", effects)):
+            await page.screenshot(path=tmp_path / f"{name.strip('/').replace('/', '-')}.png")
+
+        await it.pass_time(54 * 60)
+        assert gate(it, pull) == "success"
+        for page in (*pages.values(), effects):
+            await expect(page.locator("#health section")).to_have_count(0)
+            assert await page.evaluate("window.notReloaded")
+        await expect(shown.locator(".unpublished")).to_have_count(0)
+        assert here.troubles == []

@@ -14,9 +14,10 @@ _LATEST = timedelta(minutes=10)
 _STEPS = (timedelta(seconds=5), timedelta(seconds=15), timedelta(seconds=30), timedelta(minutes=1))
 """After so long it is asked again while the gate waits; a report is sent from inside a job that ends a little later."""
 FAST_PHASE = _STEPS[-1]
-TOGETHER = timedelta(minutes=5)
-"""So long results wait for each other while a job of their dispatch runs: the gate cannot pass before that one ends, and
-its own report asks at once. Without webhooks, a dispute shows after so long."""
+FIRST_TOGETHER, TOGETHER = timedelta(minutes=1), timedelta(minutes=5)
+"""So long results wait for each other while a job of their dispatch runs, before the first list and after each: the gate
+cannot pass before that job ends, and its own report asks at once. Only a dispute, or the end of a run whose last report
+was lost, shows so much later where no webhook tells of it."""
 _WEBHOOKS_LATELY = timedelta(hours=24)
 """A repository with a webhook about a run within this time will have one about the next run as well."""
 SETTLING = timedelta(seconds=20)

@@ -8,7 +8,14 @@ from typing import Any
 
 from sqlalchemy import text
 
-from crcr.decide.lookups import FAST_PHASE, SETTLING, TOGETHER, WEBHOOK_GRACE, has_run_webhooks
+from crcr.decide.lookups import (
+    FAST_PHASE,
+    FIRST_TOGETHER,
+    SETTLING,
+    TOGETHER,
+    WEBHOOK_GRACE,
+    has_run_webhooks,
+)
 from crcr.decide.model import EffectKind, Level, RepoName
 from crcr.record.database import Row, Tx
 from crcr.record.effect_rows import add_once, add_paced, effect_row
@@ -54,7 +61,9 @@ async def look_up_result(tx: Tx, dispatch: Row, now: datetime) -> None:
     webhooks = has_run_webhooks(from_us_or_none(dispatch["run_webhook_at"]), now)
     if await tx.one(_RUNNING, **key) is not None:
         if not webhooks:
-            await add_once(tx, look_up(**key, now=now, after=TOGETHER))
+            listed_at = from_us_or_none(dispatch["listed_at"])
+            pause = max(listed_at + TOGETHER - now, timedelta()) if listed_at else FIRST_TOGETHER
+            await add_once(tx, look_up(**key, now=now, after=pause))
     elif dispatch["level"] < Level.L4:
         await add_once(tx, look_up(**key, now=now, after=SETTLING))
     elif webhooks:

@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.client import percentile, request, send_all, send_steadily
+from bench.github_calls import github_calls
 from bench.pages import page_run
 from bench.replicas import replicas
 from bench.running import bare_app, running, wait_until_idle
@@ -155,6 +156,7 @@ def _parts(asked: Asked, folder: Path, console: Console) -> dict[str, Callable[[
         "fan-out-100": partial(fan_out, 100, 0.5, folder / "hundred"),
         "fan-out-1000": partial(fan_out, 1000, 3.0, folder / "thousand"),
         "callbacks": partial(callbacks, folder / "callbacks"),
+        "github-calls": partial(github_calls, folder),
         "replicas": partial(replicas, folder),
         "pages": partial(page_run, folder, asked.cache, asked.jobs, console),
     }
@@ -162,7 +164,7 @@ def _parts(asked: Asked, folder: Path, console: Console) -> dict[str, Callable[[
 
 def _asked() -> Asked:
     parser = ArgumentParser(prog="python -m bench", description=__doc__)
-    names = ("fan-out-100", "fan-out-1000", "callbacks", "replicas", "pages")
+    names = ("fan-out-100", "fan-out-1000", "callbacks", "github-calls", "replicas", "pages")
     parser.add_argument("--only", action="append", choices=names, help="run this part; may be repeated")
     parser.add_argument("--jobs", type=int, default=5_000_000, help="rows of jobs behind the pages")
     parser.add_argument(

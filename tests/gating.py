@@ -19,9 +19,18 @@ NAMED = Workflow(jobs=(JobSpec("build"), JobSpec("test")), run_name="CI {deliver
 
 @asynccontextmanager
 async def gated(
-    folder: Path, allowlist: str = GATED, *, downstreams: tuple[str, ...] = BOTH, **more: Any
+    folder: Path,
+    allowlist: str = GATED,
+    *,
+    downstreams: tuple[str, ...] = BOTH,
+    job_checks: str | None = None,
+    **more: Any,
 ) -> AsyncIterator[Stage]:
-    """A relay whose upstream lets nothing merge without the gate."""
+    """A relay whose upstream lets nothing merge without the gate; `job_checks` is set beside its other settings."""
+    if job_checks is not None:
+        file = folder / "crcr.toml"
+        settings = file.read_text() if file.exists() else "[[upstream]]\n"
+        file.write_text(f'{settings}job_checks = "{job_checks}"\n')
     async with stage(folder, allowlist, downstreams=downstreams, **more) as it:
         for name in downstreams:
             it.github.repository(name).workflows = [NAMED]
@@ -76,6 +85,19 @@ def gate(it: Stage, pull: PullRequest) -> str:
     return str(check.conclusion) if check.status == "completed" else "pending"
 
 
+async def live_gate(it: Stage, sha: str) -> dict[str, Any]:
+    """The gate as the live page has it, which follows every job; the check is written at decisions."""
+    answer = await it.http.get(f"/api/v1/commits/{sha}", params={"upstream": UPSTREAM})
+    found: dict[str, Any] = answer.json()["gate"]
+    return found
+
+
+async def live_reasons(it: Stage, sha: str) -> list[str]:
+    """What each backend of the gate waits for, or fails by, with the name of the job where there is one."""
+    rows = [row for subject in (await live_gate(it, sha))["subjects"] for row in subject["rows"]]
+    return [" ".join(filter(None, (part["name"], part["reason"]))) for row in rows for part in row["parts"]]
+
+
 def names(it: Stage, sha: str) -> set[str]:
     return set(it.github.latest_checks(UPSTREAM, sha))
 
@@ -109,6 +131,8 @@ __all__ = [
     "finish",
     "gate",
     "gated",
+    "live_gate",
+    "live_reasons",
     "look",
     "names",
     "newest_run",

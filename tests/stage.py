@@ -11,6 +11,7 @@ import shutil
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
@@ -50,11 +51,15 @@ class Stage:
         self.app: Edge
         self.http: httpx.AsyncClient
 
-    async def open(self, settings: Settings) -> None:
+    async def open(self, settings: Settings, check_gathering: timedelta = timedelta()) -> None:
         if isinstance(settings.database, Sqlite):
             place_empty_database(settings.database.path)
         seams = Seams(
-            clock=self.clock, http=self._github_http, chance=lambda: 0.5, on_crash=self.crashes.append
+            clock=self.clock,
+            http=self._github_http,
+            chance=lambda: 0.5,
+            on_crash=self.crashes.append,
+            check_gathering=check_gathering,
         )
         self.services = build(settings, seams)
         self.app = build_app(self.services, work=False)
@@ -179,12 +184,14 @@ async def stage(
     downstreams: tuple[str, ...] = (),
     prepare: Callable[[GitHub], object] = lambda _: None,
     outside: Mapping[str, ASGIApp] | None = None,
+    check_gathering: timedelta = timedelta(),
     **more: str,
 ) -> AsyncIterator[Stage]:
     """A relay with this allowlist, its upstream, and a repository for each downstream that the App is on.
 
     Several upstreams are a mapping of their names to their allowlists; `prepare` sees GitHub before the relay does.
-    `outside` are further servers that the relay can reach, by host.
+    `outside` are further servers that the relay can reach, by host. Checks of backends and jobs are written at once,
+    unless `check_gathering` lets them wait for more changes as in a real relay.
     """
     clock = ManualClock()
     async with GitHub(
@@ -196,7 +203,8 @@ async def stage(
             github.create_repository(name, workflows=[WORKFLOW])
         prepare(github)
         it = Stage(folder, github, clock, outside)
-        await it.open(settings_for(folder, github, it.write_allowlists(allowlist), **more))
+        settings = settings_for(folder, github, it.write_allowlists(allowlist), **more)
+        await it.open(settings, check_gathering)
         try:
             await it.act()
             yield it

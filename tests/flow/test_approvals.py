@@ -247,7 +247,7 @@ async def test_an_approval_waits_for_nobody_elses_run(tmp_path: Path) -> None:
 async def test_an_approved_head_still_waits_for_the_answer_about_its_files(tmp_path: Path) -> None:
     async with gated(tmp_path, listed('authors: approved, paths: ["src/**"]')) as it:
         pull = await open_pull(it)
-        away = it.github.faults.answer(503, on=Match("GET", "*/pulls/*/files"))
+        away = it.github.faults.answer(503, on=Match("GET", "*/compare/*"))
         await say(it, pull, APPROVE)
         assert (it.github.dispatches(), gate(it, pull)) == ([], "pending")
         it.github.faults.remove(away)

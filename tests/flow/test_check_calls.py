@@ -69,7 +69,7 @@ def made(it: Stage, sha: str) -> Counter[str]:
 async def test_whatever_happens_to_a_creation_exactly_one_check_of_each_name_is_there(
     tmp_path: Path, trouble: Trouble
 ) -> None:
-    async with gated(tmp_path, LISTED) as it:
+    async with gated(tmp_path, LISTED, job_checks="all") as it:
         trouble(it.github.faults)
         pull = await open_pull(it, labels=[LABEL])
         await settle(it)
@@ -82,7 +82,7 @@ async def test_whatever_happens_to_a_creation_exactly_one_check_of_each_name_is_
 
 
 async def test_a_check_whose_creation_was_not_heard_of_still_gets_its_result(tmp_path: Path) -> None:
-    async with gated(tmp_path, GATES) as it:
+    async with gated(tmp_path, GATES, job_checks="all") as it:
         pull = await open_pull(it)
         it.github.faults.lose_answer(on=CREATES, times=2)
         await run_all(it, build="failure")
@@ -112,7 +112,7 @@ async def crash_during(it: Stage, *, after_acting: bool) -> None:
 async def test_a_crash_between_the_note_and_the_answer_leaves_one_check_of_each_name(
     tmp_path: Path, *, after_acting: bool
 ) -> None:
-    async with gated(tmp_path, GATES) as it:
+    async with gated(tmp_path, GATES, job_checks="all") as it:
         await crash_during(it, after_acting=after_acting)
         await it.pass_time(LEASE_S)
         await settle(it, 3)
@@ -123,7 +123,7 @@ async def test_a_crash_between_the_note_and_the_answer_leaves_one_check_of_each_
 
 @pytest.mark.parametrize("kind", ["lose_answer", "lose_request"])
 async def test_a_lost_update_is_made_again_and_the_check_ends_right(tmp_path: Path, kind: str) -> None:
-    async with gated(tmp_path, GATES) as it:
+    async with gated(tmp_path, GATES, job_checks="all") as it:
         pull = await open_pull(it)
         await start(it, newest_run(it))
         getattr(it.github.faults, kind)(on=UPDATES, times=4)
@@ -135,7 +135,7 @@ async def test_a_lost_update_is_made_again_and_the_check_ends_right(tmp_path: Pa
 
 
 async def test_a_gate_completed_unheard_is_not_reopened_but_followed_by_a_new_one(tmp_path: Path) -> None:
-    async with gated(tmp_path, GATES) as it:
+    async with gated(tmp_path, GATES, job_checks="all") as it:
         pull = await open_pull(it)
         await start(it, newest_run(it))
         it.github.faults.lose_answer(on=UPDATES, times=1)
@@ -150,7 +150,7 @@ async def test_a_gate_completed_unheard_is_not_reopened_but_followed_by_a_new_on
 
 
 async def test_a_check_that_never_came_to_be_is_not_made_to_be_ended(tmp_path: Path) -> None:
-    async with gated(tmp_path, INFORMS) as it:
+    async with gated(tmp_path, INFORMS, job_checks="all") as it:
         it.github.faults.lose_request(on=CREATES, times=1)
         pull = await open_pull(it, labels=[LABEL])
         it.clock.advance(1)
@@ -160,11 +160,11 @@ async def test_a_check_that_never_came_to_be_is_not_made_to_be_ended(tmp_path: P
         await it.github.label_pr(pull, LABEL)
         await settle(it, 2)
 
-        assert ever(it, f"crcr/{INFORMING}", pull.head_sha) == ["queued"]
+        assert ever(it, f"crcr/{INFORMING}", pull.head_sha) == ["in_progress"]
 
 
 async def test_a_check_that_came_to_be_unheard_is_ended_when_nobody_wants_it(tmp_path: Path) -> None:
-    async with gated(tmp_path, INFORMS) as it:
+    async with gated(tmp_path, INFORMS, job_checks="all") as it:
         it.github.faults.lose_answer(on=CREATES, times=1)
         pull = await open_pull(it, labels=[LABEL])
         it.clock.advance(1)
@@ -189,7 +189,7 @@ LIMITS: dict[str, Trouble] = {
 async def test_after_a_rate_limit_every_check_arrives_with_its_result(
     tmp_path: Path, trouble: Trouble
 ) -> None:
-    async with gated(tmp_path, LISTED) as it:
+    async with gated(tmp_path, LISTED, job_checks="all") as it:
         trouble(it.github.faults)
         pull = await open_pull(it, labels=[LABEL])
         await run_all(it, GATING, build="failure")
@@ -205,7 +205,9 @@ async def test_after_a_rate_limit_every_check_arrives_with_its_result(
 
 async def test_fifty_changes_before_the_worker_runs_make_one_update_of_each_check(tmp_path: Path) -> None:
     many = [f"job {number:02}" for number in range(16)]
-    async with gated(tmp_path, f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: ['job *']}}\n") as it:
+    async with gated(
+        tmp_path, f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: ['job *']}}\n", job_checks="all"
+    ) as it:
         it.github.repository(GATING).workflows = [jobs_named(*many)]
         pull = await open_pull(it)
         run = newest_run(it)
@@ -228,7 +230,7 @@ async def test_fifty_changes_before_the_worker_runs_make_one_update_of_each_chec
 
 
 async def test_an_unchanged_check_is_not_written_again(tmp_path: Path) -> None:
-    async with gated(tmp_path, GATES) as it:
+    async with gated(tmp_path, GATES, job_checks="all") as it:
         pull = await open_pull(it)
         await start(it, newest_run(it))
         before = len(asked(it, "PATCH")), len(asked(it, "POST"))
@@ -256,19 +258,21 @@ async def load(it: Stage, pulls: int, jobs: int) -> None:
 async def test_when_points_are_short_a_gate_goes_before_backends_and_these_before_jobs(
     tmp_path: Path,
 ) -> None:
-    async with gated(tmp_path, f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: ['job *']}}\n") as it:
+    async with gated(
+        tmp_path, f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: ['job *']}}\n", job_checks="all"
+    ) as it:
         await load(it, pulls=7, jobs=20)
         shown = Counter(each.name.count("/") for each in it.github.checks(UPSTREAM))
         assert shown[4] < 140
         pull = await open_pull(it)
 
-        assert (gate(it, pull), state(it, f"crcr/{GATING}", pull.head_sha)) == ("pending", "queued")
+        assert (gate(it, pull), state(it, f"crcr/{GATING}", pull.head_sha)) == ("pending", "in_progress")
         await it.pass_time(61)
         assert Counter(each.name.count("/") for each in it.github.checks(UPSTREAM))[4] == 140
 
 
 async def test_a_commit_that_is_new_gets_its_gate_before_anything_else(tmp_path: Path) -> None:
-    async with gated(tmp_path, LISTED) as it:
+    async with gated(tmp_path, LISTED, job_checks="all") as it:
         await open_pull(it, labels=[LABEL])
 
         made = [body(each)["name"] for each in asked(it, "POST")]
@@ -277,7 +281,7 @@ async def test_a_commit_that_is_new_gets_its_gate_before_anything_else(tmp_path:
 
 
 async def test_checks_are_written_with_the_upstreams_own_installation(tmp_path: Path) -> None:
-    async with gated(tmp_path, GATES) as it:
+    async with gated(tmp_path, GATES, job_checks="all") as it:
         await open_pull(it)
         await run_all(it)
 
@@ -286,7 +290,7 @@ async def test_checks_are_written_with_the_upstreams_own_installation(tmp_path: 
 
 
 async def test_a_check_that_github_refuses_keeps_none_of_the_others_back(tmp_path: Path) -> None:
-    async with gated(tmp_path) as it:
+    async with gated(tmp_path, job_checks="all") as it:
         pull = await open_pull(it)
         it.github.faults.answer(
             422, on=Match("POST", f"/repos/{UPSTREAM}/check-runs"), times=1, message="Validation Failed"

@@ -46,17 +46,17 @@ def mine(it: Stage, pull: PullRequest) -> list[str]:
 # Added
 
 
-async def test_a_label_added_before_the_run_shows_the_queued_check_at_once(tmp_path: Path) -> None:
-    async with gated(tmp_path, INFORMS) as it:
+async def test_a_label_added_before_the_run_shows_the_waiting_check_at_once(tmp_path: Path) -> None:
+    async with gated(tmp_path, INFORMS, job_checks="all") as it:
         pull = await open_pull(it)
         assert mine(it, pull) == ["absent"] * 3
         await label(it, pull)
 
-        assert mine(it, pull) == ["queued", "absent", "absent"]
+        assert mine(it, pull) == ["in_progress", "absent", "absent"]
 
 
 async def test_a_label_added_during_the_run_shows_each_job_as_it_is(tmp_path: Path) -> None:
-    async with gated(tmp_path, INFORMS) as it:
+    async with gated(tmp_path, INFORMS, job_checks="all") as it:
         pull = await open_pull(it)
         run = newest_run(it, INFORMING)
         await start(it, run)
@@ -69,7 +69,7 @@ async def test_a_label_added_during_the_run_shows_each_job_as_it_is(tmp_path: Pa
 
 
 async def test_a_label_added_after_the_run_shows_its_results(tmp_path: Path) -> None:
-    async with gated(tmp_path, INFORMS) as it:
+    async with gated(tmp_path, INFORMS, job_checks="all") as it:
         pull = await open_pull(it)
         await run_all(it, INFORMING, test="failure")
         await label(it, pull)
@@ -80,7 +80,7 @@ async def test_a_label_added_after_the_run_shows_its_results(tmp_path: Path) -> 
 
 
 async def test_a_label_added_dispatches_nothing(tmp_path: Path) -> None:
-    async with gated(tmp_path, INFORMS) as it:
+    async with gated(tmp_path, INFORMS, job_checks="all") as it:
         pull = await open_pull(it)
         await label(it, pull)
 
@@ -91,7 +91,7 @@ async def test_a_label_added_dispatches_nothing(tmp_path: Path) -> None:
     "other", ["ciflow/crcr/cuda", "ciflow/crcr/npu2", "ciflow/crcr/", "npu", "xciflow/crcr/npu"]
 )
 async def test_any_other_label_asks_for_nothing(tmp_path: Path, other: str) -> None:
-    async with gated(tmp_path, INFORMS) as it:
+    async with gated(tmp_path, INFORMS, job_checks="all") as it:
         pull = await open_pull(it, labels=[other])
         await label(it, pull, f"{other}-too")
 
@@ -100,27 +100,31 @@ async def test_any_other_label_asks_for_nothing(tmp_path: Path, other: str) -> N
 
 @pytest.mark.parametrize("written", ["CIFlow/CRCR/NPU", "ciflow/crcr/Npu"])
 async def test_a_label_counts_in_any_case(tmp_path: Path, written: str) -> None:
-    async with gated(tmp_path, INFORMS) as it:
+    async with gated(tmp_path, INFORMS, job_checks="all") as it:
         pull = await open_pull(it, labels=[written])
 
-        assert mine(it, pull)[0] == "queued"
+        assert mine(it, pull)[0] == "in_progress"
 
 
 async def test_an_upstream_chooses_the_prefixes_and_the_default_counts_no_more(tmp_path: Path) -> None:
     upstream_settings(tmp_path, label_prefixes=["run-on/", "device:"])
-    async with gated(tmp_path, INFORMS) as it:
+    async with gated(tmp_path, INFORMS, job_checks="all") as it:
         default, first, second = [
             await open_pull(it, labels=[name]) for name in (LABEL, "run-on/npu", "device:npu")
         ]
 
-        assert [mine(it, pull)[0] for pull in (default, first, second)] == ["absent", "queued", "queued"]
+        assert [mine(it, pull)[0] for pull in (default, first, second)] == [
+            "absent",
+            "in_progress",
+            "in_progress",
+        ]
 
 
 # Removed, and added again
 
 
 async def test_a_label_removed_ends_open_checks_neutral_and_leaves_results(tmp_path: Path) -> None:
-    async with gated(tmp_path, INFORMS) as it:
+    async with gated(tmp_path, INFORMS, job_checks="all") as it:
         pull = await open_pull(it, labels=[LABEL])
         run = newest_run(it, INFORMING)
         await start(it, run)
@@ -133,7 +137,7 @@ async def test_a_label_removed_ends_open_checks_neutral_and_leaves_results(tmp_p
 
 
 async def test_after_a_label_was_removed_reports_make_and_change_no_check(tmp_path: Path) -> None:
-    async with gated(tmp_path, INFORMS) as it:
+    async with gated(tmp_path, INFORMS, job_checks="all") as it:
         pull = await open_pull(it, labels=[LABEL])
         run = newest_run(it, INFORMING)
         await start(it, run, "build")
@@ -147,17 +151,17 @@ async def test_after_a_label_was_removed_reports_make_and_change_no_check(tmp_pa
 
 
 async def test_a_label_removed_leaves_l4_and_its_gate_alone(tmp_path: Path) -> None:
-    async with gated(tmp_path, LISTED) as it:
+    async with gated(tmp_path, LISTED, job_checks="all") as it:
         pull = await open_pull(it, labels=[LABEL])
         await unlabel(it, pull)
 
         assert states(it, pull.head_sha, [f"crcr/{GATING}", f"crcr/{INFORMING}", GATE]) == [
-            *("queued", "neutral", "in_progress")
+            *("in_progress", "neutral", "in_progress")
         ]
 
 
 async def test_a_label_added_again_shows_the_present_state_in_new_checks(tmp_path: Path) -> None:
-    async with gated(tmp_path, INFORMS) as it:
+    async with gated(tmp_path, INFORMS, job_checks="all") as it:
         pull = await open_pull(it, labels=[LABEL])
         run = newest_run(it, INFORMING)
         await start(it, run)
@@ -172,7 +176,7 @@ async def test_a_label_added_again_shows_the_present_state_in_new_checks(tmp_pat
 
 
 async def test_a_label_added_again_after_the_end_shows_the_result_and_not_the_removal(tmp_path: Path) -> None:
-    async with gated(tmp_path, INFORMS) as it:
+    async with gated(tmp_path, INFORMS, job_checks="all") as it:
         pull = await open_pull(it, labels=[LABEL])
         run = newest_run(it, INFORMING)
         await start(it, run)
@@ -185,18 +189,18 @@ async def test_a_label_added_again_after_the_end_shows_the_result_and_not_the_re
 
 
 async def test_a_label_stays_through_a_push_and_counts_on_the_new_head(tmp_path: Path) -> None:
-    async with gated(tmp_path, INFORMS) as it:
+    async with gated(tmp_path, INFORMS, job_checks="all") as it:
         pull = await open_pull(it)
         await label(it, pull)
         it.clock.advance(5)
         await it.github.push_to_pr(pull)
         await it.act()
 
-        assert mine(it, pull)[0] == "queued"
+        assert mine(it, pull)[0] == "in_progress"
 
 
 async def test_a_label_taken_off_while_nobody_told_us_is_gone_at_the_next_push(tmp_path: Path) -> None:
-    async with gated(tmp_path, INFORMS) as it:
+    async with gated(tmp_path, INFORMS, job_checks="all") as it:
         pull = await open_pull(it, labels=[LABEL])
         it.github.faults.webhooks.lose(event="pull_request", times=1)
         await unlabel(it, pull)
@@ -208,11 +212,11 @@ async def test_a_label_taken_off_while_nobody_told_us_is_gone_at_the_next_push(t
 
 
 async def test_of_two_pull_requests_on_one_head_one_label_is_enough(tmp_path: Path) -> None:
-    async with gated(tmp_path, INFORMS) as it:
+    async with gated(tmp_path, INFORMS, job_checks="all") as it:
         pull = await open_pull(it)
         it.clock.advance(5)
         twin = await open_twin(it, pull, labels=[LABEL])
-        assert mine(it, twin)[0] == "queued"
+        assert mine(it, twin)[0] == "in_progress"
         await unlabel(it, twin)
 
         assert mine(it, twin)[0] == "neutral"
@@ -232,7 +236,7 @@ def echoing(it: Stage, pull: PullRequest, other: PullRequest, status: str) -> di
 
 
 async def test_fault_24_a_label_that_a_callback_echoes_publishes_nothing(tmp_path: Path) -> None:
-    async with gated(tmp_path, INFORMS) as it:
+    async with gated(tmp_path, INFORMS, job_checks="all") as it:
         pull = await open_pull(it)
         run = newest_run(it, INFORMING)
         for status in ("in_progress", "completed"):
@@ -245,7 +249,7 @@ async def test_fault_24_a_label_that_a_callback_echoes_publishes_nothing(tmp_pat
 
 
 async def test_fault_24_a_commit_that_a_callback_names_gets_no_check(tmp_path: Path) -> None:
-    async with gated(tmp_path, INFORMS) as it:
+    async with gated(tmp_path, INFORMS, job_checks="all") as it:
         other = await open_pull(it)
         pull = await open_pull(it, labels=[LABEL])
         body = echoing(it, pull, other, "in_progress")
@@ -259,7 +263,7 @@ async def test_fault_24_a_commit_that_a_callback_names_gets_no_check(tmp_path: P
 async def test_fault_24_a_removed_label_that_a_callback_still_echoes_brings_nothing_back(
     tmp_path: Path,
 ) -> None:
-    async with gated(tmp_path, INFORMS) as it:
+    async with gated(tmp_path, INFORMS, job_checks="all") as it:
         pull = await open_pull(it, labels=[LABEL])
         await unlabel(it, pull)
         await run_all(it, INFORMING)

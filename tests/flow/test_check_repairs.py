@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from checking import GATES, asked, checks_of, ever, jobs_named, state
-from crcr.sim.github import Match, PullRequest, WorkflowRun
+from checking import GATES, asked, ever, jobs_named, state
+from crcr.sim.github import Match
 from gating import GATE, GATING, Stage, check, finish, gate, gated, newest_run, open_pull, run_all, start
 
 MANY = f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: ['job *']}}\n"
@@ -53,62 +53,31 @@ async def test_a_check_that_is_gone_is_not_made_anew_to_be_ended(tmp_path: Path)
         assert len(asked(it, "PATCH")) == tried
 
 
-# Few points
-
-
-async def two_begun(it: Stage) -> tuple[PullRequest, WorkflowRun]:
-    """A pull request of which two jobs run and a third waits."""
-    it.github.repository(GATING).workflows = [jobs_named(*(f"job {number}" for number in range(3)))]
-    pull = await open_pull(it)
-    run = newest_run(it)
-    await start(it, run, "job 0", "job 1")
-    await it.pass_time(61)
-    return pull, run
-
-
-async def spend_the_minute(it: Stage) -> None:
-    """So many checks are made for others, a gate and a backend's each time, that few of the minute's points are left.
-
-    Where a gate is made before its dispatch is sent, it costs one more to say that it was.
-    """
-    before = written(it)
-    while written(it) < before + 75:
-        await open_pull(it, files=["src/other.py"])
+# Few writes
 
 
 def written(it: Stage) -> int:
     return len(asked(it, "POST")) + len(asked(it, "PATCH"))
 
 
-def summary(it: Stage, sha: str) -> str:
-    return str(check(it, GATE, sha).output["summary"])
-
-
-async def test_details_of_an_open_check_wait_when_points_are_short_and_a_result_does_not(
+async def test_a_job_that_passes_writes_no_open_check_and_the_first_failure_writes_them_at_once(
     tmp_path: Path,
 ) -> None:
     async with gated(tmp_path, MANY) as it:
-        pull, run = await two_begun(it)
-        await spend_the_minute(it)
-        before = summary(it, pull.head_sha)
+        it.github.repository(GATING).workflows = [jobs_named(*(f"job {number}" for number in range(4)))]
+        pull = await open_pull(it)
+        run, before = newest_run(it), written(it)
+        await start(it, run, "job 0", "job 1", "job 2")
         await finish(it, run, **{"job 0": "success"})
-        assert state(it, checks_of(GATING, "job 0")[1], pull.head_sha) == "success"
-        assert summary(it, pull.head_sha) == before
+        assert written(it) == before
         await finish(it, run, **{"job 1": "failure"})
-
         assert gate(it, pull) == "failure"
-        assert check(it, BACKEND, pull.head_sha).output["title"].startswith("failed: job 1")
+        assert check(it, BACKEND, pull.head_sha).output["title"] == "failed: job 1, others still waiting"
+        after = written(it)
+        await finish(it, run, **{"job 2": "failure"})
 
-
-async def test_details_that_waited_are_shown_once_there_are_points_again(tmp_path: Path) -> None:
-    async with gated(tmp_path, MANY) as it:
-        pull, run = await two_begun(it)
-        await spend_the_minute(it)
-        before = summary(it, pull.head_sha)
-        await finish(it, run, **{"job 0": "success"})
-        await it.pass_time(61)
-
-        assert summary(it, pull.head_sha) != before
+        assert after == before + 3  # gate, backend, job
+        assert written(it) == after + 1  # the second failing job
 
 
 async def test_a_new_fact_hastens_what_waits_to_be_published(tmp_path: Path) -> None:

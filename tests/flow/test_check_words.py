@@ -78,7 +78,7 @@ FACTS = [
 
 
 async def test_a_check_says_what_ran_where_what_came_out_and_whom_to_ask(tmp_path: Path) -> None:
-    async with gated(tmp_path, GATES) as it:
+    async with gated(tmp_path, GATES, job_checks="all") as it:
         pull = await open_pull(it)
         counts = {"passed": 40, "failed": 1, "skipped": 3, "total": 44}
         more = {"environment": {"device": "npu-9"}, "artifact_url": FILES, "url": RUN_PAGE}
@@ -91,7 +91,7 @@ async def test_a_check_says_what_ran_where_what_came_out_and_whom_to_ask(tmp_pat
 
 
 async def test_a_checks_details_lead_to_the_run_and_the_gates_to_the_pull_request(tmp_path: Path) -> None:
-    async with gated(tmp_path, GATES) as it:
+    async with gated(tmp_path, GATES, job_checks="all") as it:
         pull = await open_pull(it)
         await start(it, newest_run(it))
 
@@ -103,7 +103,7 @@ async def test_a_checks_details_lead_to_the_run_and_the_gates_to_the_pull_reques
 
 
 async def test_a_check_carries_our_own_id_of_it(tmp_path: Path) -> None:
-    async with gated(tmp_path, GATES) as it:
+    async with gated(tmp_path, GATES, job_checks="all") as it:
         pull = await open_pull(it)
         await start(it, newest_run(it))
 
@@ -119,7 +119,7 @@ async def test_a_check_carries_our_own_id_of_it(tmp_path: Path) -> None:
 
 
 async def test_failed_tests_with_files_become_notes_on_the_job_and_its_backend(tmp_path: Path) -> None:
-    async with gated(tmp_path, GATES) as it:
+    async with gated(tmp_path, GATES, job_checks="all") as it:
         pull = await open_pull(it)
         nowhere = {"name": "test_sub", "message": "no file"}
         outside = {"name": "test_mul", "file": "../../etc/passwd", "message": "elsewhere"}
@@ -133,7 +133,7 @@ async def test_failed_tests_with_files_become_notes_on_the_job_and_its_backend(t
 
 
 async def test_notes_stand_once_though_the_backend_goes_on_and_github_confirms_later(tmp_path: Path) -> None:
-    async with gated(tmp_path, GATES) as it:
+    async with gated(tmp_path, GATES, job_checks="all") as it:
         pull = await open_pull(it)
         await fail_build(it)
         await it.github.complete_job(newest_run(it), "test", "failure", failed_tests=FAILED)
@@ -147,7 +147,7 @@ async def test_notes_stand_once_though_the_backend_goes_on_and_github_confirms_l
 
 async def test_notes_stand_once_where_l3_only_looks_completed_while_it_runs(tmp_path: Path) -> None:
     upstream_settings(tmp_path, l3_pending="neutral")
-    async with gated(tmp_path, INFORMS) as it:
+    async with gated(tmp_path, INFORMS, job_checks="all") as it:
         pull = await open_pull(it, labels=[LABEL])
         run = newest_run(it, INFORMING)
         await start(it, run)
@@ -160,7 +160,7 @@ async def test_notes_stand_once_where_l3_only_looks_completed_while_it_runs(tmp_
 
 
 async def test_notes_stand_once_though_the_answer_to_their_update_is_lost(tmp_path: Path) -> None:
-    async with gated(tmp_path, GATES) as it:
+    async with gated(tmp_path, GATES, job_checks="all") as it:
         pull = await open_pull(it)
         await start(it, newest_run(it))
         it.github.faults.lose_answer(on=UPDATES, times=6)
@@ -175,7 +175,7 @@ async def test_notes_stand_once_though_the_answer_to_their_update_is_lost(tmp_pa
 
 
 async def test_notes_stand_once_though_the_answer_to_their_creation_is_lost(tmp_path: Path) -> None:
-    async with gated(tmp_path, INFORMS) as it:
+    async with gated(tmp_path, INFORMS, job_checks="all") as it:
         pull = await open_pull(it)
         run = newest_run(it, INFORMING)
         await start(it, run)
@@ -193,7 +193,7 @@ async def test_notes_stand_once_though_the_answer_to_their_creation_is_lost(tmp_
 
 
 async def test_notes_that_never_arrived_are_sent_again(tmp_path: Path) -> None:
-    async with gated(tmp_path, GATES) as it:
+    async with gated(tmp_path, GATES, job_checks="all") as it:
         pull = await open_pull(it)
         await start(it, newest_run(it))
         it.github.faults.lose_request(on=UPDATES, times=4)
@@ -210,7 +210,7 @@ async def test_notes_that_never_arrived_are_sent_again(tmp_path: Path) -> None:
 
 
 async def test_a_thousand_long_failures_are_cut_to_what_github_takes(tmp_path: Path) -> None:
-    async with gated(tmp_path, GATES) as it:
+    async with gated(tmp_path, GATES, job_checks="all") as it:
         pull = await open_pull(it)
         many = [{"name": f"test_{n}", "file": f"test/f{n}.py", "message": "é" * 400} for n in range(1200)]
         await fail_build(it, failed_tests=many)
@@ -225,7 +225,9 @@ async def test_a_thousand_long_failures_are_cut_to_what_github_takes(tmp_path: P
 
 async def test_a_backend_with_hundreds_of_jobs_keeps_its_summary_within_the_limit(tmp_path: Path) -> None:
     names = [f"job {number} {'x' * 200}" for number in range(150)]
-    async with gated(tmp_path, f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: ['job *']}}\n") as it:
+    async with gated(
+        tmp_path, f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: ['job *']}}\n", job_checks="all"
+    ) as it:
         it.github.repository(GATING).workflows = [jobs_named(*names)]
         pull = await open_pull(it)
         run = newest_run(it)
@@ -271,7 +273,7 @@ def everywhere(text: str) -> dict[str, Any]:
 async def test_fault_29_hostile_text_in_every_field_stays_text_in_every_check(
     tmp_path: Path, text: str
 ) -> None:
-    async with gated(tmp_path, GATES) as it:
+    async with gated(tmp_path, GATES, job_checks="all") as it:
         pull = await open_pull(it)
         assert await report(it, "in_progress", **everywhere(text)) == "applied"
         assert await report(it, "completed", conclusion="failure", **everywhere(text)) == "applied"
@@ -288,7 +290,7 @@ async def test_fault_29_hostile_text_in_every_field_stays_text_in_every_check(
 
 @pytest.mark.parametrize("text", ["x" * 256, "é" * 256, "\U0001f525" * 150, "a/b:c", "3", "`"])
 async def test_a_job_of_any_name_gets_one_check_that_follows_it(tmp_path: Path, text: str) -> None:
-    async with gated(tmp_path, GATES) as it:
+    async with gated(tmp_path, GATES, job_checks="all") as it:
         pull = await open_pull(it)
         assert await report(it, "in_progress", job_name=text) == "applied"
         assert await report(it, "completed", conclusion="success", job_name=text) == "applied"

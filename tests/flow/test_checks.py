@@ -45,18 +45,18 @@ JOBS = ("build", "test")
 
 
 @pytest.mark.parametrize(("allowlist", "backend"), [(GATES, GATING), (INFORMS, INFORMING)])
-async def test_at_dispatch_a_backend_that_speaks_has_one_queued_check(
+async def test_at_dispatch_a_backend_that_speaks_has_one_check_in_progress(
     tmp_path: Path, allowlist: str, backend: str
 ) -> None:
-    async with gated(tmp_path, allowlist) as it:
+    async with gated(tmp_path, allowlist, job_checks="all") as it:
         pull = await open_pull(it, labels=[LABEL])
 
         assert names(it, pull.head_sha) - {GATE} == {f"crcr/{backend}"}
-        assert ever(it, f"crcr/{backend}", pull.head_sha) == ["queued"]
+        assert ever(it, f"crcr/{backend}", pull.head_sha) == ["in_progress"]
 
 
 async def test_without_its_label_an_l3_backend_is_recorded_and_shows_nothing(tmp_path: Path) -> None:
-    async with gated(tmp_path, INFORMS) as it:
+    async with gated(tmp_path, INFORMS, job_checks="all") as it:
         pull = await open_pull(it, labels=["triaged"])
         for step in (start, finish):
             await step(it, newest_run(it, INFORMING))
@@ -72,7 +72,7 @@ async def test_without_its_label_an_l3_backend_is_recorded_and_shows_nothing(tmp
 async def test_a_backends_check_follows_its_jobs_which_stand_beside_it(
     tmp_path: Path, allowlist: str, backend: str
 ) -> None:
-    async with gated(tmp_path, allowlist) as it:
+    async with gated(tmp_path, allowlist, job_checks="all") as it:
         pull = await open_pull(it, labels=[LABEL])
         run, three = newest_run(it, backend), checks_of(backend, *JOBS)
         await start(it, run, "build")
@@ -87,7 +87,7 @@ async def test_a_backends_check_follows_its_jobs_which_stand_beside_it(
 
 
 async def test_a_failed_l4_job_is_red_on_itself_its_backend_and_the_gate(tmp_path: Path) -> None:
-    async with gated(tmp_path, GATES) as it:
+    async with gated(tmp_path, GATES, job_checks="all") as it:
         pull = await open_pull(it)
         await run_all(it, GATING, build="failure")
 
@@ -96,7 +96,7 @@ async def test_a_failed_l4_job_is_red_on_itself_its_backend_and_the_gate(tmp_pat
 
 
 async def test_an_l2_backend_shows_nothing_and_makes_no_gate(tmp_path: Path) -> None:
-    async with gated(tmp_path, f"L2:\n  - {GATING}\n") as it:
+    async with gated(tmp_path, f"L2:\n  - {GATING}\n", job_checks="all") as it:
         pull = await open_pull(it, labels=[LABEL])
         await run_all(it)
 
@@ -108,7 +108,7 @@ async def test_an_l2_backend_shows_nothing_and_makes_no_gate(tmp_path: Path) -> 
 
 
 async def test_fault_37_a_failure_at_l3_is_neutral_and_says_that_it_blocks_nothing(tmp_path: Path) -> None:
-    async with gated(tmp_path, LISTED) as it:
+    async with gated(tmp_path, LISTED, job_checks="all") as it:
         pull = await open_pull(it, labels=[LABEL])
         await run_all(it, INFORMING, build="failure", test="timed_out")
         await run_all(it, GATING)
@@ -122,7 +122,7 @@ async def test_fault_37_a_failure_at_l3_is_neutral_and_says_that_it_blocks_nothi
 
 async def test_an_upstream_may_ask_for_red_at_l3_and_it_still_gates_nothing(tmp_path: Path) -> None:
     upstream_settings(tmp_path, l3_conclusion="failure")
-    async with gated(tmp_path, LISTED) as it:
+    async with gated(tmp_path, LISTED, job_checks="all") as it:
         pull = await open_pull(it, labels=[LABEL])
         await run_all(it, INFORMING, build="failure")
         await run_all(it, GATING)
@@ -135,7 +135,7 @@ async def test_fault_37_where_merge_tools_wait_l3_runs_as_completed_and_the_resu
     tmp_path: Path,
 ) -> None:
     upstream_settings(tmp_path, l3_pending="neutral")
-    async with gated(tmp_path, LISTED) as it:
+    async with gated(tmp_path, LISTED, job_checks="all") as it:
         pull = await open_pull(it, labels=[LABEL])
         run, mine = newest_run(it, INFORMING), checks_of(INFORMING, *JOBS)
         assert states(it, pull.head_sha, mine) == ["neutral", "absent", "absent"]
@@ -148,11 +148,11 @@ async def test_fault_37_where_merge_tools_wait_l3_runs_as_completed_and_the_resu
         assert states(it, pull.head_sha, mine) == ["neutral", "neutral", "success"]
         assert title(it, mine[1], pull.head_sha) == "failure (non-blocking)"
         assert [ever(it, name, pull.head_sha) for name in mine] == [["neutral"], ["neutral"], ["success"]]
-        assert state(it, f"crcr/{GATING}", pull.head_sha) == "queued"
+        assert state(it, f"crcr/{GATING}", pull.head_sha) == "in_progress"
 
 
 async def test_fault_37_an_l3_backend_without_listed_jobs_ends_when_its_runs_are_over(tmp_path: Path) -> None:
-    async with gated(tmp_path, GATED) as it:
+    async with gated(tmp_path, GATED, job_checks="all") as it:
         pull = await open_pull(it, labels=[LABEL])
         await run_all(it, INFORMING)
         assert state(it, f"crcr/{INFORMING}", pull.head_sha) == "in_progress"
@@ -168,7 +168,7 @@ async def test_fault_37_an_l3_backend_without_listed_jobs_ends_when_its_runs_are
 async def test_fault_38_a_push_ends_what_is_open_on_the_old_head_and_leaves_its_results(
     tmp_path: Path,
 ) -> None:
-    async with gated(tmp_path, LISTED) as it:
+    async with gated(tmp_path, LISTED, job_checks="all") as it:
         pull = await open_pull(it, labels=[LABEL])
         old, run = pull.head_sha, newest_run(it, GATING)
         await start(it, run)
@@ -181,11 +181,11 @@ async def test_fault_38_a_push_ends_what_is_open_on_the_old_head_and_leaves_its_
         assert states(it, old, [f"crcr/{INFORMING}", GATE]) == ["neutral", "cancelled"]
         assert title(it, f"crcr/{GATING}", old) == "superseded or closed"
         assert gate(it, pull) == "pending"
-        assert state(it, f"crcr/{GATING}", pull.head_sha) == "queued"
+        assert state(it, f"crcr/{GATING}", pull.head_sha) == "in_progress"
 
 
 async def test_fault_38_a_late_failure_of_the_old_head_changes_no_check_anywhere(tmp_path: Path) -> None:
-    async with gated(tmp_path, GATES) as it:
+    async with gated(tmp_path, GATES, job_checks="all") as it:
         pull = await open_pull(it)
         old, run = pull.head_sha, newest_run(it)
         await start(it, run)
@@ -205,7 +205,7 @@ async def test_fault_38_a_late_failure_of_the_old_head_changes_no_check_anywhere
 async def test_closing_ends_what_is_open_and_the_closed_dispatch_gets_no_check(
     tmp_path: Path, *, merged: bool
 ) -> None:
-    async with gated(tmp_path, GATES) as it:
+    async with gated(tmp_path, GATES, job_checks="all") as it:
         pull = await open_pull(it)
         await start(it, newest_run(it), "build")
         it.clock.advance(60)
@@ -224,7 +224,7 @@ async def test_closing_ends_what_is_open_and_the_closed_dispatch_gets_no_check(
 
 
 async def test_closing_leaves_finished_checks_as_they_are(tmp_path: Path) -> None:
-    async with gated(tmp_path, GATES) as it:
+    async with gated(tmp_path, GATES, job_checks="all") as it:
         pull = await open_pull(it)
         await run_all(it, build="failure")
         it.clock.advance(60)
@@ -237,7 +237,7 @@ async def test_closing_leaves_finished_checks_as_they_are(tmp_path: Path) -> Non
 
 
 async def test_reopening_begins_with_a_new_pending_gate_beside_the_old_result(tmp_path: Path) -> None:
-    async with gated(tmp_path, GATES) as it:
+    async with gated(tmp_path, GATES, job_checks="all") as it:
         pull = await open_pull(it)
         await run_all(it)
         it.clock.advance(60)
@@ -248,13 +248,13 @@ async def test_reopening_begins_with_a_new_pending_gate_beside_the_old_result(tm
         await it.act()
 
         assert ever(it, GATE, pull.head_sha) == ["success", "cancelled", "in_progress"]
-        assert ever(it, f"crcr/{GATING}", pull.head_sha) == ["success", "queued"]
+        assert ever(it, f"crcr/{GATING}", pull.head_sha) == ["success", "in_progress"]
         await run_all(it, build="failure")
         assert ever(it, GATE, pull.head_sha) == ["success", "cancelled", "failure"]
 
 
 async def test_a_push_back_to_an_older_commit_begins_with_a_new_pending_gate(tmp_path: Path) -> None:
-    async with gated(tmp_path, GATES) as it:
+    async with gated(tmp_path, GATES, job_checks="all") as it:
         pull = await open_pull(it)
         first = pull.head_sha
         await run_all(it)
@@ -276,7 +276,7 @@ async def test_a_push_back_to_an_older_commit_begins_with_a_new_pending_gate(tmp
 async def test_a_second_pull_request_on_the_head_shares_its_checks_and_keeps_them_alive(
     tmp_path: Path,
 ) -> None:
-    async with gated(tmp_path, GATES) as it:
+    async with gated(tmp_path, GATES, job_checks="all") as it:
         pull = await open_pull(it)
         await run_all(it)
         it.clock.advance(60)
@@ -297,7 +297,9 @@ async def test_a_second_pull_request_on_the_head_shares_its_checks_and_keeps_the
 
 async def test_above_twenty_jobs_only_failed_ones_have_a_check(tmp_path: Path) -> None:
     many = [f"job {number:02}" for number in range(21)]
-    async with gated(tmp_path, f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: ['job *']}}\n") as it:
+    async with gated(
+        tmp_path, f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: ['job *']}}\n", job_checks="all"
+    ) as it:
         it.github.repository(GATING).workflows = [jobs_named(*many)]
         pull = await open_pull(it)
         run = newest_run(it)
@@ -313,7 +315,9 @@ async def test_above_twenty_jobs_only_failed_ones_have_a_check(tmp_path: Path) -
 
 async def test_at_twenty_jobs_every_one_has_a_check(tmp_path: Path) -> None:
     many = [f"job {number:02}" for number in range(20)]
-    async with gated(tmp_path, f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: ['job *']}}\n") as it:
+    async with gated(
+        tmp_path, f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: ['job *']}}\n", job_checks="all"
+    ) as it:
         it.github.repository(GATING).workflows = [jobs_named(*many)]
         pull = await open_pull(it)
         await run_all(it)
@@ -322,7 +326,7 @@ async def test_at_twenty_jobs_every_one_has_a_check(tmp_path: Path) -> None:
 
 
 async def test_one_job_name_in_two_workflows_makes_two_checks_and_both_count(tmp_path: Path) -> None:
-    async with gated(tmp_path, GATES) as it:
+    async with gated(tmp_path, GATES, job_checks="all") as it:
         it.github.repository(GATING).workflows = [
             jobs_named(*JOBS),
             jobs_named("build", workflow="Nightly", file="nightly.yml"),
@@ -339,7 +343,7 @@ async def test_one_job_name_in_two_workflows_makes_two_checks_and_both_count(tmp
 
 
 async def test_two_backends_of_one_commit_keep_their_checks_apart(tmp_path: Path) -> None:
-    async with gated(tmp_path, LISTED, downstreams=BOTH) as it:
+    async with gated(tmp_path, LISTED, downstreams=BOTH, job_checks="all") as it:
         pull = await open_pull(it, labels=[LABEL])
         await run_all(it, GATING, build="failure")
         await run_all(it, INFORMING)

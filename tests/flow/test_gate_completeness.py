@@ -13,6 +13,7 @@ from gating import (
     finish,
     gate,
     gated,
+    live_reasons,
     look,
     newest_run,
     open_pull,
@@ -60,7 +61,7 @@ async def test_every_name_and_every_glob_of_jobs_needs_a_result(tmp_path: Path) 
         await start(it, run, "build")
         await finish(it, run, build="success")
         assert gate(it, pull) == "pending"
-        assert "`test (*)` has not reported yet" in summary(it, pull.head_sha)
+        assert await live_reasons(it, pull.head_sha) == ["test (*) has not reported yet"]
         await start(it, run, "test (cpu)")
         await finish(it, run, **{"test (cpu)": "success"})
         assert gate(it, pull) == "pending"
@@ -105,7 +106,8 @@ async def test_without_jobs_the_gate_opens_once_github_says_that_the_runs_are_ov
         pull = await open_pull(it)
         await run_all(it)
         assert gate(it, pull) == "pending"
-        assert "another may still appear within 2 minutes" in summary(it, pull.head_sha)
+        [reason] = await live_reasons(it, pull.head_sha)
+        assert reason == "its runs are over; another may still appear within 2 minutes"
         await look(it, 10 * MINUTE)
         await look(it, 10 * MINUTE)
 

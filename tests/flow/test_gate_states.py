@@ -12,6 +12,8 @@ from gating import (
     finish,
     gate,
     gated,
+    live_gate,
+    live_reasons,
     look,
     newest_run,
     open_pull,
@@ -197,7 +199,8 @@ async def test_a_dispatched_backend_is_waited_for_with_since_when_and_until_when
 
         assert shown(it, GATE, pull.head_sha) == ("in_progress", None, f"waiting for {GATING}")
         assert "2026-01-01 00:00" in summary(it, pull.head_sha)
-        assert "2026-01-01 08:00" in summary(it, pull.head_sha)
+        [row] = (await live_gate(it, pull.head_sha))["subjects"][0]["rows"]
+        assert row["deadline"] == "2026-01-01T08:00:00Z"
         with pytest.raises(MergeBlocked, match="crcr/gate: pending"):
             await it.github.merge_pr(pull)
 
@@ -209,7 +212,7 @@ async def test_a_running_job_keeps_the_gate_pending(tmp_path: Path) -> None:
         await finish(it, newest_run(it), build="success")
 
         assert gate(it, pull) == "pending"
-        assert "`test` running" in summary(it, pull.head_sha)
+        assert await live_reasons(it, pull.head_sha) == ["test running"]
 
 
 # held
@@ -409,7 +412,9 @@ async def test_one_backend_that_passed_does_not_open_the_gate_for_the_other(tmp_
     async with gated(tmp_path, TWO, downstreams=THEM) as it:
         pull = await open_pull(it)
         await run_all(it, GATING)
-        assert title(it, pull.head_sha) == f"1 of 2 backends passed, waiting for {SECOND}"
+        assert gate(it, pull) == "pending"
+        live = await live_gate(it, pull.head_sha)
+        assert live["title"] == f"1 of 2 backends passed, waiting for {SECOND}"
         await look(it, 8 * HOUR)
 
         assert title(it, pull.head_sha) == f"{SECOND} is missing"

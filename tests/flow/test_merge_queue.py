@@ -11,6 +11,7 @@ from gating import (
     GATING,
     check,
     gated,
+    live_gate,
     look,
     open_pull,
     run_all,
@@ -47,7 +48,8 @@ async def test_a_group_goes_to_l4_and_to_whoever_lists_it_and_waits_for_the_gate
 
         assert (told(it, GATING), told(it, LISTENING), told(it, OTHER)) == (asked, asked, [])
         assert shown(it, GATE, group.head_sha) == ("in_progress", None, f"waiting for {GATING}")
-        assert f"merge group of #{pull.number}" in summary(it, group.head_sha)
+        [subject] = (await live_gate(it, group.head_sha))["subjects"]
+        assert subject["numbers"] == [pull.number]
         await settle(it)
         assert not pull.merged
 

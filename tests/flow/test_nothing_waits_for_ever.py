@@ -10,7 +10,7 @@ from stage import UPSTREAM
 from told import states
 
 MINUTE, HOUR = 60.0, 3600.0
-FILES = Match("GET", f"/repos/{UPSTREAM}/pulls/*/files")
+FILES = Match("GET", f"/repos/{UPSTREAM}/compare/*")
 COMPARE = Match("GET", f"/repos/{UPSTREAM}/compare/*")
 DOCS = f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: [build, test], paths: ['docs/**']}}\n"
 APPROVED = f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: [build, test], authors: approved}}\n"

@@ -59,7 +59,7 @@ async def test_a_re_run_asks_for_the_failed_jobs_of_the_run(tmp_path: Path, name
 
 
 async def test_failed_jobs_wait_from_the_request_on_and_passed_ones_stay(tmp_path: Path) -> None:
-    async with gated(tmp_path, GATES) as it:
+    async with gated(tmp_path, GATES, job_checks="all") as it:
         pull = await open_pull(it)
         await run_all(it, build="failure")
         it.github.faults.answer(503, on=Match("POST", "*/rerun-failed-jobs"))
@@ -198,7 +198,7 @@ async def test_of_two_pull_requests_on_one_head_only_the_jobs_own_run_runs_again
 
 
 async def test_with_nothing_failed_the_whole_run_runs_again(tmp_path: Path) -> None:
-    async with gated(tmp_path, GATES) as it:
+    async with gated(tmp_path, GATES, job_checks="all") as it:
         pull = await open_pull(it)
         run = await run_all(it)
         await again(it, pull, BUILD)

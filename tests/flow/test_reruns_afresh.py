@@ -60,7 +60,7 @@ async def move_elsewhere(it: Stage, _: WorkflowRun) -> None:
 
 @pytest.mark.parametrize("fate", [age, wear_out, delete, withdraw_writing, withdraw_all, move_elsewhere])
 async def test_what_github_runs_no_more_is_dispatched_afresh(tmp_path: Path, fate: Fate) -> None:
-    async with gated(tmp_path, GATES) as it:
+    async with gated(tmp_path, GATES, job_checks="all") as it:
         pull = await open_pull(it)
         run = await run_all(it, build="failure")
         await fate(it, run)

@@ -5,7 +5,20 @@ from pathlib import Path
 from typing import Any
 
 from crcr.sim.github import JobSpec, Match, PullRequest, Workflow, WorkflowRun
-from gating import GATE, GATING, Stage, check, finish, gate, gated, look, newest_run, open_pull, start
+from gating import (
+    GATE,
+    GATING,
+    Stage,
+    check,
+    finish,
+    gate,
+    gated,
+    live_reasons,
+    look,
+    newest_run,
+    open_pull,
+    start,
+)
 
 MINUTE, HOUR = 60.0, 3600.0
 UNNAMED = f"L4:\n  - {GATING}: [bob]\n"
@@ -130,10 +143,7 @@ async def test_a_deleted_run_does_not_end_another_one(tmp_path: Path) -> None:
 
         assert verified(it) == {"one": "confirmed", "two": "confirmed"}
         assert gate(it, pull) == "pending"
-        assert (
-            "GitHub has not told yet that its runs are over"
-            in check(it, GATE, pull.head_sha).output["summary"]
-        )
+        assert await live_reasons(it, pull.head_sha) == ["GitHub has not told yet that its runs are over"]
 
 
 async def test_a_run_that_first_reports_while_github_is_asked_is_not_taken_for_deleted(

@@ -198,7 +198,7 @@ async def test_a_waiver_of_one_backend_leaves_the_others_blocking(tmp_path: Path
 
 
 async def test_the_checks_of_a_waived_backend_turn_neutral(tmp_path: Path) -> None:
-    async with gated(tmp_path) as it:
+    async with gated(tmp_path, job_checks="all") as it:
         pull = await failing_pull(it)
         await say(it, pull, WAIVE)
 

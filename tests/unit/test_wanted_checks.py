@@ -31,6 +31,7 @@ from commits import (
 from crcr.decide.check_runs import GATE_NAME, CheckStatus, Shown
 from crcr.decide.checks import (
     CheckPolicy,
+    JobChecks,
     Tier,
     Wanted,
     is_labelled,
@@ -49,6 +50,7 @@ RULES = CheckPolicy(
     label_prefixes=("ciflow/crcr/",),
     l3_fails_red=False,
     l3_pends=True,
+    job_checks=JobChecks.ALL,
     hud_url="https://hud.example",
 )
 LABEL = "ciflow/crcr/npu"
@@ -87,11 +89,11 @@ def sent_at_l3() -> Backend:
 UNLABELLED: dict[str, Any] = {"labels": ()}
 
 
-def test_at_dispatch_a_backend_has_one_queued_check() -> None:
+def test_at_dispatch_a_backend_has_one_check_in_progress() -> None:
     sent = a_backend(runs=(), listed_at=None)
-    assert looks(sent) == {BACKEND: (QUEUED, None)}
-    assert looks(sent, **UNLABELLED) == {BACKEND: (QUEUED, None)}
-    assert looks(sent_at_l3()) == {BACKEND: (QUEUED, None)}
+    assert looks(sent) == {BACKEND: (IN_PROGRESS, None)}
+    assert looks(sent, **UNLABELLED) == {BACKEND: (IN_PROGRESS, None)}
+    assert looks(sent_at_l3()) == {BACKEND: (IN_PROGRESS, None)}
 
 
 @pytest.mark.parametrize("jobs", [(), (an_open_job(),), (a_job(),), (a_job(C.FAILURE),)])
@@ -147,9 +149,9 @@ def test_a_backend_that_is_not_concerned_has_no_check() -> None:
         assert looks(an_unsent_backend(state, "paths")) == {}
 
 
-@pytest.mark.parametrize("state", [D.HELD, D.WAITING])
-def test_a_dispatch_that_waits_shows_as_queued(state: DispatchState) -> None:
-    assert looks(an_unsent_backend(state, "draft")) == {BACKEND: (QUEUED, None)}
+@pytest.mark.parametrize(("state", "status"), [(D.HELD, QUEUED), (D.WAITING, IN_PROGRESS)])
+def test_only_a_dispatch_that_people_hold_shows_as_queued(state: DispatchState, status: CheckStatus) -> None:
+    assert looks(an_unsent_backend(state, "draft")) == {BACKEND: (status, None)}
 
 
 def test_a_commit_that_nobody_wants_merged_wants_no_check() -> None:

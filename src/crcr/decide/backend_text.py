@@ -24,6 +24,7 @@ from crcr.decide.part_text import (
     NAME_CHARACTERS,
     OPEN,
     doubt_words,
+    live_sections,
     oncall_words,
     verdict_words,
     waiver_words,
@@ -38,6 +39,8 @@ _MOST_DEVICES = 5
 _MOST_WORKFLOWS = 5
 _MOST_OWED = 5
 _COLUMNS = ("Job", "State", "Attempt", "Tests", "Why", "Verdict", "Links")
+WAITING_TITLE = "waiting"
+"""Without what it waits for, as that changes with every job and the title is not written again for it."""
 _AT_FAULT = frozenset({Standing.FAILED, Standing.ERRORED, Standing.EXCUSED, Standing.WAIVED})
 
 
@@ -51,12 +54,14 @@ def backend_title(judged: BackendJudgement) -> str:
         return f"passed: {_count(len(named), 'job')}"
     if judged.standing is Standing.WAIVED:
         return cut(f"waived by {_who(judged.parts)}: {_names(telling) or 'all of it'}", MOST_TITLE)
+    if judged.standing is Standing.WAITING:
+        return WAITING_TITLE
     if not telling:
         reason = one_line(judged.telling[0].reason).replace("`", "")
         return cut(f"{judged.standing}: {reason}", MOST_TITLE)
-    waiting = sum(part.standing in OPEN for part in judged.parts)
-    still = f", {waiting} still waiting" if waiting and judged.standing not in OPEN else ""
-    return f"{judged.standing}: {_names(telling)} ({len(telling)} of {_count(len(named), 'job')}){still}"
+    if judged.standing not in OPEN and any(part.standing in OPEN for part in judged.parts):
+        return f"{judged.standing}: {_names(telling)}, others still waiting"
+    return f"{judged.standing}: {_names(telling)} ({len(telling)} of {_count(len(named), 'job')})"
 
 
 def _names(parts: list[Part]) -> str:
@@ -71,12 +76,12 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def backend_summary(judged: BackendJudgement, hud_url: str) -> str:
+def backend_summary(judged: BackendJudgement, hud_url: str, live_url: str | None = None) -> str:
     parts = worst_first(judged.parts)
     jobs = [(part, part.job) for part in parts if part.job is not None]
     facts = _facts(judged.backend, [job for _, job in jobs])
     facts += _standing_facts(judged)
-    sections = [Section(head="\n".join(facts)), *failures(jobs)]
+    sections = [*live_sections(live_url), Section(head="\n".join(facts)), *failures(jobs)]
     if jobs:
         several = len({job.workflow for _, job in jobs}) > 1
         rows = (_job_row(part, job, with_workflow=several) for part, job in jobs)

@@ -70,8 +70,6 @@ class CheckToPublish:
     """It was completed before, with whatever annotations it had then."""
     ends: bool
     """It is wanted no more: what never came to be need not be made for that."""
-    minor: bool = False
-    """Only details of an open check are new: they wait while GitHub lets us write little."""
     name: str
     head_sha: str
     incarnation: str

@@ -7,7 +7,14 @@ stays text in all of them (see `markdown`), and nothing in them depends on the t
 from dataclasses import dataclass
 
 from crcr.decide.annotations import annotations
-from crcr.decide.backend_text import backend_summary, backend_title, failed_tests, job_summary, job_title
+from crcr.decide.backend_text import (
+    WAITING_TITLE,
+    backend_summary,
+    backend_title,
+    failed_tests,
+    job_summary,
+    job_title,
+)
 from crcr.decide.check_runs import Annotation, Button
 from crcr.decide.commit import Backend, Job
 from crcr.decide.gate import BackendJudgement, GateJudgement, GateState
@@ -16,7 +23,16 @@ from crcr.decide.markdown import is_link, one_line
 from crcr.decide.part_text import worst_first
 from crcr.decide.standing import Part
 
-__all__ = ["WAIVE", "Words", "backend_words", "gate_words", "is_link", "job_words", "one_line"]
+__all__ = [
+    "WAITING_TITLE",
+    "WAIVE",
+    "Words",
+    "backend_words",
+    "gate_words",
+    "is_link",
+    "job_words",
+    "one_line",
+]
 
 WAIVE = Button("Waive…", "Post the command that waives", "waive")
 
@@ -29,15 +45,16 @@ class Words:
     buttons: tuple[Button, ...] = ()
 
 
-def gate_words(judgement: GateJudgement, head_sha: str) -> Words:
+def gate_words(judgement: GateJudgement, head_sha: str, live_url: str | None = None) -> Words:
+    """What the gate says; with `live_url`, where to see what happens until it is written again."""
     buttons = (WAIVE,) if judgement.state is GateState.FAILED else ()
-    return Words(gate_title(judgement), gate_summary(judgement, head_sha), buttons=buttons)
+    return Words(gate_title(judgement), gate_summary(judgement, head_sha, live_url), buttons=buttons)
 
 
-def backend_words(judged: BackendJudgement, hud_url: str) -> Words:
+def backend_words(judged: BackendJudgement, hud_url: str, live_url: str | None = None) -> Words:
     jobs = [(part, part.job) for part in worst_first(judged.parts) if part.job is not None]
     notes = annotations(failed_tests(jobs))
-    return Words(backend_title(judged), backend_summary(judged, hud_url), annotations=notes)
+    return Words(backend_title(judged), backend_summary(judged, hud_url, live_url), annotations=notes)
 
 
 def job_words(backend: Backend, part: Part, job: Job, hud_url: str) -> Words:

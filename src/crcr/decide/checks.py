@@ -11,6 +11,7 @@ from hashlib import sha256
 
 from crcr.decide import check_text
 from crcr.decide.allowlist import Entry
+from crcr.decide.check_changes import HARMLESS, backend_brief, failed_once, gate_brief
 from crcr.decide.check_runs import GATE_NAME, CheckStatus, Shown
 from crcr.decide.commit import Backend, Commit, Job, Subject
 from crcr.decide.gate import HELD_FOR, GateJudgement, GateState, Policy, judge_for
@@ -19,6 +20,8 @@ from crcr.decide.standing import BLOCKED, BackendJudgement, Part, Standing
 
 MOST_JOB_CHECKS = 20
 """Of a backend with more jobs only the failed ones get a check of their own."""
+MOST_FAILURE_CHECKS = 3
+"""So many failing jobs of a backend get a check of their own; the backend's own check lists them all."""
 _NAME_CHARACTERS = 200
 
 
@@ -30,6 +33,15 @@ class Tier(StrEnum):
     JOB = "job"
 
 
+class JobChecks(StrEnum):
+    """Which jobs have a check of their own beside their backend's."""
+
+    FAILURES = "failures"
+    """The first few that fail; what was shown once is followed to its end."""
+    ALL = "all"
+    NONE = "none"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckPolicy:
     gate: Policy
@@ -37,6 +49,7 @@ class CheckPolicy:
     label_prefixes: tuple[str, ...]
     l3_fails_red: bool
     l3_pends: bool
+    job_checks: JobChecks
     hud_url: str
 
 
@@ -48,19 +61,28 @@ class Wanted:
     incarnation: str
     """Whose result it shows: another attempt or delivery makes another check of the same name."""
     shown: Shown
+    brief: str | None = None
+    """While it is still to change, what must be published at once when it changes; None: everything."""
 
 
 def wanted_checks(
-    commit: Commit, judgement: GateJudgement | None, policy: CheckPolicy, now: datetime
+    commit: Commit,
+    judgement: GateJudgement | None,
+    policy: CheckPolicy,
+    now: datetime,
+    published: frozenset[str] = frozenset(),
 ) -> tuple[Wanted, ...]:
-    """Everything that should be shown on the commit; nothing when nobody wants it merged any more."""
+    """Everything that should be shown on the commit; nothing when nobody wants it merged any more.
+
+    `published` are the names of the job checks that the commit has: what was shown as failed must show its mending.
+    """
     wanted: list[Wanted] = []
     if judgement is not None:
         wanted.append(_gate(commit, judgement, policy))
     for subject, backend in _visible(commit, policy):
         judged = judge_for(subject, backend, policy.gate, now)
-        wanted.append(_backend(subject, judged, policy))
-        wanted += _jobs(judged, policy)
+        wanted.append(_backend(commit, subject, judged, policy))
+        wanted += _jobs(judged, policy, published)
     return tuple(wanted)
 
 
@@ -118,17 +140,19 @@ _GATE_SHOWS = {
 def _gate(commit: Commit, judgement: GateJudgement, policy: CheckPolicy) -> Wanted:
     newest = max(commit.subjects, key=lambda each: (each.received_at, each.delivery))
     status, conclusion = _GATE_SHOWS[judgement.state]
-    words = check_text.gate_words(judgement, commit.head_sha)
+    brief = gate_brief(judgement, newest.delivery)
+    live_url = _page(policy, commit, newest)
+    words = check_text.gate_words(judgement, commit.head_sha, live_url if brief is not None else None)
     shown = Shown(
         status=status,
         conclusion=conclusion,
         title=words.title,
         summary=words.summary,
         buttons=words.buttons,
-        details_url=_page(policy, commit, newest),
+        details_url=live_url,
         started_at=newest.received_at,
     )
-    return Wanted(name=GATE_NAME, tier=Tier.GATE, incarnation=newest.delivery, shown=shown)
+    return Wanted(name=GATE_NAME, tier=Tier.GATE, incarnation=newest.delivery, shown=shown, brief=brief)
 
 
 def _page(policy: CheckPolicy, commit: Commit, subject: Subject) -> str:
@@ -145,14 +169,15 @@ def _is_informational(backend: Backend) -> bool:
     return not backend.gates
 
 
-def _backend(subject: Subject, judged: BackendJudgement, policy: CheckPolicy) -> Wanted:
-    backend = judged.backend
+def _backend(commit: Commit, subject: Subject, judged: BackendJudgement, policy: CheckPolicy) -> Wanted:
+    backend, brief = judged.backend, backend_brief(judged)
+    live_url = _page(policy, commit, subject) if brief is not None else None
     shown = _dressed(
         backend,
         policy,
         open_status=_open_status(judged),
         conclusion=_backend_conclusion(judged.standing),
-        words=check_text.backend_words(judged, policy.hud_url),
+        words=check_text.backend_words(judged, policy.hud_url, live_url),
         details_url=f"{policy.hud_url}/crcr/{backend.name}",
         started_at=judged.since,
     )
@@ -163,6 +188,7 @@ def _backend(subject: Subject, judged: BackendJudgement, policy: CheckPolicy) ->
         downstream=backend.name.key,
         incarnation=_backend_incarnation(subject, backend),
         shown=shown,
+        brief=brief,
     )
 
 
@@ -175,7 +201,7 @@ def _open_status(judged: BackendJudgement) -> CheckStatus | None:
     """While any part waits the check is open, even if another part has failed already."""
     if not any(part.standing in _OPEN for part in judged.parts):
         return None
-    return CheckStatus.IN_PROGRESS if judged.backend.jobs else CheckStatus.QUEUED
+    return CheckStatus.QUEUED if judged.standing is Standing.HELD else CheckStatus.IN_PROGRESS
 
 
 def _backend_conclusion(standing: Standing) -> Conclusion:
@@ -200,8 +226,9 @@ def _dressed(
     title = words.title
     awaited = informational and open_status is not None and not policy.l3_pends
     if awaited:
+        title = "running" if title == check_text.WAITING_TITLE else title
         open_status, conclusion, title = None, Conclusion.NEUTRAL, f"{title} (non-blocking)"
-    elif informational and open_status is None and conclusion not in _HARMLESS:
+    elif informational and open_status is None and conclusion not in HARMLESS:
         title = f"{title} (non-blocking)"
         conclusion = conclusion if policy.l3_fails_red else Conclusion.NEUTRAL
     return Shown(
@@ -218,31 +245,47 @@ def _dressed(
     )
 
 
-_HARMLESS = frozenset({Conclusion.SUCCESS, Conclusion.NEUTRAL, Conclusion.SKIPPED})
-
-
-def _jobs(judged: BackendJudgement, policy: CheckPolicy) -> list[Wanted]:
+def _jobs(judged: BackendJudgement, policy: CheckPolicy, published: frozenset[str]) -> list[Wanted]:
+    if policy.job_checks is JobChecks.NONE:
+        return []
     backend = judged.backend
     parts = [(part, part.job) for part in judged.parts if part.job is not None]
     # Named before any is left out, so that no check changes its name when another fails.
-    named = zip(parts, _names(backend, [job for _, job in parts]), strict=True)
-    failed = _failed_once(backend)
-    return [
-        _job(backend, part, job, policy, name=name)
-        for (part, job), name in named
-        if len(parts) <= MOST_JOB_CHECKS or part.standing in BLOCKED or (job.workflow, job.name) in failed
-    ]
+    names = _names(backend, [job for _, job in parts])
+    named = [_NamedJob(part, job, name) for (part, job), name in zip(parts, names, strict=True)]
+    if policy.job_checks is JobChecks.FAILURES:
+        named = _first_failures(named, published)
+    elif len(named) > MOST_JOB_CHECKS:
+        failed = failed_once(backend)
+        named = [
+            each
+            for each in named
+            if each.part.standing in BLOCKED or (each.job.workflow, each.job.name) in failed
+        ]
+    return [_job(backend, each.part, each.job, policy, name=each.name) for each in named]
 
 
-def _failed_once(backend: Backend) -> set[tuple[str, str]]:
-    """Jobs that failed in any attempt: what was shown as failed must show it when that is mended or waived."""
-    return {
-        (job.workflow, job.name)
-        for job in backend.jobs
-        if job.state is not JobState.IN_PROGRESS
-        and job.conclusion not in _HARMLESS
-        and job.conclusion is not backend.expected(job.name)
-    }
+@dataclass(frozen=True, slots=True)
+class _NamedJob:
+    part: Part
+    job: Job
+    name: str
+
+    @property
+    def fails(self) -> bool:
+        return self.part.standing in _AT_FAULT and self.job.state is not JobState.IN_PROGRESS
+
+
+_AT_FAULT = BLOCKED | {Standing.EXCUSED, Standing.WAIVED}
+
+
+def _first_failures(jobs: list[_NamedJob], published: frozenset[str]) -> list[_NamedJob]:
+    """Those that have a check already, and as many failing ones more as there is room for, the earliest first."""
+    shown = [each for each in jobs if each.name in published]
+    room = max(MOST_FAILURE_CHECKS - sum(each.fails for each in shown), 0)
+    others = [each for each in jobs if each.name not in published and each.fails]
+    others.sort(key=lambda each: (each.job.ended_at or each.job.began_at, each.name))
+    return [*shown, *others[:room]]
 
 
 def _names(backend: Backend, jobs: list[Job]) -> list[str]:
@@ -294,13 +337,14 @@ def _job(backend: Backend, part: Part, job: Job, policy: CheckPolicy, *, name: s
         downstream=backend.name.key,
         incarnation=f"{job.run_id} {job.attempt + again}",
         shown=shown,
+        brief=shown.title if shown.is_open else None,
     )
 
 
 def _job_conclusion(part: Part, job: Job) -> Conclusion:
     if part.standing in {Standing.WAIVED, Standing.EXCUSED}:
         return Conclusion.NEUTRAL
-    harmless = job.conclusion in _HARMLESS
+    harmless = job.conclusion in HARMLESS
     if part.standing is Standing.PASSED and not harmless:
         return Conclusion.SUCCESS  # a probe's expected failure
     if job.state is JobState.TIMED_OUT:

@@ -18,6 +18,7 @@ from crcr.decide.part_text import (
     NAME_CHARACTERS,
     OPEN,
     doubt_words,
+    live_sections,
     oncall_words,
     verdict_words,
     waiver_words,
@@ -117,10 +118,11 @@ def _waived_phrase(judged: BackendJudgement) -> str:
 # The summary
 
 
-def gate_summary(judgement: GateJudgement, head_sha: str) -> str:
+def gate_summary(judgement: GateJudgement, head_sha: str, live_url: str | None = None) -> str:
     several = len(judgement.subjects) > 1
     ordered = sorted(judgement.subjects, key=lambda one: _STATES.index(one.state))
-    sections = chain.from_iterable(_subject(one, head_sha, headed=several) for one in ordered)
+    subjects = chain.from_iterable(_subject(one, head_sha, headed=several) for one in ordered)
+    sections = chain(live_sections(live_url), subjects)
     return page(sections, MOST_TEXT, _WAIVING if judgement.state is GateState.FAILED else "")
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from crcr.decide.commit import Backend, Job, Verdict, Verification, Waiver
-from crcr.decide.markdown import code, listed, utc
+from crcr.decide.markdown import Section, code, link, listed, utc
 from crcr.decide.standing import BLOCKED, Part, Standing
 
 OPEN = frozenset({Standing.WAITING, Standing.HELD})
@@ -24,6 +24,15 @@ _VERIFICATIONS = {
     Verification.NOT_VERIFIABLE: "not verifiable: GitHub shows no such job",
     Verification.SELF_REPORTED: "self-reported: nobody else can ask this CI",
 }
+
+
+def live_sections(live_url: str | None) -> Iterable[Section]:
+    """Where to look while a check is not written again for each job that moves."""
+    page_link = link("The live page", live_url)
+    if page_link is not None:
+        yield Section(
+            head=f"{page_link} shows every job as it runs; this check is written at decisions only."
+        )
 
 
 def worst_first(parts: Iterable[Part]) -> list[Part]:

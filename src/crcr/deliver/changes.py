@@ -60,34 +60,42 @@ class AskFiles:
         return True
 
     async def _files(self, effect: ClaimedEffect, question: FilesQuestion) -> ChangedFiles | None:
-        number = question.number
         try:
-            where = await self._upstreams.target(effect.upstream)
-            files = await self._github.pull_files(where, number)
-            return await self._with_head(where, question, files)
+            return await self._compared(await self._upstreams.target(effect.upstream), question)
         except OutsideFault as fault:
             if not _no_answer(fault, effect, self._clock.now()):
                 raise
+            number = question.number
             log.warning("files_not_told", upstream=str(effect.upstream), number=number, error=str(fault))
             return None
 
-    async def _with_head(
-        self, where: Target, question: FilesQuestion, files: ChangedFiles
-    ) -> ChangedFiles | None:
-        """Add what the question's own head changes against its own base, and against the default branch.
+    async def _compared(self, where: Target, question: FilesQuestion) -> ChangedFiles | None:
+        """What the question's own head changes against its own base, and against the default branch.
 
-        GitHub lists the files of a pull request as it is now: its author may have moved it to another head or base
-        for just that moment. And a stacked pull request can be retargeted while the relay is down; GitHub then shows
-        the gate that it earned on the stack. What is below it in the stack must have concerned the same backends before.
+        Compared, and not the list of the pull request, which GitHub gives as it is now: its author may have moved it
+        to another head or base for just that moment. And a stacked pull request can be retargeted while the relay is
+        down; GitHub then shows the gate that it earned on the stack. What is below it in the stack must have concerned
+        the same backends before.
         """
+        paths: list[str] = []
+        complete = True
         for branch in question.branches:
             if branch is None:
                 return None
-            more = (await self._github.compare(where, branch, question.head_sha)).files
-            # GitHub compares fewer files than it lists of a pull request.
-            known = more.complete or (branch == question.base_ref and await self._is_unmoved(where, question))
-            files = ChangedFiles((*files.paths, *more.paths), complete=files.complete and known)
-        return files
+            files = (await self._github.compare(where, branch, question.head_sha)).files
+            if not files.complete and branch == question.base_ref:
+                files = await self._with_pull_files(where, question, files)
+            paths += files.paths
+            complete = complete and files.complete
+        return ChangedFiles(tuple(paths), complete=complete)
+
+    async def _with_pull_files(
+        self, where: Target, question: FilesQuestion, compared: ChangedFiles
+    ) -> ChangedFiles:
+        """GitHub lists more files of a pull request than it compares; they count if it has not moved."""
+        listed = await self._github.pull_files(where, question.number)
+        known = listed.complete and await self._is_unmoved(where, question)
+        return ChangedFiles((*compared.paths, *listed.paths), complete=known)
 
     async def _is_unmoved(self, where: Target, question: FilesQuestion) -> bool:
         facts = await self._github.read_pull(where.repository, question.number, where.installation_id)

@@ -20,8 +20,6 @@ from crcr.ports import Checks, Clock
 
 KEEP: Mapping[Tier, int] = {Tier.GATE: 0, Tier.BACKEND: 90, Tier.JOB: 270}
 """Points of the minute that a tier leaves to the more urgent ones."""
-KEEP_MINOR = 540
-"""So much is left by updates that change nothing but details."""
 
 
 class CommitChecks(Protocol):
@@ -56,9 +54,8 @@ class PublishChecks:
         retried = effect.attempts > 1
         done, refused = True, None
         for check in wanted:
-            keep = KEEP_MINOR if check.minor else KEEP[tier]
             try:
-                done &= await self._publish(where, check, keep=keep, retried=retried)
+                done &= await self._publish(where, check, keep=KEEP[tier], retried=retried)
             except OutsideRefused as refusal:
                 if refusal.status == 401:
                     raise

@@ -6,7 +6,6 @@ comes after a lost answer finds the check by it instead of making a second one.
 
 import hashlib
 import json
-from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -120,7 +119,9 @@ class CommitChecks:
             rules = await self._rules(tx, upstream)
             commit, judgement = await self.judged(tx, upstream, head_sha, now)
             judgement = judgement if rules.gate_on else None
-            wanted = {each.name: each for each in wanted_checks(commit, judgement, rules, now)}
+            newest = await self._newest(tx, upstream, head_sha, tier)
+            found = wanted_checks(commit, judgement, rules, now, frozenset(newest))
+            wanted = {each.name: each for each in found}
             if tier is Tier.GATE:
                 title = wanted[GATE_NAME].shown.title if judgement else ""
                 again = recheck_at(commit, judgement, rules, now)
@@ -128,7 +129,7 @@ class CommitChecks:
                 await self._follow_reuse(tx, commit, now)
                 await self._follow_renames(tx, commit, now)
                 await _ask_github(tx, commit, judgement, now)
-            return await self._plan(tx, commit, tier, wanted)
+            return await self._plan(tx, commit, tier, wanted, newest)
 
         return await self._database.write(unit)
 
@@ -228,27 +229,30 @@ class CommitChecks:
             label_prefixes=policy.label_prefixes,
             l3_fails_red=policy.l3_fails_red,
             l3_pends=policy.l3_pends,
+            job_checks=policy.job_checks,
             hud_url=self._hud_url,
         )
 
+    async def _newest(self, tx: Tx, upstream: RepoName, head_sha: str, tier: Tier) -> dict[str, Row]:
+        rows = await tx.all(_NEWEST, head_sha=head_sha, upstream=upstream.key, tier=tier.value)
+        return {row["name"]: row for row in rows}
+
     async def _plan(
-        self, tx: Tx, commit: Commit, tier: Tier, wanted: dict[str, Wanted]
+        self, tx: Tx, commit: Commit, tier: Tier, wanted: dict[str, Wanted], newest: dict[str, Row]
     ) -> list[CheckToPublish]:
-        rows = await tx.all(_NEWEST, head_sha=commit.head_sha, upstream=commit.upstream.key, tier=tier.value)
-        newest = {row["name"]: row for row in rows}
         names = [*(each.name for each in wanted.values() if each.tier is tier), *newest]
         planned = [
             await self._one(tx, commit, tier, wanted=wanted.get(name), row=newest.get(name))
             for name in dict.fromkeys(names)
         ]
-        return sorted((each for each in planned if each is not None), key=lambda each: each.minor)
+        return [each for each in planned if each is not None]
 
     async def _one(
         self, tx: Tx, commit: Commit, tier: Tier, *, wanted: Wanted | None, row: Row | None
     ) -> CheckToPublish | None:
         reason = _NOT_WANTED if commit.subjects else _OVER
         shown = wanted.shown if wanted else ending(tier, reason)
-        digest = digest_of(shown)
+        digest = digest_of(shown, wanted.brief if wanted else None)
         abandoned = not commit.subjects and not commit.landed
         # Below a gate that is not on GitHub for sure, an older one may show green: there must be one that is cancelled.
         hides = abandoned and tier is Tier.GATE and row is not None and row["round"] > 1
@@ -276,7 +280,6 @@ class CommitChecks:
             digest=digest,
             annotated=row["attempted_at"] is not None and row["status"] == CheckStatus.COMPLETED.value,
             ends=act is Act.END and not hides,
-            minor=act is Act.UPDATE and _only_details(row, shown),
         )
 
     async def _add(self, tx: Tx, commit: Commit, wanted: Wanted, round_: int) -> dict[str, Any]:
@@ -321,13 +324,11 @@ async def _ask_github(tx: Tx, commit: Commit, judgement: GateJudgement | None, n
                 await ensure_look_up(tx, *where, now, after=WEBHOOK_GRACE)
 
 
-def digest_of(shown: Shown) -> str:
+def digest_of(shown: Shown, brief: str | None = None) -> str:
+    """Two checks of one digest need not be told apart: by all that they show, or by what is published at once of it."""
+    if brief is not None:
+        return hashlib.sha256(_ENCODE([shown.status, shown.conclusion, shown.awaited, brief])).hexdigest()
     return hashlib.sha256(_ENCODE(shown)).hexdigest()
-
-
-def _only_details(row: Row | Mapping[str, Any], shown: Shown) -> bool:
-    """Whether nothing but the text below the title of an open check is new: each job that moves changes that."""
-    return shown.is_open and (row["status"], row["title"]) == (shown.status.value, shown.title)
 
 
 def _published(row: Row | None) -> Published | None:

@@ -6,13 +6,13 @@ shown is worked out when the effect is done, so any number of changes before tha
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from sqlalchemy import text
 
 from crcr.decide.allowlist import Allowlist
-from crcr.decide.checks import Tier
+from crcr.decide.checks import JobChecks, Tier
 from crcr.decide.model import EffectKind, Level, RepoName
 from crcr.record.database import Row, Tx
 from crcr.record.effect_rows import add_once, effect_row
@@ -50,6 +50,11 @@ _UNJUDGED = Statement(
 _FIRST_CHECK = Statement(text("SELECT min(check_id) AS first FROM checks"))
 
 
+GATHERING = timedelta(seconds=2)
+"""So long the checks of backends and jobs wait for more changes: jobs that end together, and the labels that GitHub
+tells of one by one, are one write. Nobody merges by these checks; the gate, which does decide, never waits."""
+
+
 @dataclass(frozen=True, slots=True)
 class UpstreamPolicy:
     """What an upstream's maintainers have set about its checks."""
@@ -58,11 +63,13 @@ class UpstreamPolicy:
     label_prefixes: tuple[str, ...] = ("ciflow/crcr/",)
     l3_fails_red: bool = False
     l3_pends: bool = True
+    job_checks: JobChecks = JobChecks.FAILURES
 
 
 class Publishing:
-    def __init__(self, policies: Mapping[str, UpstreamPolicy]) -> None:
+    def __init__(self, policies: Mapping[str, UpstreamPolicy], *, gathering: timedelta = GATHERING) -> None:
         self._policies = policies
+        self._gathering = gathering
 
     @property
     def upstreams(self) -> tuple[RepoName, ...]:
@@ -81,7 +88,14 @@ class Publishing:
 
     async def again(self, tx: Tx, upstream: RepoName, heads: Iterable[str], now: datetime) -> None:
         """Look at these commits' checks again; all in one go, as there may be thousands."""
-        await add_once(tx, *(_effect(upstream, tier, head_sha, now) for head_sha in heads for tier in Tier))
+        await add_once(
+            tx, *(self._effect(upstream, tier, head_sha, now) for head_sha in heads for tier in Tier)
+        )
+
+    def _effect(self, upstream: RepoName, tier: Tier, head_sha: str, now: datetime) -> dict[str, Any]:
+        due_at = now if tier is Tier.GATE else now + self._gathering
+        row = effect_row(upstream, EffectKind.PUBLISH_CHECKS, target=target_of(tier), lane=head_sha, now=now)
+        return {**row, "due_at": to_us(due_at)}
 
     async def again_for(self, tx: Tx, dispatch: Row | Mapping[str, Any], now: datetime) -> None:
         """Look at the commit of a dispatch again, if its level is one that speaks."""
@@ -131,7 +145,3 @@ async def _any_check(tx: Tx) -> bool:
 def target_of(tier: Tier) -> str:
     """A queue of its own for each tier, so that the gate waits for nobody."""
     return f"checks/{tier}"
-
-
-def _effect(upstream: RepoName, tier: Tier, head_sha: str, now: datetime) -> dict[str, Any]:
-    return effect_row(upstream, EffectKind.PUBLISH_CHECKS, target=target_of(tier), lane=head_sha, now=now)

@@ -87,6 +87,17 @@ class UpstreamSetting(BaseModel):
             default="in_progress",
         ),
     ]
+    job_checks: Annotated[
+        Literal["failures", "all", "none"],
+        Setting(
+            "",
+            "upstream.job_checks",
+            readers.one_of("failures", "all", "none"),
+            "which jobs have a check of their own beside their backend's: `failures`: the first 3 of a backend that "
+            "fail; `all`: all of a backend with up to 20, which costs two requests to GitHub for each; `none`",
+            default="failures",
+        ),
+    ]
     ignore_refs: Annotated[
         tuple[str, ...],
         Setting(

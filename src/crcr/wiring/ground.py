@@ -8,6 +8,7 @@ from datetime import timedelta
 import httpx
 
 from crcr.clock import SystemClock
+from crcr.decide.checks import JobChecks
 from crcr.decide.model import RepoName
 from crcr.errors import BadSettings
 from crcr.github.app_auth import AppAuth
@@ -23,7 +24,7 @@ from crcr.record.commit_checks import CommitChecks
 from crcr.record.database import Database
 from crcr.record.desk import Desk
 from crcr.record.migrate import migrate
-from crcr.record.publishing import Publishing, UpstreamPolicy
+from crcr.record.publishing import GATHERING, Publishing, UpstreamPolicy
 from crcr.record.signals import Signals
 from crcr.record.targets import Targets
 from crcr.settings import Settings, Sqlite, UpstreamSetting
@@ -41,6 +42,7 @@ class Seams:
     http: Callable[[str], httpx.AsyncClient] = open_http
     chance: Callable[[], float] = random.random
     on_crash: Callable[[Exception], None] = lambda _: None
+    check_gathering: timedelta = GATHERING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +83,7 @@ def open_ground(settings: Settings, seams: Seams) -> Ground:
     migrate(place_of(settings))
     signals, metrics = Signals(), metrics_of(settings, seams.clock)
     database = open_database(settings, signals, metrics.store)
-    publishing = publishing_of(settings)
+    publishing = publishing_of(settings, seams.check_gathering)
     targets = Targets(database, publishing)
     allowlists = Allowlists(database, targets, publishing, read_allowlist)
     checks = _checks(settings, database, allowlists, publishing)
@@ -107,8 +109,9 @@ def open_ground(settings: Settings, seams: Seams) -> Ground:
     )
 
 
-def publishing_of(settings: Settings) -> Publishing:
-    return Publishing({each.name.key: _policy(each) for each in settings.upstreams})
+def publishing_of(settings: Settings, gathering: timedelta = GATHERING) -> Publishing:
+    policies = {each.name.key: _policy(each) for each in settings.upstreams}
+    return Publishing(policies, gathering=gathering)
 
 
 def _policy(upstream: UpstreamSetting) -> UpstreamPolicy:
@@ -117,6 +120,7 @@ def _policy(upstream: UpstreamSetting) -> UpstreamPolicy:
         label_prefixes=upstream.label_prefixes,
         l3_fails_red=upstream.l3_conclusion == "failure",
         l3_pends=upstream.l3_pending == "in_progress",
+        job_checks=JobChecks(upstream.job_checks),
     )
 
 

@@ -5,7 +5,19 @@ from pathlib import Path
 import pytest
 
 from crcr.sim.github import JobSpec, Workflow
-from gating import GATE, GATING, check, finish, gate, gated, look, newest_run, open_pull, start
+from gating import (
+    GATE,
+    GATING,
+    check,
+    finish,
+    gate,
+    gated,
+    live_reasons,
+    look,
+    newest_run,
+    open_pull,
+    start,
+)
 from stage import Stage
 
 MINUTE, HOUR = 60.0, 3600.0
@@ -35,7 +47,7 @@ async def test_fault_58_one_shard_of_three_does_not_open_the_gate(tmp_path: Path
         await finish(it, run, **{"test-1": "success"})
         await look(it, HOUR)
         assert gate(it, pull) == "pending"
-        assert "GitHub has not told yet that its runs are over" in summary(it, pull.head_sha)
+        assert await live_reasons(it, pull.head_sha) == ["GitHub has not told yet that its runs are over"]
         for name in ("test-2", "test-3"):
             await start(it, run, name)
             await finish(it, run, **{name: "success"})

@@ -5,7 +5,19 @@ from pathlib import Path
 import pytest
 
 from crcr.sim.github import Job, JobSpec, Match, Workflow, WorkflowRun
-from gating import GATE, GATING, check, finish, gate, gated, look, newest_run, open_pull, start
+from gating import (
+    GATE,
+    GATING,
+    check,
+    finish,
+    gate,
+    gated,
+    live_reasons,
+    look,
+    newest_run,
+    open_pull,
+    start,
+)
 from stage import UPSTREAM, Stage
 
 MINUTE, HOUR = 60.0, 3600.0
@@ -44,7 +56,7 @@ async def test_fault_59_no_reported_result_opens_the_gate_before_github_agrees(
         run = newest_run(it)
         await claim(it, run, conclusion=says)
         assert gate(it, pull) == "pending"
-        assert f"reported {says}, GitHub has not confirmed" in summary(it, pull.head_sha)
+        assert f"build reported {says}, GitHub has not confirmed" in await live_reasons(it, pull.head_sha)
         end(it, run, "failure")
         seen = []
         for _ in range(13):

@@ -219,11 +219,19 @@ class OutsideLimited(OutsideFault):
 
     code = "outside_limited"
 
-    def __init__(self, detail: str, *, retry_after_s: float, held_by: HeldBy | None = None) -> None:
-        """`held_by` names the limit where it is one of GitHub's."""
+    def __init__(
+        self,
+        detail: str,
+        *,
+        retry_after_s: float,
+        held_by: HeldBy | None = None,
+        urgency: int | None = None,
+    ) -> None:
+        """`held_by` names the limit where it is one of GitHub's, `urgency` the class of the call that it holds back."""
         super().__init__(detail)
         self.retry_after_s = retry_after_s
         self.held_by = held_by
+        self.urgency = urgency
 
 
 class NotYet(OutsideLimited):

@@ -12,11 +12,12 @@ from typing import Protocol
 
 import structlog
 
-from crcr.decide.effects import ClaimedEffect, Failure
+from crcr.decide.effects import ClaimedEffect, Failure, effect_urgency
 from crcr.decide.model import EffectKind
 from crcr.decide.retry import Breaker, GiveUp, after_fault, after_limit
 from crcr.decide.steps import Step
 from crcr.errors import (
+    HeldBy,
     NotFound,
     OutsideLimited,
     OutsideRefused,
@@ -267,8 +268,15 @@ class Worker:
             )
             # How far it had come when the store went away nobody knows.
             unsure = isinstance(error, StoreUnavailable)
-            held_by = error.held_by if isinstance(error, OutsideLimited) else None
-            return Failure(decision=wait, error=text, unsure=unsure, counts=False, held_by=held_by)
+            limit = error if isinstance(error, OutsideLimited) else None
+            return Failure(
+                decision=wait,
+                error=text,
+                unsure=unsure,
+                counts=False,
+                held_by=limit.held_by if limit else None,
+                holds_queue=limit is not None and _holds_queue(effect, limit),
+            )
         if isinstance(error, NotFound) or (isinstance(error, OutsideRefused) and error.status != 401):
             return Failure(decision=GiveUp(text), error=text, unsure=False, counts=True, answered=True)
         if not isinstance(error, OutsideRefused | OutsideUnsure | OutsideUnreachable | Unavailable):
@@ -303,3 +311,14 @@ class Worker:
                 until=after.open_until,
                 failures=after.failures,
             )
+
+
+def _holds_queue(effect: ClaimedEffect, limit: OutsideLimited) -> bool:
+    """Whether the effects behind it would be held back as well.
+
+    Not by a call that is less urgent than theirs: a gate does not wait for the text of another one. And not by the
+    limit on comments, which an effect meets after its other work.
+    """
+    if limit.held_by in {None, HeldBy.CONTENT} or limit.urgency is None:
+        return False
+    return limit.urgency <= effect_urgency(effect.kind, effect.target)

@@ -6,11 +6,10 @@ number of targets and not the length of their queues. A lease that ran out bring
 """
 
 from datetime import datetime, timedelta
-from operator import itemgetter
 
 from sqlalchemy import text
 
-from crcr.decide.effects import ClaimedEffect, Failure
+from crcr.decide.effects import ClaimedEffect, Failure, effect_urgency
 from crcr.decide.model import EffectKind, RepoName
 from crcr.decide.retry import GiveUp
 from crcr.record.database import Database, Row, Tx
@@ -131,6 +130,23 @@ _PAUSE_TARGET = Statement(
         " AND state IN ('waiting', 'claimed') AND state = 'waiting' AND due_at < :until"
     )
 )
+_BEHIND = (
+    "upstream = :upstream AND target = :target AND kind = :kind"
+    " AND state IN ('waiting', 'claimed') AND state = 'waiting' AND due_at < :until"
+)
+# A microsecond apart, so that they come back in the order in which they were asked for.
+_HOLD = (
+    "UPDATE effects SET held_by = :held_by, last_error = :error, due_at = :until + CASE"
+    " WHEN effect_id <= :effect_id THEN 0 WHEN effect_id > :effect_id + 1000000 THEN 1000000"
+    " ELSE effect_id - :effect_id END"
+)
+# Whoever relies on one that waits holds it until its commit; that one is held back when its own turn comes.
+_HOLD_QUEUE = Statement(
+    text(f"{_HOLD} WHERE {_BEHIND}"),
+    on_postgresql=text(
+        f"{_HOLD} WHERE effect_id IN (SELECT effect_id FROM effects WHERE {_BEHIND} FOR UPDATE SKIP LOCKED)"  # noqa: S608
+    ),
+)
 _RELEASE = Statement(
     text(
         "UPDATE effects SET state = 'waiting', attempts = attempts - 1, lease_owner = NULL, lease_until = NULL"
@@ -232,6 +248,8 @@ class Outbox:
                     held_by=failure.held_by,
                     **mine,
                 )
+                if failure.holds_queue:
+                    await self._hold_queue(tx, effect, failure, due_at)
             if effect.kind is EffectKind.SEND_DISPATCH:
                 await tx.run(_NOT_CLEAN, error=failure.error, unsure=unsure, **_dispatch_of(effect))
                 await tx.run(
@@ -239,6 +257,18 @@ class Outbox:
                 )
 
         await self._database.write(unit, lane=effect.target)
+
+    async def _hold_queue(self, tx: Tx, effect: ClaimedEffect, failure: Failure, due_at: int) -> None:
+        await tx.run(
+            _HOLD_QUEUE,
+            upstream=effect.upstream.key,
+            target=effect.target,
+            kind=effect.kind.value,
+            effect_id=effect.effect_id,
+            until=due_at,
+            held_by=failure.held_by,
+            error=failure.error,
+        )
 
     async def postpone(self, effect: ClaimedEffect, until: datetime) -> None:
         """Leave a target alone for a while: this effect and all that waits behind it."""
@@ -285,8 +315,8 @@ class Outbox:
             lease_until=to_us(now + self._lease),
             paused=int(bool(state and state["paused_at"])),
         )
-        # In the order in which they were asked for; what an UPDATE returns comes in none.
-        claimed = [_claimed(row, upstream) for row in sorted(rows, key=itemgetter("effect_id"))]
+        # The most urgent first, and in the order in which they were asked for; what an UPDATE returns comes in none.
+        claimed = sorted((_claimed(row, upstream) for row in rows), key=_order)
         sends = [each for each in claimed if each.kind is EffectKind.SEND_DISPATCH]
         await tx.many(
             _ATTEMPTED, ({**_dispatch_of(each), "at": at, "unsure": int(each.unsure)} for each in sends)
@@ -310,6 +340,10 @@ class Outbox:
         dispatch = await tx.one(_SPEAKS, **_dispatch_of(effect))
         if dispatch is not None:
             await self._publishing.again_for(tx, dispatch, now)
+
+
+def _order(effect: ClaimedEffect) -> tuple[int, int]:
+    return effect_urgency(effect.kind, effect.target), effect.effect_id
 
 
 def _row_of(effect: ClaimedEffect) -> dict[str, str | None]:

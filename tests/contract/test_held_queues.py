@@ -93,7 +93,6 @@ async def test_held_job_checks_cost_one_try_and_come_back_in_their_order(stores:
 @pytest.mark.parametrize(
     ("queue", "urgency", "held_by", "tried"),
     [
-        pytest.param((PUBLISH, GATES), Urgency.TEXT, HeldBy.HOUR, 3, id="the text of a gate holds no other gate"),
         pytest.param((PUBLISH, GATES), Urgency.FIRST, HeldBy.HOUR, 1, id="a gate holds the gates behind it"),
         pytest.param((PUBLISH, BACKENDS), Urgency.CHECKS, HeldBy.MINUTE, 1, id="a backend's check those behind it"),
         pytest.param((SEND, BACKEND), Urgency.FIRST, HeldBy.SECONDARY, 1, id="a dispatch those behind it"),

@@ -51,7 +51,7 @@ async def test_from_the_reserve_gates_dispatches_files_and_answers_go_on_while_c
         resets_at = it.clock.now().timestamp() + 3600
         pull = await new_pull(it)
         assert (gate(it, pull), sent(it)) == ("pending", 2)
-        files = it.github.calls_to("GET", f"/repos/{UPSTREAM}/pulls/{pull.number}/files")
+        files = it.github.calls_to("GET", f"/repos/{UPSTREAM}/compare/*{pull.head_sha}")
         assert [call.status for call in files] == [200]
 
         await run_all(it, OWN, build="failure")

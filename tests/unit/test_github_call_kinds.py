@@ -162,9 +162,7 @@ async def test_a_budget_is_known_until_its_hour_is_over() -> None:
     reset = str(int(ManualClock().now().timestamp()) + 600)
     left = {"x-ratelimit-remaining": "40", "x-ratelimit-limit": "5000", "x-ratelimit-reset": reset}
     _, governor, clock = await ask(httpx.Response(204, headers=left))
-    short = Budget(
-        40, 5000, blocked=False, resets_at=float(reset), held=(Urgency.CHECKS, Urgency.DETAILS, Urgency.TEXT)
-    )
+    short = Budget(40, 5000, blocked=False, resets_at=float(reset), held=(Urgency.CHECKS, Urgency.DETAILS))
     assert short in governor.budgets(clock.now().timestamp())
     clock.advance(601)
     assert [each.remaining for each in governor.budgets(clock.now().timestamp())] == [None, None]

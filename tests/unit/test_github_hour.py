@@ -10,7 +10,7 @@ from crcr.github.hour import ANSWER_S, BURST_S, HourCount, Spending, hour_wait_s
 
 T = 1_767_225_600.0
 HOME = 5
-FIRST, CHECKS, DETAILS, TEXT = Urgency
+FIRST, CHECKS, DETAILS = Urgency
 FULL_BURST = Spending(paced_until=T - BURST_S)
 NO_BURST = Spending(paced_until=T)
 
@@ -22,19 +22,19 @@ def count(remaining: int, *, minutes: float = 60) -> HourCount:
 @pytest.mark.parametrize(
     ("hour", "spending", "waits"),
     [
-        pytest.param(count(5_000), FULL_BURST, (0, 0, 0, 0), id="a fresh hour"),
-        pytest.param(count(5_000), NO_BURST, (0, 0.9, 450.9, 675.9), id="4,000 in 3,600 s: a call each 0.9 s"),
-        pytest.param(count(3_000, minutes=30), NO_BURST, (0, 0.9, 450.9, 675.9), id="half of both gone: the same pace"),
-        pytest.param(count(4_600, minutes=30), NO_BURST, (0, 0.5, 450.5, 675.5), id="a quiet half hour: a faster pace"),
-        pytest.param(count(4_000, minutes=5), NO_BURST, (0, 0.1, 315, 330), id="what the hour's end leaves is not saved"),
-        pytest.param(count(1_001), FULL_BURST, (0, 2_700, 3_150, 3_375), id="the last call above the reserve"),
-        pytest.param(count(1_000), FULL_BURST, (0, 3_605, 3_615, 3_630), id="only the reserve is left"),
-        pytest.param(count(1, minutes=10), FULL_BURST, (0, 605, 615, 630), id="the last call of the reserve"),
-        pytest.param(count(0, minutes=10), FULL_BURST, (600, 605, 615, 630), id="nothing is left"),
-        pytest.param(count(0, minutes=-0.05), FULL_BURST, (0, 2, 12, 27), id="the next hour, before its first answer"),
-        pytest.param(count(0, minutes=-1), FULL_BURST, (0, 0, 0, 0), id="a minute into the next hour"),
-        pytest.param(count(3), Spending(in_flight=3), (ANSWER_S, 3_605, 3_615, 3_630), id="as many under way as are left"),
-        pytest.param(count(1_003), Spending(in_flight=3), (0, *[ANSWER_S] * 3), id="the same above the reserve"),
+        pytest.param(count(5_000), FULL_BURST, (0, 0, 0), id="a fresh hour"),
+        pytest.param(count(5_000), NO_BURST, (0, 0.9, 450.9), id="4,000 in 3,600 s: a call each 0.9 s"),
+        pytest.param(count(3_000, minutes=30), NO_BURST, (0, 0.9, 450.9), id="half of both gone: the same pace"),
+        pytest.param(count(4_600, minutes=30), NO_BURST, (0, 0.5, 450.5), id="a quiet half hour: a faster pace"),
+        pytest.param(count(4_000, minutes=5), NO_BURST, (0, 0.1, 315), id="what the hour's end leaves is not saved"),
+        pytest.param(count(1_001), FULL_BURST, (0, 2_700, 3_150), id="the last call above the reserve"),
+        pytest.param(count(1_000), FULL_BURST, (0, 3_605, 3_615), id="only the reserve is left"),
+        pytest.param(count(1, minutes=10), FULL_BURST, (0, 605, 615), id="the last call of the reserve"),
+        pytest.param(count(0, minutes=10), FULL_BURST, (600, 605, 615), id="nothing is left"),
+        pytest.param(count(0, minutes=-0.05), FULL_BURST, (0, 2, 12), id="the next hour, before its first answer"),
+        pytest.param(count(0, minutes=-1), FULL_BURST, (0, 0, 0), id="a minute into the next hour"),
+        pytest.param(count(3), Spending(in_flight=3), (ANSWER_S, 3_605, 3_615), id="as many under way as are left"),
+        pytest.param(count(1_003), Spending(in_flight=3), (0, *[ANSWER_S] * 2), id="the same above the reserve"),
     ],
 )  # fmt: skip
 def test_how_long_each_class_waits(hour: HourCount, spending: Spending, waits: tuple[float, ...]) -> None:
@@ -99,7 +99,7 @@ def test_the_reserve_is_left_to_the_first_class_which_nothing_but_githubs_count_
             hour.answer(which)
 
 
-@given(st.lists(st.tuples(st.floats(0, 120), st.sampled_from([CHECKS, DETAILS, TEXT])), max_size=200))
+@given(st.lists(st.tuples(st.floats(0, 120), st.sampled_from([CHECKS, DETAILS])), max_size=200))
 def test_a_call_that_waited_as_long_as_it_was_held_back_goes(steps: list[tuple[float, Urgency]]) -> None:
     hour = Hour(100)
     for pause, urgency in steps:
@@ -125,13 +125,13 @@ def test_a_burst_is_not_held_back_and_the_rest_of_the_hour_gets_its_share() -> N
     assert hour.left == pytest.approx(1_000, abs=5)
 
 
-def test_a_class_leaves_a_part_of_a_burst_to_those_before_it() -> None:
-    hour, granted = Hour(5_000, 5_000), dict.fromkeys((TEXT, DETAILS, CHECKS), 0)
+def test_details_leave_half_of_a_burst_to_checks() -> None:
+    hour, granted = Hour(5_000, 5_000), dict.fromkeys((DETAILS, CHECKS), 0)
     for urgency in granted:
         while hour.call(urgency) == 0:
             granted[urgency] += 1
             hour.answer(0)
-    assert granted == pytest.approx({TEXT: 240, DETAILS: 230, CHECKS: 430}, abs=20)
+    assert granted == pytest.approx({DETAILS: 470, CHECKS: 430}, abs=20)
 
 
 def test_of_several_workers_each_keeps_to_its_share_of_the_pace() -> None:

@@ -16,5 +16,3 @@ class Urgency(IntEnum):
     """The checks of backends."""
     DETAILS = 2
     """Job checks, look-ups that no gate waits for, inspections."""
-    TEXT = 3
-    """Updates that change nothing but the text of an open check."""

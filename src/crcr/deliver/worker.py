@@ -316,8 +316,8 @@ class Worker:
 def _holds_queue(effect: ClaimedEffect, limit: OutsideLimited) -> bool:
     """Whether the effects behind it would be held back as well.
 
-    Not by a call that is less urgent than theirs: a gate does not wait for the text of another one. And not by the
-    limit on comments, which an effect meets after its other work.
+    Not by a call that is less urgent than theirs may be: a look-up that a gate waits for does not wait with one of
+    L3. And not by the limit on comments, which an effect meets after its other work.
     """
     if limit.held_by in {None, HeldBy.CONTENT} or limit.urgency is None:
         return False

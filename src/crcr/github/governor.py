@@ -42,14 +42,12 @@ KEPT_POINTS: Mapping[Urgency, int] = {
     Urgency.FIRST: 0,
     Urgency.CHECKS: 270,
     Urgency.DETAILS: 450,
-    Urgency.TEXT: 540,
 }
 """Points of the minute that a class leaves to the more urgent ones."""
 LEAST_WAIT_S: Mapping[Urgency, float] = {
     Urgency.FIRST: 0.5,
     Urgency.CHECKS: 2.0,
     Urgency.DETAILS: 5.0,
-    Urgency.TEXT: 5.0,
 }
 """A queue that is held back is not looked at more often than this."""
 

@@ -2,8 +2,8 @@
 
 Pure. A share of the hour's limit is reserved for the first class, which is held back only when GitHub counts nothing
 left. What is left above the reserve is spread over the time that is left: a call of the other classes costs time left ÷
-calls left in seconds, and a quiet quarter of an hour saves up for a burst, of which the less urgent classes leave a
-part to the others. Times are seconds since the epoch, as in GitHub's headers.
+calls left in seconds, and a quiet quarter of an hour saves up for a burst, of which details leave half to the
+checks. Times are seconds since the epoch, as in GitHub's headers.
 """
 
 from collections.abc import Mapping
@@ -18,14 +18,12 @@ BURST_S = 900.0
 LEFT_OF_BURST_S: Mapping[Urgency, float] = {
     Urgency.CHECKS: 0.0,
     Urgency.DETAILS: BURST_S / 2,
-    Urgency.TEXT: BURST_S * 3 / 4,
 }
 """How much of the burst a class leaves to the more urgent ones."""
 RETURN_AFTER_S: Mapping[Urgency, float] = {
     Urgency.FIRST: 0.0,
     Urgency.CHECKS: 5.0,
     Urgency.DETAILS: 15.0,
-    Urgency.TEXT: 30.0,
 }
 """After a limit has ended the classes come back one after the other."""
 ANSWER_S = 1.0

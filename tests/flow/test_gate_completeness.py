@@ -61,7 +61,7 @@ async def test_every_name_and_every_glob_of_jobs_needs_a_result(tmp_path: Path) 
         await start(it, run, "build")
         await finish(it, run, build="success")
         assert gate(it, pull) == "pending"
-        assert await live_reasons(it, pull.head_sha) == ["test (*) has not reported yet"]
+        assert "test (*) has not reported yet" in await live_reasons(it, pull.head_sha)
         await start(it, run, "test (cpu)")
         await finish(it, run, **{"test (cpu)": "success"})
         assert gate(it, pull) == "pending"

@@ -109,3 +109,30 @@ async def test_a_limit_on_everything_is_obeyed_and_gates_come_back_first(
         first = dict(reversed(back))
         assert first[GATE] < first[BACKEND] < first[JOB]
         assert [gate(it, each) for each in (old, *pulls)] == ["failure", "pending", "pending"]
+
+
+async def test_in_an_hour_with_too_few_calls_every_gate_is_in_time_and_checks_are_paced(
+    tmp_path: Path,
+) -> None:
+    async with gated(tmp_path, LISTED, downstreams=(OWN,), job_checks="all") as it:
+        it.github.limits.primary_per_hour = 120
+        pulls, held = [], set()
+        for number in range(8):
+            pulls.append(await new_pull(it))
+            await seconds_until(it, lambda: sent(it) > number and gate(it, pulls[-1]) == "pending")  # noqa: B023
+            await run_all(it, OWN, build="failure")
+            await seconds_until(it, lambda: gate(it, pulls[-1]) == "failure")
+            held |= {(row["target"], row["held_by"]) for row in waiting(it)}
+            await it.pass_time(60)
+
+        assert held == {("checks/backend", "hour"), ("checks/job", "hour")}
+        it.github.limits.primary_per_hour = 5_000
+        await it.pass_time(3600)
+        await seconds_until(it, lambda: not waiting(it), most=60)
+        for pull in pulls:
+            assert (state(it, BACKEND, pull.head_sha), state(it, JOB, pull.head_sha)) == (
+                "failure",
+                "failure",
+            )
+        refused = [call for call in it.github.calls if call.status in {403, 429}]
+        assert refused == []

@@ -131,3 +131,17 @@ async def test_a_not_modified_answer_is_free(
     full = await api.get(path, headers=auth)
     free = await api.get(path, headers={**auth, "if-none-match": full.headers["etag"]})
     assert free.headers["x-ratelimit-used"] == full.headers["x-ratelimit-used"]
+
+
+async def test_a_read_that_names_its_unchanged_answer_is_304_and_free(
+    github: GitHub, api: httpx.AsyncClient, token_for: TokenFor
+) -> None:
+    auth, other = await token_for("acme/backend"), await token_for("acme/backend")
+    whole = await api.get(REPO, headers=auth)
+    known = {"if-none-match": whole.headers["etag"]}
+    same = await api.get(REPO, headers={**auth, **known})
+    assert (same.status_code, same.content, same.headers["x-ratelimit-used"]) == (304, b"", "1")
+    assert (await api.get(REPO, headers={**other, **known})).status_code == 200  # an ETag is a token's own
+    github.repository("acme/backend").description = "changed"
+    assert (await api.get(REPO, headers={**auth, **known})).status_code == 200
+    assert github.call_counts.of(github.installation("acme/backend").id).calls == 3

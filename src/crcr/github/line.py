@@ -23,6 +23,7 @@ from crcr.github import api
 from crcr.github.api import Permissions, Request, Response, Token
 from crcr.github.app_auth import AppAuth
 from crcr.github.call_kinds import kind_of, status_class
+from crcr.github.etags import KeptAnswers, conditional
 from crcr.github.faults import fault_of, readable
 from crcr.github.governor import APP, Governor
 from crcr.github.hour import RETURN_AFTER_S
@@ -95,6 +96,7 @@ class Line:
         self._total_s = total_s
         timeout = httpx.Timeout(total_s, connect=connect_s, pool=connect_s)
         self._extensions = {"timeout": timeout.as_dict()}
+        self._answers = KeptAnswers()
         # Where the App is installed, as GitHub last said.
         self._installations: OrderedDict[RepoName, int] = OrderedDict()
 
@@ -113,6 +115,11 @@ class Line:
         return await self._in_scope(request, scope_of(where, permissions))
 
     async def _in_scope(self, request: Request, scope: Scope) -> Response:
+        kept = self._answers.find(request, scope)
+        answer = await self._with_token(conditional(request, kept), scope)
+        return self._answers.settle(request, scope, answer, kept)
+
+    async def _with_token(self, request: Request, scope: Scope) -> Response:
         token = await self._tokens.get(scope, self._mint)
         try:
             return await self._ask(request, token, scope.installation_id)

@@ -22,6 +22,7 @@ from rich.table import Table
 
 from bench.client import percentile, request, send_all, send_steadily
 from bench.demo_life import demo_run
+from bench.github_calls import github_calls
 from bench.pages import page_run
 from bench.peak import peak_run
 from bench.replicas import replicas
@@ -158,6 +159,7 @@ def _parts(asked: Asked, folder: Path, console: Console) -> dict[str, Callable[[
         "fan-out-100": partial(fan_out, 100, 0.5, folder / "hundred"),
         "fan-out-1000": partial(fan_out, 1000, 3.0, folder / "thousand"),
         "callbacks": partial(callbacks, folder / "callbacks"),
+        "github-calls": partial(github_calls, folder),
         "replicas": partial(replicas, folder),
         "pages": partial(page_run, folder, asked.cache, asked.jobs, console),
         "peak": partial(peak_run, folder / "peak", asked.hours),
@@ -167,7 +169,7 @@ def _parts(asked: Asked, folder: Path, console: Console) -> dict[str, Callable[[
 
 def _asked() -> Asked:
     parser = ArgumentParser(prog="python -m bench", description=__doc__)
-    names = ("fan-out-100", "fan-out-1000", "callbacks", "replicas", "pages", "peak", "demo")
+    names = ("fan-out-100", "fan-out-1000", "callbacks", "github-calls", "replicas", "pages", "peak", "demo")
     parser.add_argument("--only", action="append", choices=names, help="run this part; may be repeated")
     parser.add_argument("--jobs", type=int, default=5_000_000, help="rows of jobs behind the pages")
     parser.add_argument(

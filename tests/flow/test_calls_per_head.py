@@ -82,3 +82,61 @@ async def test_a_head_costs_no_more_than_its_budget(
             wanted = [ended[backend] if backend in failing else "success"] + [ended[backend]] * len(shown)
             assert states(it, pull.head_sha, checks_of(backend, *shown)) == wanted
         assert len(names(it, pull.head_sha)) == 4 + sum(len(each[:3]) for each in failing.values())
+
+
+async def test_an_l3_backend_without_its_label_costs_nothing(tmp_path: Path) -> None:
+    alone = f"L3:\n  npu:\n    {THIRD}: {{oncalls: [ann], jobs: ['job *']}}\nL2:\n  - {FIRST}\n  - {SECOND}\n"
+    async with large(tmp_path, alone) as it:
+        _, cost = await live_through(it, labels=(), failing={THIRD: JOBS[:5]})
+
+        assert cost.routes == {}
+
+
+@pytest.mark.parametrize(("job_checks", "shown"), [("all", JOBS), ("none", ())])
+async def test_an_upstream_chooses_which_jobs_have_checks(
+    tmp_path: Path, job_checks: str, shown: tuple[str, ...]
+) -> None:
+    async with large(tmp_path, job_checks=job_checks) as it:
+        pull, cost = await live_through(it, failing={FIRST: JOBS[2:7]})
+
+        mine = {name for name in names(it, pull.head_sha) if name.startswith(f"crcr/{FIRST}/")}
+        assert mine == set(checks_of(FIRST, *shown)[1:])
+        assert cost.calls == 11 + 2 * len(shown) * len(BACKENDS)
+
+
+async def test_changes_within_seconds_are_one_write_and_the_gate_does_not_wait(tmp_path: Path) -> None:
+    async with large(tmp_path) as it:
+        pull = await open_pull(it, labels=[LABEL])
+        await it.pass_time(5)
+        run = it.github.runs(FIRST)[-1]
+        for job in JOBS:
+            await it.github.start_job(run, job)
+        await it.act()
+        mark = len(it.github.calls)
+        for number, job in enumerate(JOBS):
+            await it.github.complete_job(run, job, "failure" if number < 3 else "success")
+            await it.pass_time(0.1)
+        assert gate(it, pull) == "failure"
+        assert states(it, pull.head_sha, checks_of(FIRST)) == ["in_progress"]
+        await it.pass_time(5)
+
+        assert states(it, pull.head_sha, checks_of(FIRST, *JOBS[:3])) == ["failure"] * 4
+        cost = count_calls(it.github.calls[mark:]).of(it.github.installation(UPSTREAM).id)
+        assert cost.calls == 1 + 1 + 3  # gate, backend, jobs
+
+
+@pytest.mark.parametrize(("tells_app", "look_ups"), [(False, 2), (True, 1)], ids=["asked", "told by webhook"])
+async def test_a_dispatch_of_ten_jobs_is_looked_up_once_where_webhooks_come(
+    tmp_path: Path, *, tells_app: bool, look_ups: int
+) -> None:
+    async with large(tmp_path) as it:
+        for name in BACKENDS:
+            it.github.repository(name).tells_app = tells_app
+        mark = len(it.github.calls)
+        pull, _ = await live_through(it)
+
+        assert gate(it, pull) == "success"
+        counts = count_calls(it.github.calls[mark:])
+        spent = [counts.of(it.github.installation(name).id) for name in BACKENDS]
+        # Each is a list of the dispatch's runs, and a list of the run's jobs.
+        assert [(each.dispatches, each.calls) for each in spent] == [(1, 1 + 2 * look_ups)] * 3

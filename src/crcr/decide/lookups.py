@@ -14,8 +14,10 @@ _LATEST = timedelta(minutes=10)
 _STEPS = (timedelta(seconds=5), timedelta(seconds=15), timedelta(seconds=30), timedelta(minutes=1))
 """After so long it is asked again while the gate waits; a report is sent from inside a job that ends a little later."""
 FAST_PHASE = _STEPS[-1]
-TOGETHER = timedelta(seconds=15)
-"""So long a result waits for others, after a list that came too early for it."""
+FIRST_TOGETHER, TOGETHER = timedelta(minutes=1), timedelta(minutes=5)
+"""So long results wait for each other while a job of their dispatch runs, before the first list and after each: the gate
+cannot pass before that job ends, and its own report asks at once. Only a dispute, or the end of a run whose last report
+was lost, shows so much later where no webhook tells of it."""
 _WEBHOOKS_LATELY = timedelta(hours=24)
 """A repository with a webhook about a run within this time will have one about the next run as well."""
 SETTLING = timedelta(seconds=20)
@@ -31,6 +33,8 @@ class Remaining(StrEnum):
     UNTIL_REPORT = "until report"
     """Something is unconfirmed, and a known job is running, whose report or silence asks again."""
     UNCONFIRMED = "unconfirmed"
+    QUIET_TIME = "quiet time"
+    """All is confirmed and over; whether another run appears is known only when no more can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,7 @@ class KnownRun:
     is_over: bool
     unchecked_attempts: tuple[int, ...]
     """Attempts with jobs that nobody has held against GitHub's view."""
+    first_seen_at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

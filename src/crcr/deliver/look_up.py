@@ -9,8 +9,9 @@ from typing import Protocol
 
 import structlog
 
+from crcr.decide.completeness import QUIET
 from crcr.decide.effects import ClaimedEffect
-from crcr.decide.lookups import FAST_PHASE, Question, Remaining, ask_again_after, has_run_webhooks
+from crcr.decide.lookups import Question, Remaining, ask_again_after, has_run_webhooks
 from crcr.decide.model import RepoName
 from crcr.decide.outside import ActionsJob, ActionsRun, Target
 from crcr.decide.urgency import Urgency
@@ -25,6 +26,12 @@ _AFTER = timedelta(minutes=15)
 """A dispatch's runs appear within seconds; clocks differ, and queues at GitHub have bad days."""
 _PATIENCE = timedelta(hours=20)
 """Then a later silence asks anew, rather than this effect being given up."""
+
+
+def _quiet_s(question: Question, now: datetime) -> float:
+    """How long another run may still appear, as far as the runs are known that were known before the question."""
+    newest = max((run.first_seen_at for run in question.runs), default=None)
+    return 0.0 if newest is None else (newest + QUIET - now).total_seconds()
 
 
 class Lookups(Protocol):
@@ -65,8 +72,11 @@ class LookUp:
         waited = now - effect.first_attempt_at
         if remaining is Remaining.NOTHING or waited >= _PATIENCE:
             return True
-        if remaining is Remaining.UNTIL_REPORT and waited >= FAST_PHASE:
+        if remaining is Remaining.UNTIL_REPORT:
             return True
+        quiet_s = _quiet_s(question, now) if remaining is Remaining.QUIET_TIME else 0.0
+        if quiet_s > 0:
+            raise NotYet("another run may still appear", retry_after_s=quiet_s)
         # A webhook arrives when a run ends, and none after that.
         webhooks = has_run_webhooks(question.run_webhook_at, now) and any(
             not run.is_over for run in question.runs

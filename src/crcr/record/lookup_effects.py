@@ -8,7 +8,14 @@ from typing import Any
 
 from sqlalchemy import text
 
-from crcr.decide.lookups import FAST_PHASE, SETTLING, TOGETHER, WEBHOOK_GRACE, has_run_webhooks
+from crcr.decide.lookups import (
+    FAST_PHASE,
+    FIRST_TOGETHER,
+    SETTLING,
+    TOGETHER,
+    WEBHOOK_GRACE,
+    has_run_webhooks,
+)
 from crcr.decide.model import EffectKind, Level, RepoName
 from crcr.record.database import Row, Tx
 from crcr.record.effect_rows import add_once, add_paced, effect_row
@@ -47,19 +54,22 @@ def look_up(
 async def look_up_result(tx: Tx, dispatch: Row, now: datetime) -> None:
     """Have a result held against GitHub's view: at once where the gate waits for it, and once for many results.
 
-    While other jobs are known to be running, results wait for each other; the last one is looked up at once.
+    While other jobs are known to be running, results wait for each other, and where webhooks about runs arrive, for the
+    one of the run's end; the last one is looked up at once.
     """
     key = {name: dispatch[name] for name in ("upstream", "delivery", "downstream")}
-    if dispatch["level"] < Level.L4:
+    webhooks = has_run_webhooks(from_us_or_none(dispatch["run_webhook_at"]), now)
+    if await tx.one(_RUNNING, **key) is not None:
+        if not webhooks:
+            listed_at = from_us_or_none(dispatch["listed_at"])
+            pause = max(listed_at + TOGETHER - now, timedelta()) if listed_at else FIRST_TOGETHER
+            await add_once(tx, look_up(**key, now=now, after=pause))
+    elif dispatch["level"] < Level.L4:
         await add_once(tx, look_up(**key, now=now, after=SETTLING))
-    elif has_run_webhooks(from_us_or_none(dispatch["run_webhook_at"]), now):
+    elif webhooks:
         await add_paced(tx, look_up(**key, now=now, after=WEBHOOK_GRACE), FAST_PHASE)
-    elif await tx.one(_RUNNING, **key) is None:
-        await add_paced(tx, look_up(**key, now=now), timedelta())
     else:
-        listed_at = from_us_or_none(dispatch["listed_at"])
-        pause = max(listed_at + TOGETHER - now, timedelta()) if listed_at else timedelta()
-        await add_paced(tx, look_up(**key, now=now, after=pause), FAST_PHASE)
+        await add_paced(tx, look_up(**key, now=now), timedelta())
 
 
 async def ensure_look_up(

@@ -4,7 +4,7 @@ Asked after a result of an L3 or L4 backend (to check it, and to know when all o
 that went silent, and for dispatches that nobody answered.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -291,7 +291,7 @@ class Lookups:
             return Remaining.UNTIL_REPORT if running else Remaining.UNCONFIRMED
         if running or _are_over(dispatch, list(live.values()), entry):
             return Remaining.NOTHING
-        return Remaining.UNCONFIRMED
+        return Remaining.QUIET_TIME if _have_ended(live.values()) else Remaining.UNCONFIRMED
 
 
 def _are_over(dispatch: Row, live: list[Row], entry: Entry | None) -> bool:
@@ -301,7 +301,11 @@ def _are_over(dispatch: Row, live: list[Row], entry: Entry | None) -> bool:
         return True
     newest = max(row["first_seen_at"] for row in live)
     quiet = named or (dispatch["listed_at"] or 0) >= newest + QUIET // timedelta(microseconds=1)
-    return quiet and all((row["over_attempt"] or 0) >= row["attempt"] for row in live)
+    return quiet and _have_ended(live)
+
+
+def _have_ended(runs: Iterable[Row]) -> bool:
+    return all((row["over_attempt"] or 0) >= row["attempt"] for row in runs)
 
 
 def _of_run(row: Row) -> dict[str, Any]:
@@ -316,6 +320,7 @@ def _question(upstream: RepoName, dispatch: Row, runs: list[Row], unchecked: lis
             unchecked_attempts=tuple(
                 sorted({job["attempt"] for job in unchecked if job["run_id"] == row["run_id"]})
             ),
+            first_seen_at=from_us(row["first_seen_at"]),
         )
         for row in runs
         if row["run_id"].isdigit()

@@ -158,6 +158,12 @@ class DefaultBranchUnknown(Unavailable):
     code = "default_branch_unknown"
 
 
+class LeaseLost(CrcrError):
+    """Another worker has taken over the effect; nothing more is done about it by this one."""
+
+    code = "lease_lost"
+
+
 class NotFound(CrcrError):
     """There is no such thing."""
 

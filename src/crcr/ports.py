@@ -4,6 +4,8 @@ Each consumer declares only the calls it makes; `wiring.py` decides who answers 
 transitions of the domain, not operations on tables.
 """
 
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 from datetime import datetime
 from typing import Protocol
 
@@ -38,6 +40,18 @@ class Clock(Protocol):
         ...
 
     async def sleep(self, seconds: float) -> None: ...
+
+
+async def no_lease() -> None:
+    """Not under a lease: a page, a command or a duty calls."""
+
+
+still_held: ContextVar[Callable[[], Awaitable[None]]] = ContextVar("still_held", default=no_lease)
+"""Raises `LeaseLost` when the effect that the current task works on has been taken over by another worker.
+
+Awaited right before and right after each call to GitHub: a worker that was frozen sends nothing that it read before, and
+records nothing over what its heir has recorded.
+"""
 
 
 class Trace(Protocol):

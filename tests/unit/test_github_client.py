@@ -13,6 +13,7 @@ from crcr.decide.model import RepoName
 from crcr.decide.outside import FilePlace, FileText, PullFacts, RepositoryFacts, Target
 from crcr.errors import (
     HeldBy,
+    LeaseLost,
     OutsideFault,
     OutsideLimited,
     OutsideRefused,
@@ -21,7 +22,7 @@ from crcr.errors import (
 )
 from crcr.github.api import MAX_ANSWER_BYTES
 from crcr.github.client import GitHubClient
-from crcr.ports import GitHub
+from crcr.ports import GitHub, still_held
 from fake_github import FakeGitHub, connect
 
 REPO = RepoName("org/backend")
@@ -329,3 +330,24 @@ async def test_a_failed_mint_leaves_the_dispatch_unsent(github: GitHubClient, se
         await github.dispatch(TARGET, BODY)
     assert DISPATCHES not in server.paths()
     await github.dispatch(TARGET, BODY)
+
+
+@pytest.mark.parametrize(("passes", "sent"), [(0, 0), (1, 1)])
+async def test_fault_72_nothing_is_sent_for_a_lost_lease_and_its_late_answer_is_not_handed_on(
+    github: GitHubClient, server: FakeGitHub, passes: int, sent: int
+) -> None:
+    checks = 0
+
+    async def check() -> None:
+        nonlocal checks
+        checks += 1
+        if checks > passes:
+            raise LeaseLost
+
+    token = still_held.set(check)
+    with pytest.raises(LeaseLost):
+        await github.dispatch(TARGET, BODY)
+    still_held.reset(token)
+    assert server.paths().count(DISPATCHES) == sent
+    await github.dispatch(TARGET, BODY)
+    assert server.paths().count(MINT) == 1, "a token is for all, whoever first needed it"

@@ -28,7 +28,7 @@ from crcr.github.faults import fault_of, readable
 from crcr.github.governor import APP, Governor
 from crcr.github.hour import RETURN_AFTER_S
 from crcr.github.tokens import Scope, TokenCache
-from crcr.ports import Clock
+from crcr.ports import Clock, no_lease, still_held
 
 _NEVER_SENT = (
     httpx.ConnectError,
@@ -141,6 +141,7 @@ class Line:
         return await self._ask(request, self._auth.token(), APP, points)
 
     async def _mint(self, scope: Scope) -> Token:
+        still_held.set(no_lease)  # in a task of its own: others wait for this token, too
         self._reserve(scope.installation_id, 0)
         ids = () if scope.repository_id is None else (scope.repository_id,)
         names = () if scope.repository is None else (scope.repository,)
@@ -163,16 +164,19 @@ class Line:
     async def _exchange(self, request: Request, token: Token, budget: int, cost: int) -> Response:
         try:
             async with self._governor.slot():
+                await still_held.get()()
                 # Within the slot, so that points are dated when they are spent.
                 self._reserve(budget, cost, urgency=request.urgency, content=request.creates_content)
                 try:
-                    return await self._counted(request, token)
+                    response = await self._counted(request, token)
                 finally:
                     self._governor.release(budget, cost)
         except OutsideLimited as limit:
             if limit.held_by is None:
                 self._tally.pause(CONCURRENT, request.urgency)
             raise
+        await still_held.get()()
+        return response
 
     async def _counted(self, request: Request, token: Token) -> Response:
         began, status = monotonic(), "unsure"

@@ -1,10 +1,11 @@
 """The outbox: effects are claimed with a lease, done, and finished by whoever holds the lease.
 
 A claim takes at most one effect of each target, the oldest due one whose lane is free, so its cost follows the
-number of targets and not the length of their queues. A lease that ran out brings the effect back, marked
-`unsure`: the one who held it may have done it.
+number of targets and not the length of their queues. A lease that ran out, or whose owner is gone (`roll_call`), brings
+the effect back, marked `unsure`: the one who held it may have done it. What a former holder says changes nothing.
 """
 
+import json
 from datetime import datetime, timedelta
 
 from sqlalchemy import text
@@ -63,6 +64,7 @@ _CLAIM = Statement(
 )
 _CLAIMS = "claims"
 """The lane of all claims: of a target only one effect may be under way, whichever worker takes it."""
+_RENEWALS = "renewals"
 _ALONE_EVERY = timedelta(seconds=2)
 """Where reports come without a pause, somebody always holds the effect that they all rely on; a claim that runs alone
 finds nothing held."""
@@ -142,6 +144,21 @@ _HOLD = (
 _HOLD_QUEUE = Statement(
     text(_HOLD.format(lock="")), on_postgresql=text(_HOLD.format(lock=" FOR UPDATE SKIP LOCKED"))
 )
+_RENEW_SQL = """
+UPDATE effects SET lease_until = :lease_until WHERE effect_id IN (
+  SELECT effect_id FROM effects WHERE effect_id IN ({ids}) AND state = 'claimed' AND lease_owner = :owner {lock})
+RETURNING effect_id, lease_until
+"""
+# Rows that somebody is just changing are left to the next renewal, so that no two transactions wait for each other.
+_RENEW = Statement(
+    text(_RENEW_SQL.format(ids="SELECT value FROM json_each(:ids)", lock="")),
+    on_postgresql=text(
+        _RENEW_SQL.format(
+            ids="SELECT CAST(id AS bigint) FROM jsonb_array_elements_text(CAST(:ids AS jsonb)) AS id",
+            lock="FOR UPDATE SKIP LOCKED",
+        )
+    ),
+)
 _RELEASE = Statement(
     text(
         "UPDATE effects SET state = 'waiting', attempts = attempts - 1, lease_owner = NULL, lease_until = NULL"
@@ -201,14 +218,14 @@ class Outbox:
         return await self._database.write(unit, lane=None if alone else _CLAIMS)
 
     async def finish(self, effect: ClaimedEffect, *, began_at: datetime | None, now: datetime) -> bool:
-        """Record that the effect was done; False when the lease was lost meanwhile.
+        """Record that the effect was done; False, and nothing recorded, when another worker has taken it over.
 
         Without `began_at` there was nothing left to do, and its dispatch stays what it was.
         """
 
         async def unit(tx: Tx) -> bool:
             held = await tx.run(_DONE, effect_id=effect.effect_id, owner=self._owner, at=to_us(now))
-            if began_at is not None and effect.kind is EffectKind.SEND_DISPATCH:
+            if held and began_at is not None and effect.kind is EffectKind.SEND_DISPATCH:
                 await mark_sent(tx, _row_of(effect), began_at, now, waited_since=effect.created_at)
                 await self._note(tx, effect, now)
             return bool(held)
@@ -216,7 +233,7 @@ class Outbox:
         return await self._database.write(unit, lane=effect.target)
 
     async def fail(self, effect: ClaimedEffect, failure: Failure, now: datetime) -> None:
-        """Record a failed attempt with what was decided about it."""
+        """Record a failed attempt with what was decided about it, unless another worker has taken it over."""
 
         async def unit(tx: Tx) -> None:
             unsure = int(failure.unsure)
@@ -227,25 +244,26 @@ class Outbox:
                 "unsure": unsure,
             }
             if failure.unsure and await self._answered(tx, effect):
-                await tx.run(_DONE, effect_id=effect.effect_id, owner=self._owner, at=to_us(now))
-                await mark_arrived(tx, _row_of(effect), now, waited_since=effect.created_at)
+                if await tx.run(_DONE, effect_id=effect.effect_id, owner=self._owner, at=to_us(now)):
+                    await mark_arrived(tx, _row_of(effect), now, waited_since=effect.created_at)
                 return
             if isinstance(failure.decision, GiveUp):
-                if await tx.run(_PARK, at=to_us(now), **mine) and effect.kind is EffectKind.SEND_DISPATCH:
+                held = await tx.run(_PARK, at=to_us(now), **mine)
+                if held and effect.kind is EffectKind.SEND_DISPATCH:
                     await tx.run(_PARKED_DISPATCH, error=failure.error, **_dispatch_of(effect))
                     await self._note(tx, effect, now)
             else:
                 due_at = to_us(failure.decision.due_at)
-                await tx.run(
+                held = await tx.run(
                     _AGAIN,
                     due_at=due_at,
                     uncounted=int(not failure.counts),
                     held_by=failure.held_by,
                     **mine,
                 )
-                if failure.holds_queue:
+                if held and failure.holds_queue:
                     await self._hold_queue(tx, effect, failure, due_at)
-            if effect.kind is EffectKind.SEND_DISPATCH:
+            if held and effect.kind is EffectKind.SEND_DISPATCH:
                 await tx.run(_NOT_CLEAN, error=failure.error, unsure=unsure, **_dispatch_of(effect))
                 await tx.run(
                     _CANCEL_IF_DROPPED, effect_id=effect.effect_id, at=to_us(now), **_dispatch_of(effect)
@@ -278,6 +296,20 @@ class Outbox:
             await tx.run(_PAUSE_TARGET, upstream=effect.upstream.key, target=effect.target, until=at)
 
         await self._database.write(unit)
+
+    async def renew(self, effect_ids: list[int], now: datetime, *, alone: bool) -> dict[int, datetime]:
+        """Prolong these leases as far as they are ours; return the new ends. `alone` leaves out no row."""
+        parameters = {
+            "ids": json.dumps(effect_ids),
+            "owner": self._owner,
+            "lease_until": to_us(now + self._lease),
+        }
+
+        async def unit(tx: Tx) -> list[Row]:
+            return await tx.all(_RENEW, **parameters)
+
+        renewed = await self._database.write(unit, lane=None if alone else _RENEWALS)
+        return {row["effect_id"]: from_us(row["lease_until"]) for row in renewed}
 
     async def release(self, effects: list[ClaimedEffect]) -> None:
         """Give back, untouched, what was claimed and not begun."""

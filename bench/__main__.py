@@ -21,8 +21,10 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.client import percentile, request, send_all, send_steadily
+from bench.demo_life import demo_run
 from bench.github_calls import github_calls
 from bench.pages import page_run
+from bench.peak import peak_run
 from bench.replicas import replicas
 from bench.running import bare_app, running, wait_until_idle
 from bench.world import Row, World, report, webhook
@@ -149,6 +151,7 @@ class Asked:
     only: tuple[str, ...]
     jobs: int
     cache: Path | None
+    hours: float
 
 
 def _parts(asked: Asked, folder: Path, console: Console) -> dict[str, Callable[[], Iterable[Row]]]:
@@ -159,19 +162,22 @@ def _parts(asked: Asked, folder: Path, console: Console) -> dict[str, Callable[[
         "github-calls": partial(github_calls, folder),
         "replicas": partial(replicas, folder),
         "pages": partial(page_run, folder, asked.cache, asked.jobs, console),
+        "peak": partial(peak_run, folder / "peak", asked.hours),
+        "demo": partial(demo_run, folder / "demo", asked.hours),
     }
 
 
 def _asked() -> Asked:
     parser = ArgumentParser(prog="python -m bench", description=__doc__)
-    names = ("fan-out-100", "fan-out-1000", "callbacks", "github-calls", "replicas", "pages")
+    names = ("fan-out-100", "fan-out-1000", "callbacks", "github-calls", "replicas", "pages", "peak", "demo")
     parser.add_argument("--only", action="append", choices=names, help="run this part; may be repeated")
     parser.add_argument("--jobs", type=int, default=5_000_000, help="rows of jobs behind the pages")
     parser.add_argument(
         "--cache", type=Path, help="folder that keeps the pages' database (some 9 GB) for the next run"
     )
+    parser.add_argument("--hours", type=float, default=2.0, help="simulated hours of `peak` and `demo`")
     given = parser.parse_args()
-    return Asked(tuple(given.only or names), given.jobs, given.cache)
+    return Asked(tuple(given.only or names), given.jobs, given.cache, given.hours)
 
 
 def main() -> None:

@@ -31,7 +31,7 @@ async def live(folder: Path, seconds: float, *, seed: int = SEED) -> Figures:
         return figures_of(demo, UPSTREAM, tuple(BACKENDS), seconds)
 
 
-def demo_run(folder: Path, seconds: float = 7200.0) -> list[Row]:
+def demo_run(folder: Path, hours: float) -> list[Row]:
     log_errors_only()
     folder.mkdir()
-    return rows_of("demo", run_simulated(live(folder, seconds)))
+    return rows_of("demo", run_simulated(live(folder, hours * 3600)))

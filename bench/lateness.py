@@ -2,7 +2,8 @@
 
 Triggers in the store keep what its tables forget: every state that a gate had, and when each effect was first due.
 A gate is *late* for as long as GitHub shows another state than the one that the relay has committed. An effect's age
-is the time from its first due moment to its end.
+is the time from its first due moment to its end; a look-up that GitHub answered with "not over yet" is due anew at the
+moment of its next question.
 """
 
 import sqlite3
@@ -27,6 +28,9 @@ CREATE TRIGGER effect_added AFTER INSERT ON effects
   BEGIN INSERT INTO due_effects VALUES (new.effect_id, new.due_at); END;
 CREATE TRIGGER effect_hastened AFTER UPDATE OF due_at ON effects WHEN new.due_at < old.due_at
   BEGIN UPDATE due_effects SET first_due = min(first_due, new.due_at) WHERE effect_id = new.effect_id; END;
+CREATE TRIGGER effect_polls AFTER UPDATE OF due_at ON effects
+  WHEN new.kind = 'look_up' AND new.due_at > old.due_at AND old.state = 'claimed' AND new.held_by IS NULL
+  BEGIN UPDATE due_effects SET first_due = new.due_at WHERE effect_id = new.effect_id; END;
 """
 _EFFECTS = """
 SELECT e.effect_id, e.kind, e.target, e.state, d.first_due, e.finished_at

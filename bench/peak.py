@@ -11,8 +11,6 @@ from bench.world import AUDIENCE, Row
 from crcr.settings import Settings, load_settings
 from crcr.sim.github import GitHub
 
-HOURS = 2.0
-
 
 def _settings(folder: Path, github: GitHub, url: str) -> Settings:
     issuer = {"issuer": github.issuer_url, "kind": "github", "jwks_url": github.jwks_url}
@@ -38,7 +36,7 @@ async def at_peak(folder: Path, seconds: float, *, seed: int = 1) -> Figures:
         return figures_of(peak, UPSTREAM, BACKENDS, seconds)
 
 
-def peak_run(folder: Path, hours: float = HOURS) -> list[Row]:
+def peak_run(folder: Path, hours: float) -> list[Row]:
     log_errors_only()
     folder.mkdir()
     return rows_of("peak", run_simulated(at_peak(folder, hours * 3600)))

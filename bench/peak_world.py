@@ -25,8 +25,8 @@ COMMANDS_AN_HOUR = 20
 KEPT_RECORDS = 3_000
 
 L4 = tuple(f"vendor{number}/backend" for number in range(1, 4))
-L3 = {f"device{number}": f"device{number}-labs/backend" for number in range(1, 10)}
-L2 = tuple(f"community{number}/backend" for number in range(1, 9))
+L3 = {f"device{number}": f"device{number}-labs/backend" for number in range(1, 5)}
+L2 = tuple(f"community{number}/backend" for number in range(1, 14))
 BACKENDS = (*L4, *L3.values(), *L2)
 _FILES = ("src/kernels/reduce.cpp", "python/nn/conv.py", "compiler/lowering.py", "docs/notes.md")
 

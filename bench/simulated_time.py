@@ -44,7 +44,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         func: Callable[[*Ts], T],
         *args: *Ts,
     ) -> asyncio.Future[T]:
-        """Do the work here and now: in simulated time it takes none, and runs repeat themselves exactly."""
+        """Do the work here and now: in simulated time it takes none."""
         work: asyncio.Future[T] = self.create_future()
         try:
             work.set_result(func(*args))

@@ -1,4 +1,6 @@
 import re
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from html.parser import HTMLParser
 from typing import Any
 
@@ -46,6 +48,20 @@ def add_check(github: GitHub, sha: str, conclusion: str | None, **more: Any) -> 
 async def pull(github: GitHub) -> PullRequest:
     github.require_checks("org/upstream", ["crcr/gate"])
     return await github.open_pr("org/upstream", title="Speed up addmm", labels=["ciflow/crcr/npu"])
+
+
+async def test_the_first_page_says_how_much_of_the_rate_limit_the_app_has_used(
+    github: GitHub,
+    api: httpx.AsyncClient,
+    pull: PullRequest,
+    token_for: Callable[..., Awaitable[dict[str, str]]],
+) -> None:
+    assert "The App&#x27;s calls" not in await shown(api, "/")
+    await api.get("/repos/org/upstream", headers=await token_for("org/upstream"))
+    until = github.clock.now() + timedelta(hours=1)
+    page = await shown(api, "/")
+    assert f"on org in the hour until {until:%H:%M} UTC: 1 of 5,000." in page
+    assert "Busiest minute so far: 1 of 900 points." in page
 
 
 async def test_the_first_page_lists_open_pull_requests_and_says_what_it_is(

@@ -4,6 +4,7 @@ From recorded facts alone; what is to be asked of GitHub for it is worked out in
 """
 
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
@@ -71,18 +72,24 @@ def wanted_checks(
     policy: CheckPolicy,
     now: datetime,
     published: frozenset[str] = frozenset(),
+    *,
+    tiers: Collection[Tier] = tuple(Tier),
 ) -> tuple[Wanted, ...]:
-    """Everything that should be shown on the commit; nothing when nobody wants it merged any more.
+    """Everything of these tiers that should be shown on the commit; nothing when nobody wants it merged any more.
 
     `published` are the names of the job checks that the commit has: what was shown as failed must show its mending.
     """
     wanted: list[Wanted] = []
-    if judgement is not None:
+    if judgement is not None and Tier.GATE in tiers:
         wanted.append(_gate(commit, judgement, policy))
+    if not {Tier.BACKEND, Tier.JOB} & set(tiers):
+        return tuple(wanted)
     for subject, backend in _visible(commit, policy):
         judged = judge_for(subject, backend, policy.gate, now)
-        wanted.append(_backend(commit, subject, judged, policy))
-        wanted += _jobs(judged, policy, published)
+        if Tier.BACKEND in tiers:
+            wanted.append(_backend(commit, subject, judged, policy))
+        if Tier.JOB in tiers:
+            wanted += _jobs(judged, policy, published)
     return tuple(wanted)
 
 

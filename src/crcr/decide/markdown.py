@@ -30,7 +30,9 @@ _NOTE_BYTES = 300
 
 def one_line(text: str) -> str:
     """The text without characters that act: no line breaks, no control, direction or invisible marks."""
-    return " ".join("".join(_harmless(character) for character in text).split())
+    if not (text.isascii() and text.isprintable()):  # nearly all texts are: no need to look at each character
+        text = "".join(_harmless(character) for character in text)
+    return " ".join(text.split())
 
 
 def _harmless(character: str) -> str:

@@ -120,7 +120,7 @@ class CommitChecks:
             commit, judgement = await self.judged(tx, upstream, head_sha, now)
             judgement = judgement if rules.gate_on else None
             newest = await self._newest(tx, upstream, head_sha, tier)
-            found = wanted_checks(commit, judgement, rules, now, frozenset(newest))
+            found = wanted_checks(commit, judgement, rules, now, frozenset(newest), tiers=(tier,))
             wanted = {each.name: each for each in found}
             if tier is Tier.GATE:
                 title = wanted[GATE_NAME].shown.title if judgement else ""

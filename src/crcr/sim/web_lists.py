@@ -1,5 +1,6 @@
 """The simulator's pages that list things: open pull requests, a repository, its merge queue."""
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from crcr.sim import merging
@@ -48,7 +49,24 @@ def _pulls(sim: "Simulation", repository: Repository) -> Html:
     waiting = sum(1 for group in sim.world.queue if group.repository_id == repository.id)
     queue = link(f"/{repository.full_name}/queue", f"Merge queue ({waiting})")
     title = tag("h2", _repository_link(repository), " · ", queue)
-    return joined(title, tag("ul", *rows, class_="plain") if rows else tag("p", "No open pull requests."))
+    shown = tag("ul", *rows, class_="plain") if rows else tag("p", "No open pull requests.")
+    return joined(title, _rate_limit(sim, repository), shown)
+
+
+def _rate_limit(sim: "Simulation", repository: Repository) -> Html:
+    """What the App has used of the limits of the installation that the repository belongs to."""
+    installation = sim.world.installation_of(repository)
+    if installation is None or not (counted := sim.call_counts.of(installation.id)).routes:
+        return joined()
+    rate = sim.ledger.headers(("installation", installation.id), sim.clock.now())
+    used, limit = int(rate["x-ratelimit-used"]), int(rate["x-ratelimit-limit"])
+    until = datetime.fromtimestamp(int(rate["x-ratelimit-reset"]), UTC)
+    return tag(
+        "p",
+        f"The App's calls on {repository.owner.login} in the hour until {until:%H:%M} UTC: {used:,} of {limit:,}."
+        f" Busiest minute so far: {counted.most_points_in_a_minute:,} of {sim.limits.points_per_minute:,} points.",
+        class_="soft",
+    )
 
 
 def _pull_row(sim: "Simulation", repository: Repository, pull: PullRequest) -> Html:

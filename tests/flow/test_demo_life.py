@@ -1,0 +1,35 @@
+"""Ten minutes of the demo's own life in simulated time: nothing waits for GitHub's limits, and nothing starves."""
+
+from pathlib import Path
+
+import pytest
+from bench.demo_life import live
+from bench.figures import BUDGET, LATEST_GATE_S, OLDEST_EFFECT_S, Figures
+from bench.simulated_time import run_simulated
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+MINUTES = 10
+MARGIN = 0.9
+
+
+@pytest.fixture(scope="module")
+def figures(tmp_path_factory: pytest.TempPathFactory) -> Figures:
+    folder: Path = tmp_path_factory.mktemp("demo")
+    return run_simulated(live(folder, 60.0 * MINUTES))
+
+
+def test_the_demo_lives_within_an_installations_hour(figures: Figures) -> None:
+    assert figures.upstream.calls * 60 / MINUTES <= MARGIN * BUDGET
+    assert figures.refused == 0
+
+
+def test_no_gate_of_the_demo_is_published_late(figures: Figures) -> None:
+    assert len(figures.delays) > 40
+    assert figures.latest_gate_s <= LATEST_GATE_S
+
+
+def test_no_effect_of_the_demo_starves(figures: Figures) -> None:
+    assert figures.oldest_effect_s <= OLDEST_EFFECT_S, figures.old_effects
+    assert not figures.parked
+    assert figures.merged > 0  # the merge queue moves

@@ -15,7 +15,7 @@ from crcr.decide.identity import IssuerKind
 from crcr.errors import KeysUnavailable
 from crcr.receive.issuers import issuer_of
 from crcr.receive.jwks import parse_discovery
-from crcr.sim.github import Hostile, WorkflowRun
+from crcr.sim.github import GitHub, Hostile, WorkflowRun
 from crcr.sim.hostile import hostile_token
 from other_cis import EVERY, IDS, ORGANIZATION, OURS, SIM, Ci
 from stage import AUDIENCE, Stage

@@ -153,6 +153,7 @@ class Metrics(Model):
     ingests: bool
     total: Trend
     backends: list[BackendMetrics]
+    next: Next = None
 
 
 class Badge(Model):

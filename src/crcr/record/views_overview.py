@@ -11,7 +11,6 @@ from datetime import datetime, timedelta
 from sqlalchemy import text
 
 from crcr.decide.allowlist import Entry
-from crcr.decide.ingested import RUNS_AT_MOST
 from crcr.decide.model import JobState
 from crcr.decide.numbers import ANSWER_WITHIN, SILENT_WITHIN, Figures, LastResult, is_silent
 from crcr.decide.views import BackendSummary
@@ -26,12 +25,12 @@ OWN_KINDS = (Kind.PULLS, Kind.PUSH, Kind.NIGHTLY)
 """What reached us through our own callbacks."""
 
 
-def _names_in(table: str) -> str:
+def _names_in(table: str, where: str = "upstream = :upstream") -> str:
     """A common table expression `known` with the backends that have rows in a table, and a NULL at its end."""
     return (
-        f"WITH RECURSIVE known(downstream) AS (SELECT min(downstream) FROM {table} WHERE upstream = :upstream"  # noqa: S608  our own names
-        f" UNION ALL SELECT (SELECT min(other.downstream) FROM {table} other WHERE other.upstream = :upstream"
-        " AND other.downstream > known.downstream) FROM known WHERE known.downstream IS NOT NULL)"
+        f"WITH RECURSIVE known(downstream) AS (SELECT min(downstream) FROM {table} WHERE {where} AND downstream > ''"  # noqa: S608  our own names
+        f" UNION ALL SELECT (SELECT min(downstream) FROM {table} WHERE {where} AND downstream > known.downstream)"
+        " FROM known WHERE known.downstream IS NOT NULL)"
     )
 
 
@@ -76,10 +75,10 @@ _LAST_INGESTED = Statement(
         " FROM known WHERE known.downstream IS NOT NULL"
     )
 )
+_RUNS = "upstream = :upstream AND state = 'in_progress'"
 _INGESTED_BEGUN = Statement(
     text(
-        "SELECT DISTINCT downstream FROM ingested WHERE upstream = :upstream AND state = 'in_progress'"
-        " AND seen_at >= :since"
+        f"{_names_in('ingested', _RUNS)} SELECT downstream FROM known WHERE downstream IS NOT NULL"  # noqa: S608  our own names
     )
 )
 
@@ -190,8 +189,7 @@ async def _running(reader: BackendReader, standing: Standing) -> dict[str, int]:
         for (key, event), number in standing.running.by_event.items():
             found[key] += number if event in reader.kind.events else 0
         return found
-    since = to_us(max(reader.window.since, reader.now - RUNS_AT_MOST))
-    rows = await reader.tx.all(_INGESTED_BEGUN, upstream=reader.upstream.key, since=since)
+    rows = await reader.tx.all(_INGESTED_BEGUN, upstream=reader.upstream.key)
     where = (reader.tx, reader.upstream.key)
     return {
         row["downstream"]: await ingested_running(*where, row["downstream"], reader.window, reader.now)

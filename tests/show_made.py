@@ -7,7 +7,7 @@ from typing import Any
 
 from crcr.decide.model import Conclusion, JobState, Level, RepoName
 from crcr.decide.numbers import Counted, Durations, Figures, LastResult, LeftOut, Part, Tally
-from crcr.decide.views import AllowlistState, BackendSummary, Probe, RelayHealth, Summary
+from crcr.decide.views import AllowlistState, BackendSummary, Pick, Probe, RelayHealth, Summary
 from crcr.decide.views_backend import BackendMetrics, MetricsView
 from crcr.decide.window import Kind, Span, Window
 
@@ -117,13 +117,31 @@ class MadeViews:
     def for_admins(self) -> "MadeViews":
         return self
 
-    async def summary(self, upstream: RepoName, span: Span, now: datetime, *, kind: Kind) -> Summary:
+    async def summary(
+        self,
+        upstream: RepoName,
+        span: Span,
+        now: datetime,
+        *,
+        kind: Kind,
+        pick: Pick[BackendSummary] | None = None,
+    ) -> Summary:
         self.asked.append((span, kind))
-        return replace(self.shown, upstream=upstream, span=span, kind=kind)
+        rows = tuple(pick(self.shown.backends) if pick else self.shown.backends)
+        return replace(self.shown, upstream=upstream, span=span, kind=kind, rows=rows)
 
-    async def metrics(self, upstream: RepoName, span: Span, now: datetime, *, kind: Kind) -> MetricsView:
+    async def metrics(
+        self,
+        upstream: RepoName,
+        span: Span,
+        now: datetime,
+        *,
+        kind: Kind,
+        pick: Pick[BackendMetrics] | None = None,
+    ) -> MetricsView:
         self.asked.append((span, kind))
-        return replace(self.numbers, upstream=upstream, span=span, kind=kind)
+        rows = tuple(pick(self.numbers.backends) if pick else self.numbers.backends)
+        return replace(self.numbers, upstream=upstream, span=span, kind=kind, rows=rows)
 
 
 def every_state() -> Summary:

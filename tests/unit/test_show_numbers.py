@@ -91,6 +91,29 @@ async def test_what_is_left_out_is_said() -> None:
     assert "in no number" not in await read(summary(backend("a/b")))
 
 
+async def test_pages_of_backends_go_on_where_the_one_before_ended() -> None:
+    made = summary(
+        *(backend(f"gate/b{number}", Level.L4, figures=figures(Tally(failure=1))) for number in range(3)),
+        *(backend(f"org/b{number:03}") for number in range(250)),
+    )
+    texts = [await read(made, page=page, sort=sort) for sort in ("", "-name") for page in ("1", "2", "3")]
+    for first, second, third in (texts[:3], texts[3:]):
+        rows = [order(text) for text in (first, second, third)]
+        assert [len(each) for each in rows] == [100, 100, 53]
+        assert len({name for each in rows for name in each}) == 253
+    assert order(texts[0])[:3] == ["gate/b0", "gate/b1", "gate/b2"]
+    assert order(texts[3])[0] == "org/b249"
+    assert "· 250</span>" in texts[1]  # of the level, on all pages
+    assert [href for href in Page(texts[4]).attributes("href") if "page=" in href] == [
+        "/crcr?sort=-name&page=3",
+        "/crcr?sort=-name&page=3",
+    ]
+    assert 'rel="prev" data-in-place href="/crcr?sort=-name"' in texts[4]
+    for wrong in ("0", "-1", "x", "4", "9" * 40):
+        assert order(await read(made, page=wrong)) == order(texts[2 if wrong[0] in "49" else 0])
+    assert 'name="page"' not in texts[1]  # a new filter begins on its first page
+
+
 async def test_a_click_on_a_head_sorts_and_says_so() -> None:
     made = every_state()
     text = await read(made, sort="-failure")

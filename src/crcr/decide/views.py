@@ -4,9 +4,11 @@ Made by the store's read models, rendered by the show room. Text in them that a 
 author wrote is as it came: whoever renders it treats it as text.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from typing import TypeVar
 
 from crcr.decide.allowlist import Problem
 from crcr.decide.commit import Verification
@@ -17,6 +19,10 @@ from crcr.decide.numbers import Counted, Ended, Figures, LastResult, Tally, coun
 from crcr.decide.queues import Queue, Watched
 from crcr.decide.report import FailedTest
 from crcr.decide.window import Kind, Span
+
+T = TypeVar("T")
+Pick = Callable[[Sequence[T]], Sequence[T]]
+"""Chooses those of all backends that are read in full, in their order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +100,9 @@ class Summary:
     health: RelayHealth
     allowlist: AllowlistState
     levels: tuple[tuple[Level, tuple[BackendSummary, ...]], ...]
-    """L4 first; a level without backends is left out."""
+    """L4 first; a level without backends is left out. Where some were chosen, the figures here are without parts."""
+    rows: tuple[BackendSummary, ...] = ()
+    """The backends that were chosen, in full and in their order; all of them where nothing was."""
     history: HistoryState = HistoryState.OWN
 
     @property

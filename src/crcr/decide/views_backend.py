@@ -165,6 +165,9 @@ class MetricsView:
     total: Figures
     """Of all backends shown but the probes."""
     backends: tuple[BackendMetrics, ...]
+    """All of them. Where some were chosen, only the time of the last result is known here."""
+    rows: tuple[BackendMetrics, ...] = ()
+    """The backends that were chosen, in full and in their order; all of them where nothing was."""
     history: HistoryState = HistoryState.OWN
 
 

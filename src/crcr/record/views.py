@@ -14,16 +14,26 @@ from crcr.decide.model import RepoName
 from crcr.decide.setup import SetupFacts
 from crcr.decide.views import (
     AllowlistView,
+    BackendSummary,
     Changes,
     DeliveryPage,
     DeliveryView,
     EffectsView,
     JobPage,
     JobQuery,
+    Pick,
     Summary,
     Vitals,
 )
-from crcr.decide.views_backend import BackendPage, BackendQuery, BadgeView, JobDetail, JobKey, MetricsView
+from crcr.decide.views_backend import (
+    BackendMetrics,
+    BackendPage,
+    BackendQuery,
+    BadgeView,
+    JobDetail,
+    JobKey,
+    MetricsView,
+)
 from crcr.decide.views_commit import CommitView, PullView, WaiverPage
 from crcr.decide.views_joining import RefusalList, SandboxPage, SandboxQuery
 from crcr.decide.views_log import (
@@ -107,13 +117,19 @@ class SqlViews:
         )
 
     async def summary(
-        self, upstream: RepoName, span: Span, now: datetime, *, kind: Kind = Kind.PULLS
+        self,
+        upstream: RepoName,
+        span: Span,
+        now: datetime,
+        *,
+        kind: Kind = Kind.PULLS,
+        pick: Pick[BackendSummary] | None = None,
     ) -> Summary:
         told = await self._history.of_all(upstream, kind, Window.of(span, now), now)
 
         async def unit(tx: Tx) -> Summary:
             reader = await self._reader(tx, upstream, span, kind, now, told=told)
-            return await summary(reader, span, ingests=self._ingests)
+            return await summary(reader, span, ingests=self._ingests, pick=pick)
 
         return await self._read(unit)
 
@@ -150,13 +166,19 @@ class SqlViews:
         return await self._read(unit)
 
     async def metrics(
-        self, upstream: RepoName, span: Span, now: datetime, *, kind: Kind = Kind.PULLS
+        self,
+        upstream: RepoName,
+        span: Span,
+        now: datetime,
+        *,
+        kind: Kind = Kind.PULLS,
+        pick: Pick[BackendMetrics] | None = None,
     ) -> MetricsView:
         told = await self._history.of_all(upstream, kind, Window.of(span, now), now)
 
         async def unit(tx: Tx) -> MetricsView:
             reader = await self._reader(tx, upstream, span, kind, now, told=told)
-            return await metrics_view(reader, span, ingests=self._ingests)
+            return await metrics_view(reader, span, ingests=self._ingests, pick=pick)
 
         return await self._read(unit)
 

@@ -37,13 +37,18 @@ _LAST_REPORT = Statement(
     text("SELECT max(in_progress_at) AS at FROM jobs WHERE upstream = :upstream AND downstream = :downstream")
 )
 # Nobody need answer the end of a pull request, the deletion of a branch, or a commit that a newer one took the place
-# of, whose run it may have cancelled; and more than a few are not counted.
+# of, whose run it may have cancelled.
+AWAITED = (
+    "d.event IN ('pull_request', 'push', 'merge_group') AND d.sent_at <= :before AND d.test = 0"
+    " AND coalesce(d.action, '') <> 'closed' AND d.superseded_at IS NULL"
+    " AND coalesce(d.head_sha, '') <> '0000000000000000000000000000000000000000'"
+)
+"""Whether a dispatch `d` should have been answered by now."""
+# More than a few are not counted.
 _UNANSWERED = Statement(
     text(
-        "SELECT count(*) AS number FROM (SELECT 1 FROM dispatches d WHERE d.upstream = :upstream"
-        " AND d.downstream = :downstream AND d.event IN ('pull_request', 'push', 'merge_group')"
-        " AND d.created_at > :since AND d.sent_at <= :before AND d.test = 0 AND coalesce(d.action, '') <> 'closed'"
-        " AND d.superseded_at IS NULL AND coalesce(d.head_sha, '') <> '0000000000000000000000000000000000000000' LIMIT 10) AS few"
+        "SELECT count(*) AS number FROM (SELECT 1 FROM dispatches d WHERE d.upstream = :upstream"  # noqa: S608  our own text
+        f" AND d.downstream = :downstream AND d.created_at > :since AND {AWAITED} LIMIT 10) AS few"
     )
 )
 _REPOSITORIES = Statement(
@@ -108,25 +113,10 @@ class BackendReader:
     async def summary(self, entry: Entry, standing: Standing, *, parts: bool = False) -> BackendSummary:
         key = entry.name.key
         if key not in self.seen.public:
-            return _by_name_only(entry)
-        figures = await self.figures(key, standing, parts=parts)
-        return BackendSummary(
-            name=entry.name,
-            level=entry.level,
-            device=entry.device,
-            oncalls=entry.oncalls,
-            hardware=entry.hardware,
-            name_only=False,
-            figures=figures if entry.level >= Level.L2 else None,
-            sent=figures.sent,
-            waiting=standing.waiting.get(key, 0),
-            parked=standing.parked.get(key, 0),
-            last_sent_at=await self._last_sent(key),
-            suspended=key in standing.suspended,
-            silent=await self.silent(entry),
-            alarm=standing.alarms.get(key),
-            probe=bool(entry.expect),
-            hidden=entry.visibility is not Visibility.PUBLIC,
+            return by_name_only(entry)
+        figures, silent = await self.figures(key, standing, parts=parts), await self.silent(entry)
+        return replace(
+            line_of(entry, figures, standing, silent=silent), last_sent_at=await self._last_sent(key)
         )
 
     async def figures(self, key: str, standing: Standing, *, parts: bool = False) -> Figures:
@@ -162,7 +152,29 @@ class BackendReader:
         return from_us_or_none(max((row["sent_at"] for row in rows if row), default=None))
 
 
-def _by_name_only(entry: Entry) -> BackendSummary:
+def line_of(entry: Entry, figures: Figures, standing: Standing, *, silent: bool) -> BackendSummary:
+    """A backend's line with all but when something was sent to it last."""
+    key = entry.name.key
+    return BackendSummary(
+        name=entry.name,
+        level=entry.level,
+        device=entry.device,
+        oncalls=entry.oncalls,
+        hardware=entry.hardware,
+        name_only=False,
+        figures=figures if entry.level >= Level.L2 else None,
+        sent=figures.sent,
+        waiting=standing.waiting.get(key, 0),
+        parked=standing.parked.get(key, 0),
+        suspended=key in standing.suspended,
+        silent=silent,
+        alarm=standing.alarms.get(key),
+        probe=bool(entry.expect),
+        hidden=entry.visibility is not Visibility.PUBLIC,
+    )
+
+
+def by_name_only(entry: Entry) -> BackendSummary:
     return BackendSummary(
         name=entry.name,
         level=entry.level,

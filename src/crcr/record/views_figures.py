@@ -97,6 +97,10 @@ _BEGUN_INGESTED = Statement(
 )
 
 
+PART_SUMS = f"{_SUMS}, {_EXTREMES}"
+"""What is read of each part of a window, for one backend or for all of them (`views_overview`)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Running:
     """How many jobs that count run now, by backend and kind."""

@@ -3,9 +3,10 @@
 from dataclasses import replace
 from datetime import datetime
 
+from crcr.decide.allowlist import Entry
 from crcr.decide.model import Level, RepoName
 from crcr.decide.numbers import Figures, LastResult, Part, is_stale
-from crcr.decide.views import BackendSummary, Probe, RelayHealth, Summary
+from crcr.decide.views import BackendSummary, Pick, Probe, RelayHealth, Summary
 from crcr.decide.views_backend import (
     BackendMetrics,
     BackendPage,
@@ -18,21 +19,29 @@ from crcr.decide.views_backend import (
 from crcr.decide.window import Kind, Span
 from crcr.errors import NotFound
 from crcr.record.levels import level_history
-from crcr.record.views_backends import BackendReader, read_standing
+from crcr.record.views_backends import BackendReader, Standing, read_standing
 from crcr.record.views_figures import read_last
 from crcr.record.views_job import job_detail, jobs_by_name, worst_first
 from crcr.record.views_listed import allowlist_state
 from crcr.record.views_matrix import MatrixReader, read_failures
+from crcr.record.views_overview import OWN_KINDS, Overview, line, read_all_figures, read_overview
 from crcr.record.views_refusals import refusals_of
 from crcr.record.views_relay import relay_health
 
-_OWN = (Kind.PULLS, Kind.PUSH, Kind.NIGHTLY)
-"""What reached us through our own callbacks."""
+_MOST_IN_FULL = 100
+"""Of more backends the total's percentiles are read from their sums alone, whichever of them the page shows."""
 
 
-async def summary(reader: BackendReader, span: Span, *, ingests: bool) -> Summary:
+async def summary(
+    reader: BackendReader, span: Span, *, ingests: bool, pick: Pick[BackendSummary] | None
+) -> Summary:
     standing = await read_standing(reader.tx, reader.upstream)
-    backends = [await reader.summary(each, standing) for each in reader.seen.shown.values()]
+    overview = await read_overview(reader, standing)
+    backends = [line(reader, each, standing, overview) for each in reader.seen.shown.values()]
+    chosen = backends if pick is None else pick(backends)
+    rows = [await reader.summary(reader.seen.entry(each.name), standing) for each in chosen]
+    if pick is None:
+        backends = rows
     return Summary(
         upstream=reader.upstream,
         span=span,
@@ -41,9 +50,10 @@ async def summary(reader: BackendReader, span: Span, *, ingests: bool) -> Summar
         cursor=await reader.cursor(),
         history=reader.told.state,
         ingests=ingests,
-        health=await _health(reader, backends),
+        health=await _health(reader, backends, overview),
         allowlist=await allowlist_state(reader.tx, reader.upstream, reader.seen),
         levels=_by_level(backends),
+        rows=tuple(rows),
     )
 
 
@@ -70,22 +80,19 @@ async def backend_page(reader: BackendReader, query: BackendQuery, *, ingests: b
     )
 
 
-async def metrics_view(reader: BackendReader, span: Span, *, ingests: bool) -> MetricsView:
+async def metrics_view(
+    reader: BackendReader, span: Span, *, ingests: bool, pick: Pick[BackendMetrics] | None
+) -> MetricsView:
     standing = await read_standing(reader.tx, reader.upstream)
-    backends = tuple(
-        [
-            BackendMetrics(
-                name=entry.name,
-                level=entry.level,
-                probe=bool(entry.expect),
-                figures=_recorded(entry.level, await reader.figures(key, standing, parts=True)),
-                silent=await reader.silent(entry),
-            )
-            for key, entry in reader.seen.public.items()
-        ]
-    )
-    empty = Figures(parts=tuple(Part(at=at) for at in reader.window.starts()))
-    counted = (each.figures for each in backends if not each.probe and each.level >= Level.L2)
+    overview = await read_all_figures(reader, standing)
+    backends = [_metrics(entry, reader.kind, overview) for entry in reader.seen.public.values()]
+    counted = [each for each in backends if _is_counted(each, overview)]
+    chosen = backends if pick is None else pick(backends)
+    rows = [await _read_in_full(reader, each, standing) for each in chosen]
+    if sum(map(_has_durations, counted)) <= _MOST_IN_FULL:
+        read = {each.name: each for each in rows}
+        counted = [read.get(each.name) or await _read_in_full(reader, each, standing) for each in counted]
+    total = sum((each.figures for each in counted), overview.empty)
     return MetricsView(
         upstream=reader.upstream,
         span=span,
@@ -94,9 +101,50 @@ async def metrics_view(reader: BackendReader, span: Span, *, ingests: bool) -> M
         cursor=await reader.cursor(),
         history=reader.told.state,
         ingests=ingests,
-        total=sum(counted, empty),
-        backends=backends,
+        total=replace(total, last_result=await _newest_of(reader, counted)),
+        backends=tuple(rows if pick is None else backends),
+        rows=tuple(rows),
     )
+
+
+def _metrics(entry: Entry, kind: Kind, overview: Overview) -> BackendMetrics:
+    return BackendMetrics(
+        name=entry.name,
+        level=entry.level,
+        probe=bool(entry.expect),
+        figures=_recorded(entry.level, overview.figures_of(entry.name.key, kind)),
+        silent=overview.silent(entry),
+    )
+
+
+def _is_counted(backend: BackendMetrics, overview: Overview) -> bool:
+    if backend.probe or backend.level < Level.L2:
+        return False
+    key = backend.name.key
+    return key in overview.figures or key in overview.running or backend.figures.last_result is not None
+
+
+async def _read_in_full(reader: BackendReader, backend: BackendMetrics, standing: Standing) -> BackendMetrics:
+    """A backend with its last result, and with the durations themselves where they are few."""
+    if _has_durations(backend):
+        figures = _recorded(backend.level, await reader.figures(backend.name.key, standing, parts=True))
+        return replace(backend, figures=figures)
+    if backend.figures.last_result is None:
+        return backend
+    last = await read_last(reader.tx, reader.upstream.key, backend.name.key, reader.kind)
+    return replace(backend, figures=replace(backend.figures, last_result=last))
+
+
+def _has_durations(backend: BackendMetrics) -> bool:
+    return bool(backend.figures.queue.known or backend.figures.execution.known)
+
+
+async def _newest_of(reader: BackendReader, backends: list[BackendMetrics]) -> LastResult | None:
+    ended = [(each.figures.last_result.at, each.name) for each in backends if each.figures.last_result]
+    if not ended:
+        return None
+    _, name = max(ended)
+    return await read_last(reader.tx, reader.upstream.key, name.key, reader.kind)
 
 
 def _recorded(level: Level, figures: Figures) -> Figures:
@@ -124,23 +172,23 @@ async def _detail(reader: BackendReader, query: BackendQuery) -> JobDetail | Non
         return None
 
 
-async def _health(reader: BackendReader, backends: list[BackendSummary]) -> RelayHealth:
+async def _health(reader: BackendReader, backends: list[BackendSummary], overview: Overview) -> RelayHealth:
     """The relay's own state, which is the same whatever kind of event the reader looks at."""
     health = await relay_health(reader.tx, reader.upstream, reader.window.since, reader.now)
-    last: dict[RepoName, LastResult] = {}
-    for each in backends:
-        found = (
-            await read_last(reader.tx, reader.upstream.key, each.name.key, *_OWN) if each.figures else None
-        )
-        if found is not None:
-            last[each.name] = found
-    probes = tuple(
-        Probe(each.name, last.get(each.name), is_stale(last.get(each.name), reader.now, silent=each.silent))
-        for each in backends
-        if each.probe and not each.name_only
+    ended = (overview.last_at(each.name.key, *OWN_KINDS) for each in backends if each.figures)
+    newest: datetime | None = max((at for at in ended if at is not None), default=None)
+    probes = [each for each in backends if each.probe and not each.name_only]
+    return replace(
+        health,
+        last_result_at=newest,
+        probes=tuple([await _probe(reader, each) for each in probes]),
     )
-    newest: datetime | None = max((each.at for each in last.values()), default=None)
-    return replace(health, last_result_at=newest, probes=probes)
+
+
+async def _probe(reader: BackendReader, backend: BackendSummary) -> Probe:
+    where = (reader.tx, reader.upstream.key, backend.name.key)
+    last = await read_last(*where, *OWN_KINDS) if backend.figures else None
+    return Probe(backend.name, last, is_stale(last, reader.now, silent=backend.silent))
 
 
 def _by_level(backends: list[BackendSummary]) -> tuple[tuple[Level, tuple[BackendSummary, ...]], ...]:

@@ -1,5 +1,6 @@
 """The API's lists and tables once more as CSV, under the same addresses with `.csv`, by the same parameters."""
 
+import sys
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -42,27 +43,37 @@ def _add_numbers(api: APIRouter) -> None:
         request: Request,
         asked: ask.Asking,
         choice: ask.TableChoice,
+        *,
         kind: ask.KindParam = Kind.PULLS,
         span: ask.RangeParam = Span.FORTNIGHT,
+        limit: ask.LinesParam | None = None,
+        cursor: ask.CursorParam = None,
     ) -> Response:
-        view = await asked.views.summary(asked.upstream, span, asked.now, kind=kind)
-        export = Export(request, f"{asked.upstream}-summary-{kind}-{span}")
-        return await export.all_of(tables.SUMMARY, tabulate(view.backends, choice).rows)
+        view = await asked.views.summary(
+            asked.upstream, span, asked.now, kind=kind, pick=lambda every: tabulate(every, choice).rows
+        )
+        name = f"{asked.upstream}-summary-{kind}-{span}"
+        export = Export(request, name, limit or sys.maxsize, cursors.decode(cursor))
+        return await export.all_of(tables.SUMMARY, view.rows)
 
     @api.get("/metrics.csv", **_told("The numbers over time", "The whole window first, then its parts."))
     async def metrics_csv(
         request: Request,
         asked: ask.Asking,
+        *,
         kind: ask.KindParam = Kind.PULLS,
         span: ask.RangeParam = Span.FORTNIGHT,
         backend: ask.OneBackend = None,
+        limit: ask.LinesParam | None = None,
+        cursor: ask.CursorParam = None,
     ) -> Response:
         view = await asked.views.metrics(asked.upstream, span, asked.now, kind=kind)
-        one = pick_backend(view, backend)
+        one = pick_backend(view.backends, backend)
         until = Window.of(span, view.at).until
         shown = (one,) if one else view.backends
         each = (tables.Measured(backend.figures, backend, until) for backend in shown)
-        export = Export(request, f"{asked.upstream}-metrics-{kind}-{span}")
+        name = f"{asked.upstream}-metrics-{kind}-{span}"
+        export = Export(request, name, limit or sys.maxsize, cursors.decode(cursor))
         return await export.all_of(tables.METRICS, [tables.Measured(view.total, None, until), *each])
 
 

@@ -219,6 +219,8 @@ class Summary(Model):
     allowlist: AllowlistState
     tally: Tally
     backends: list[Backend]
+    matching: int = Field(0, description="How many backends the filters leave, on all pages.")
+    next: Next = None
 
 
 class FailedTest(Model):

@@ -156,6 +156,7 @@ class Metrics(Model):
     history: History
     total: Trend
     backends: list[BackendMetrics]
+    next: Next = None
 
 
 class Badge(Model):

@@ -4,20 +4,24 @@ The large ones are put together in a thread of their own, so that nobody else wa
 """
 
 from asyncio import to_thread
-from dataclasses import replace
-from typing import Annotated
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, TypeVar
 
 from fastapi import APIRouter, Depends
 
 from crcr.decide.health import Health as RelayHealth
-from crcr.decide.model import RepoName
+from crcr.decide.model import Level, RepoName
 from crcr.decide.views import Summary as SummaryView
+from crcr.decide.views_backend import BackendMetrics
 from crcr.decide.window import Kind, Span
 from crcr.errors import NotFound
 from crcr.show import api_models_backend as backends
+from crcr.show import cursors
 from crcr.show.api_asked import (
     Asking,
     BackendAsked,
+    CursorParam,
     KindParam,
     LimitParam,
     OneBackend,
@@ -26,10 +30,12 @@ from crcr.show.api_asked import (
     TokenPath,
     backend_name,
 )
-from crcr.show.api_models import HealthReason, Summary
+from crcr.show.api_models import HealthReason, Summary, Tally
+from crcr.show.exports import row_of
 from crcr.show.job_links import key_of
-from crcr.show.sorting import Choice, pick_backend, tabulate
+from crcr.show.sorting import ROWS_A_PAGE, Choice, pick_backend, tabulate
 
+T = TypeVar("T")
 TAG = "numbers"
 
 
@@ -41,28 +47,47 @@ def add(api: APIRouter) -> None:
 def _add_all(api: APIRouter) -> None:
     """Of all backends together."""
 
-    @api.get("/summary", tags=[TAG], summary="Health, and all backends with their numbers")
+    @api.get("/summary", tags=[TAG], summary="Health, and the backends with their numbers, page by page")
     async def summary(
         asked: Asking,
         choice: TableChoice,
+        *,
         kind: KindParam = Kind.PULLS,
         span: RangeParam = Span.FORTNIGHT,
+        limit: LimitParam = ROWS_A_PAGE,
+        cursor: CursorParam = None,
     ) -> Summary:
-        view = await asked.views.summary(asked.upstream, span, asked.now, kind=kind)
+        place = _Place.of(cursor, limit)
+        view = await asked.views.summary(
+            asked.upstream,
+            span,
+            asked.now,
+            kind=kind,
+            pick=lambda every: place.cut(tabulate(every, choice).rows),
+        )
         health = await asked.desk.health.of(asked.upstream)
-        return await to_thread(_narrowed, view, choice, health)
+        return await to_thread(_narrowed, view, choice, place, health)
 
     @api.get("/metrics", tags=[TAG], summary="The numbers over time: of all backends together, and of each")
     async def metrics(
         asked: Asking,
+        *,
         kind: KindParam = Kind.PULLS,
         span: RangeParam = Span.FORTNIGHT,
         backend: OneBackend = None,
+        limit: LimitParam = ROWS_A_PAGE,
+        cursor: CursorParam = None,
     ) -> backends.Metrics:
-        view = await asked.views.metrics(asked.upstream, span, asked.now, kind=kind)
-        if one := pick_backend(view, backend):
-            view = replace(view, backends=(one,))
-        return await to_thread(backends.Metrics.model_validate, view)
+        place = _Place.of(cursor, limit)
+
+        def pick(every: Sequence[BackendMetrics]) -> Sequence[BackendMetrics]:
+            one = pick_backend(every, backend)
+            return (one,) if one else place.cut(every)
+
+        view = await asked.views.metrics(asked.upstream, span, asked.now, kind=kind, pick=pick)
+        following = None if backend else place.following(len(view.backends))
+        answer = await to_thread(backends.Metrics.model_validate, replace(view, backends=view.rows))
+        return answer.model_copy(update={"next": following})
 
 
 def _add_one(api: APIRouter) -> None:
@@ -108,14 +133,32 @@ def _add_one(api: APIRouter) -> None:
         return await to_thread(backends.BackendPage.of, await asked.views.backend(wanted, asked.now))
 
 
-def _narrowed(view: SummaryView, choice: Choice, health: RelayHealth | None) -> Summary:
-    """The rows that the page shows, in its order; all else, the tally too, is of everybody."""
-    answer = Summary.model_validate(view)
-    by_name = {each.name: each for each in answer.backends}
-    rows = tabulate(view.backends, choice).rows
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Which part of a table's rows a page has. Their order follows the newest numbers, so pages are counted by rows."""
+
+    start: int
+    limit: int
+
+    @classmethod
+    def of(cls, cursor: str | None, limit: int) -> "_Place":
+        return cls(row_of(cursors.decode(cursor)), limit)
+
+    def cut(self, rows: Sequence[T]) -> Sequence[T]:
+        return rows[self.start : self.start + self.limit]
+
+    def following(self, total: int) -> str | None:
+        end = self.start + self.limit
+        return cursors.encode((end,)) if end < total else None
+
+
+def _narrowed(view: SummaryView, choice: Choice, place: _Place, health: RelayHealth | None) -> Summary:
+    """A page of the rows that the HTML page shows, in its order; all else, the tally too, is of everybody."""
+    table = tabulate(view.backends, choice)
+    answer = Summary.model_validate(replace(view, levels=((Level.L4, view.rows),)))
     told = answer.health
     if health is not None:
         reasons = [HealthReason.model_validate(each) for each in health.reasons]
         told = told.model_copy(update={"state": health.state, "reasons": reasons})
-    shown = [by_name[each.name.full_name] for each in rows]
-    return answer.model_copy(update={"backends": shown, "health": told})
+    everybody = {"tally": Tally.model_validate(view.tally), "matching": table.shown, "health": told}
+    return answer.model_copy(update={**everybody, "next": place.following(table.shown)})

@@ -21,6 +21,7 @@ from urllib.parse import quote, urlencode
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from crcr.errors import BadRequest
 from crcr.show import cursors
 from crcr.show.text import visible
 
@@ -59,10 +60,12 @@ class Export:
     after: Place = None
 
     async def all_of(self, table: Table[T], items: Sequence[T]) -> Response:
-        """A view that comes in one piece."""
+        """A view that comes in one piece; a place in it is the number of items before."""
 
-        async def read(_: Place, __: int) -> tuple[Sequence[T], Place]:
-            return items, None
+        async def read(after: Place, size: int) -> tuple[Sequence[T], Place]:
+            start = row_of(after)
+            end = start + size
+            return items[start:end], (end,) if end < len(items) else None
 
         return await self.of(table, read)
 
@@ -103,6 +106,16 @@ class Export:
             query = urlencode([*kept, ("cursor", cursors.encode(following) or "")], safe="/")
             headers["Link"] = f'<{quote(self.request.scope["path"])}?{query}>; rel="next"'
         return headers
+
+
+def row_of(place: Place) -> int:
+    """How many rows stand before a place in a table whose order follows the newest numbers."""
+    match place:
+        case None:
+            return 0
+        case (int(start),) if start > 0:
+            return start
+    raise BadRequest("the cursor is not one of ours", hint="pass on `next` of the page before, unchanged")
 
 
 def _lines(table: Table[T], items: Sequence[T]) -> list[Row]:

@@ -1,16 +1,28 @@
 """The pages of numbers: `/crcr`, all backends of an upstream, and `/crcr/metrics`, how they did over time."""
 
+from collections.abc import Sequence
+
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from crcr.decide.numbers import Figures, LeftOut
-from crcr.decide.views import Summary
+from crcr.decide.views import BackendSummary, Summary
 from crcr.show.frame import Frame
 from crcr.show.here import Here
 from crcr.show.links import formats
 from crcr.show.live_delay import LiveDelay
-from crcr.show.sorting import BY_LEVEL, Choice, Order, arrange, pick_backend, pick_order, tabulate
+from crcr.show.sorting import (
+    BY_LEVEL,
+    Choice,
+    Order,
+    arrange,
+    page_of,
+    pick_backend,
+    pick_order,
+    pick_page,
+    tabulate,
+)
 from crcr.show.trends import trend_charts
 
 
@@ -29,8 +41,13 @@ class NumberPages:
 
     async def summary(self, request: Request, here: Here) -> Response:
         views, now = self._frame.views(request), self._frame.clock.now()
-        summary = await views.summary(here.upstream, here.span, now, kind=here.kind)
         choice = Choice.of(request.query_params)
+
+        def pick(backends: Sequence[BackendSummary]) -> Sequence[BackendSummary]:
+            return page_of(tabulate(backends, choice).rows, choice.page).rows
+
+        summary = await views.summary(here.upstream, here.span, now, kind=here.kind, pick=pick)
+        table = tabulate(summary.backends, choice)
         return self._frame.page(
             request,
             "summary.html",
@@ -38,16 +55,18 @@ class NumberPages:
             cursor=summary.cursor,
             summary=summary,
             choice=choice,
-            table=tabulate(summary.backends, choice),
+            table=table.on_page(summary.rows),
+            group_sizes=table.sizes,
+            page=page_of(table.rows, choice.page),
             left_out=_left_out(summary),
             formats=formats(here, "summary", choice.query()),
         )
 
     async def metrics(self, request: Request, here: Here) -> Response:
         views, now = self._frame.views(request), self._frame.clock.now()
-        metrics = await views.metrics(here.upstream, here.span, now, kind=here.kind)
-        choice = Choice(order=_order(request))
-        chosen = pick_backend(metrics, request.query_params.get("backend"))
+        metrics = await views.metrics(here.upstream, here.span, now, kind=here.kind, pick=lambda _: ())
+        choice = Choice(order=_order(request), page=pick_page(request.query_params.get("page")))
+        chosen = pick_backend(metrics.backends, request.query_params.get("backend"))
         drawn: Figures = chosen.figures if chosen else metrics.total
         return self._frame.page(
             request,
@@ -60,7 +79,7 @@ class NumberPages:
             chosen=chosen,
             drawn=drawn,
             charts=trend_charts(drawn),
-            rows=arrange(metrics.backends, choice.order),
+            page=page_of(arrange(metrics.backends, choice.order), choice.page),
             formats=formats(here, "metrics", {"backend": chosen.name.full_name} if chosen else {}),
         )
 

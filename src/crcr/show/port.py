@@ -12,16 +12,19 @@ from crcr.decide.model import RepoName
 from crcr.decide.setup import SetupFacts
 from crcr.decide.views import (
     AllowlistView,
+    BackendSummary,
     Changes,
     DeliveryPage,
     DeliveryView,
     EffectsView,
     JobPage,
     JobQuery,
+    Pick,
     Summary,
     Vitals,
 )
 from crcr.decide.views_backend import (
+    BackendMetrics,
     BackendPage,
     BackendQuery,
     BadgeView,
@@ -49,8 +52,16 @@ class Views(Protocol):
         ...
 
     async def summary(
-        self, upstream: RepoName, span: Span, now: datetime, *, kind: Kind = Kind.PULLS
-    ) -> Summary: ...
+        self,
+        upstream: RepoName,
+        span: Span,
+        now: datetime,
+        *,
+        kind: Kind = Kind.PULLS,
+        pick: Pick[BackendSummary] | None = None,
+    ) -> Summary:
+        """All backends; those that `pick` chooses are read in full (`rows`), without it all of them are."""
+        ...
 
     async def backend(self, query: BackendQuery, now: datetime) -> BackendPage: ...
 
@@ -63,7 +74,13 @@ class Views(Protocol):
         ...
 
     async def metrics(
-        self, upstream: RepoName, span: Span, now: datetime, *, kind: Kind = Kind.PULLS
+        self,
+        upstream: RepoName,
+        span: Span,
+        now: datetime,
+        *,
+        kind: Kind = Kind.PULLS,
+        pick: Pick[BackendMetrics] | None = None,
     ) -> MetricsView: ...
 
     async def badge(

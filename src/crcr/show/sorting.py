@@ -4,19 +4,21 @@ What is not known stands last, whichever way a column is sorted: it is neither b
 rows stand by level and the worst first, and that is the only order that keeps the levels apart.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from crcr.decide.model import Level, RepoName
 from crcr.decide.numbers import Figures
 from crcr.decide.views import BackendSummary
-from crcr.decide.views_backend import BackendMetrics, MetricsView
+from crcr.decide.views_backend import BackendMetrics
 from crcr.errors import NotFound
 
 BY_LEVEL = "level"
+ROWS_A_PAGE = 100
 _MOST_TEXT = 100
+_MOST_PAGES = 10_000
 
 
 class Row(Protocol):
@@ -79,11 +81,18 @@ def pick_level(asked: str | None) -> Level | None:
     return next((level for level in Level if asked and asked.upper() in {level.name, str(level.value)}), None)
 
 
-def pick_backend(metrics: MetricsView, asked: str | None) -> BackendMetrics | None:
+def pick_page(asked: str | None) -> int:
+    """The page that was asked for; what is not one is the first."""
+    if not asked or not asked.isascii() or not asked.isdigit():
+        return 1
+    return min(max(int(asked[:6]), 1), _MOST_PAGES)
+
+
+def pick_backend(backends: Iterable[BackendMetrics], asked: str | None) -> BackendMetrics | None:
     """The backend that was asked for; None for all of them together."""
     if not asked:
         return None
-    for each in metrics.backends:
+    for each in backends:
         if each.name.key == asked.lower():
             return each
     raise NotFound(f"{asked[:150]} is not a backend of this upstream", hint="it may record no results")
@@ -96,6 +105,7 @@ class Choice:
     order: Order = Order()
     text: str = ""
     level: Level | None = None
+    page: int = 1
 
     @classmethod
     def of(cls, asked: Mapping[str, str]) -> "Choice":
@@ -103,6 +113,7 @@ class Choice:
             pick_order(asked.get("sort")),
             asked.get("q", "").strip()[:_MOST_TEXT],
             pick_level(asked.get("level")),
+            pick_page(asked.get("page")),
         )
 
     @property
@@ -110,7 +121,10 @@ class Choice:
         return bool(self.text) or self.level is not None
 
     def query(self, **changes: str) -> dict[str, str]:
-        """The parameters of a link that changes some and keeps the rest; defaults are left out."""
+        """The parameters of a link that changes some and keeps the rest; defaults are left out.
+
+        The page is not kept: another order or another filter begins on the first.
+        """
         kept = {"sort": self.order.text, "q": self.text, "level": self.level.name if self.level else ""}
         asked = {**kept, **changes}
         return {name: value for name, value in asked.items() if value}
@@ -120,12 +134,58 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
+class Page(Generic[R]):
+    """The rows of one page of a table, and where it stands among the others."""
+
+    rows: tuple[R, ...]
+    total: int
+    """How many rows all pages have."""
+    number: int = 1
+    size: int = ROWS_A_PAGE
+
+    @property
+    def pages(self) -> int:
+        return max(1, -(-self.total // self.size))
+
+    @property
+    def first(self) -> int:
+        return (self.number - 1) * self.size + 1
+
+    @property
+    def last(self) -> int:
+        return self.first + len(self.rows) - 1
+
+
+def page_of(rows: Sequence[R], asked: int, size: int = ROWS_A_PAGE) -> Page[R]:
+    """The page that was asked for; past the end the last one."""
+    page = Page(tuple(rows[:size]), len(rows), size=size)
+    if asked == 1 or page.pages == 1:
+        return page
+    number = min(asked, page.pages)
+    return Page(tuple(rows[(number - 1) * size : number * size]), len(rows), number, size)
+
+
+@dataclass(frozen=True, slots=True)
 class Table:
     """Rows in groups as they are shown; the level of a group is None where the order mixes levels."""
 
     groups: tuple[tuple[Level | None, tuple[BackendSummary, ...]], ...]
     shown: int
     total: int
+
+    @property
+    def sizes(self) -> dict[Level | None, int]:
+        """How many rows each group has on all pages."""
+        return {level: len(group) for level, group in self.groups}
+
+    def on_page(self, rows: Iterable[BackendSummary]) -> "Table":
+        """The table with just these rows, which are of one page and in its order."""
+        chosen = tuple(rows)
+        groups = (
+            (level, tuple(each for each in chosen if level is None or each.level is level))
+            for level, _ in self.groups
+        )
+        return replace(self, groups=tuple((level, group) for level, group in groups if group))
 
     @property
     def rows(self) -> tuple[BackendSummary, ...]:

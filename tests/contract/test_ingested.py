@@ -376,6 +376,17 @@ async def test_what_one_upstream_ran_makes_nothing_of_another_earlier(hud: Hud) 
     assert [await running_at(hud, NOW, each) for each in (CORE, OTHER)] == [1, 1]
 
 
+@pytest.mark.parametrize("number", [1, 25])
+async def test_percentiles_are_never_beyond_the_shortest_and_longest(hud: Hud, number: int) -> None:
+    for place in range(number):
+        said: dict[str, Any] = {"started_at": BEGUN, "queue_time": 3.0, "execution_time": 7.0}
+        await hud.take(a_report(delivery_id=f"d-{place}", completed_at=ENDED, **said))
+    figures = (await hud.page()).summary.figures
+    assert figures is not None
+    for times, seconds in ((figures.queue, 3.0), (figures.execution, 7.0)):
+        assert (times.known, times.p50_s, times.p95_s) == (number, seconds, seconds)
+
+
 async def test_figures_and_jobs_of_the_last_hours_hold_the_same(hud: Hud) -> None:
     for hours, conclusion in ((1, "failure"), (20, "failure"), (23, "success"), (26, "success")):
         at = (NOW - timedelta(hours=hours)).isoformat()

@@ -169,7 +169,7 @@ class Durations:
     known: int = 0
     buckets: tuple[int, ...] = _NONE
     low_s: float | None = None
-    """The shortest that was counted at some time, even where a newer result took its place later."""
+    """The shortest, also among results that a newer one took the place of."""
     high_s: float | None = None
     few: tuple[float, ...] | None = None
     """All of them in their order, where they are fewer than `FEW` and were read one by one."""

@@ -35,7 +35,9 @@ EXECUTION = tuple(f"e{place}" for place in range(BUCKETS))
 
 BACKEND_SUMS = (*ENDED, "sent", "delay_sum_s", "queue_sum_s", "execution_sum_s", *QUEUE, *EXECUTION)
 LOWS, HIGHS = ("queue_low_s", "execution_low_s"), ("queue_high_s", "execution_high_s")
-"""The shortest and longest duration that was ever counted: what is taken out of the sums again leaves them as they are."""
+"""The shortest and longest duration of all results but cancelled and skipped ones, also of those that a newer result
+took the place of: what is taken out of the sums again leaves them as they are. Not of other relays' results, whose
+times change with later reports."""
 
 
 def backend_sums(name: str, at: str) -> Table:

@@ -54,18 +54,26 @@ def add(tx: Tx, share: Share, times: int = 1) -> None:
         if share.queue_s is not None:
             backend["queue_sum_s"] = times * share.queue_s
             backend[QUEUE[bucket_of(share.queue_s)]] = times
-            if times > 0:
-                backend["queue_low_s"] = backend["queue_high_s"] = share.queue_s
         if share.execution_s is not None and share.ended is not Ended.SILENT:
             backend["execution_sum_s"] = job["execution_sum_s"] = times * share.execution_s
             backend[EXECUTION[bucket_of(share.execution_s)]] = times
             job["execution_known"] = times
-            if times > 0:
-                backend["execution_low_s"] = backend["execution_high_s"] = share.execution_s
+    if times > 0 and share.ended is not Ended.OTHER and share.kind is not Kind.INGESTED:
+        backend |= _extremes(share)
     whose, day = (share.upstream, share.downstream, share.kind.value), share.at_us - share.at_us % DAY_US
     tx.add_up(_HOURS, (*whose, share.at_us - share.at_us % HOUR_US), backend)
     tx.add_up(_DAYS, (*whose, day), backend)
     tx.add_up(_JOB_DAYS, (*whose, day, share.workflow, share.job_name, share.workflow_name), job)
+
+
+def _extremes(share: Share) -> dict[str, float]:
+    """Its durations as the shortest and longest. What a newer result took the place of is among these in any order."""
+    found: dict[str, float] = {}
+    if share.queue_s is not None:
+        found["queue_low_s"] = found["queue_high_s"] = share.queue_s
+    if share.execution_s is not None and share.ended is not Ended.SILENT:
+        found["execution_low_s"] = found["execution_high_s"] = share.execution_s
+    return found
 
 
 def move(tx: Tx, moves: Iterable[tuple[Share, int]]) -> None:

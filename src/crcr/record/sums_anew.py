@@ -113,24 +113,17 @@ SELECT upstream, downstream, {_KIND} AS kind, in_progress_at - in_progress_at % 
 FROM jobs WHERE ended_as IS NOT NULL AND event IN ({_KNOWN_EVENTS}) GROUP BY 1, 2, 3, 4, 5, 6
 """
 
-_BEGAN = "coalesce(started_at, seen_at)"
 
-
-def _extremes(table: str, at: str, width_us: int) -> tuple[str, str]:
-    """Set the shortest and longest durations of one table of sums: of our own jobs, then of other relays' results."""
-    counted = {"queue": f"CASE WHEN ended_as IN ({_TIMED}) THEN queue_s END"}
-    counted["execution"] = f"CASE WHEN ended_as IN ({_RAN}) THEN execution_s END"
+def _extremes(table: str, at: str, width_us: int) -> str:
+    """Set the shortest and longest durations of one table of sums."""
+    known = {"queue": "queue_s", "execution": f"CASE WHEN ended_as <> '{Ended.SILENT}' THEN execution_s END"}
     ends = [("min", name) for name in LOWS] + [("max", name) for name in HIGHS]
-    found = ", ".join(f"{act}({counted[name.partition('_')[0]]}) AS {name}" for act, name in ends)
-    own = f"SELECT upstream, downstream, {_KIND} AS kind, in_progress_at - in_progress_at % {width_us} AS {at}, {found}"
-    told = f"SELECT upstream, downstream, '{Kind.INGESTED}' AS kind, {_BEGAN} - {_BEGAN} % {width_us} AS {at}, {found}"
-    names = (*LOWS, *HIGHS)
-    update = f"UPDATE {table} SET {', '.join(f'{name} = found.{name}' for name in names)} FROM ("
+    found = ", ".join(f"{act}({known[name.partition('_')[0]]}) AS {name}" for act, name in ends)
     same = " AND ".join(f"{table}.{name} = found.{name}" for name in ("upstream", "downstream", "kind", at))
-    timed = f"ended_as IN ({_TIMED}) GROUP BY 1, 2, 3, 4) AS found WHERE {same}"
     return (
-        f"{update}{own} FROM jobs WHERE event IN ({_KNOWN_EVENTS}) AND {timed}",
-        f"{update}{told} FROM ingested WHERE {timed}",
+        f"UPDATE {table} SET {', '.join(f'{name} = found.{name}' for _, name in ends)} FROM (SELECT upstream,"
+        f" downstream, {_KIND} AS kind, in_progress_at - in_progress_at % {width_us} AS {at}, {found} FROM jobs"
+        f" WHERE event IN ({_KNOWN_EVENTS}) AND ended_as <> '{Ended.OTHER}' GROUP BY 1, 2, 3, 4) AS found WHERE {same}"
     )
 
 
@@ -141,7 +134,6 @@ def sum_anew(connection: Connection) -> None:
 
 
 def find_extremes(connection: Connection) -> None:
-    """Work out the shortest and longest durations of sums that have none yet."""
+    """Work out the shortest and longest durations of our own jobs, for sums that have none yet."""
     for table, at, width_us in (("hours", "hour_at", HOUR_US), ("days", "day_at", DAY_US)):
-        for statement in _extremes(table, at, width_us):
-            connection.execute(text(statement))
+        connection.execute(text(_extremes(table, at, width_us)))

@@ -52,6 +52,19 @@ _EXTREMES_BY_DAYS = Statement(
         " AND day_at >= :since AND day_at < :until GROUP BY 1"
     )
 )
+# Other relays' results change their times with later reports, so nothing is recorded of them.
+_EXTREMES_INGESTED = Statement(
+    text(
+        "SELECT (coalesce(started_at, seen_at) - :since) / :width AS part, min(queue_s) AS queue_low_s,"
+        " max(queue_s) AS queue_high_s, min(CASE WHEN ended_as <> 'silent' THEN execution_s END) AS execution_low_s,"
+        " max(CASE WHEN ended_as <> 'silent' THEN execution_s END) AS execution_high_s FROM ingested"
+        " WHERE upstream = :upstream AND downstream = :downstream AND delivery_at >= :delivered_at"
+        " AND coalesce(started_at, seen_at) >= :since AND coalesce(started_at, seen_at) < :until"
+        " AND ended_as IN ('success', 'failure', 'timed_out', 'silent') GROUP BY 1"
+    )
+)
+_OLDER_US = 7 * 24 * 3_600_000_000
+"""Another relay's result may be of a delivery that is older by this."""
 # All that runs anywhere is little, and an index of its own holds it. It is gathered first: told of the upstream,
 # SQLite would rather walk all of its jobs, for the sake of their order.
 _ALL_RUNNING = (
@@ -120,14 +133,21 @@ async def read_running(tx: Tx, upstream: str) -> Running:
 
 async def read_figures(tx: Tx, upstream: str, downstream: str, kind: Kind, window: Window) -> Figures:
     """All but what runs and what came last."""
-    asked = _BY_DAYS if window.whole_days else _BY_HOURS
-    return figures_of(await tx.all(asked, **_asked(upstream, downstream, kind, window)), window)
+    statement = _BY_DAYS if window.whole_days else _BY_HOURS
+    sums = await tx.all(statement, **_asked(upstream, downstream, kind, window))
+    if kind is not Kind.INGESTED:
+        return figures_of(sums, window)
+    return figures_of(sums, window, await read_extremes(tx, upstream, downstream, kind, window))
 
 
 async def read_extremes(tx: Tx, upstream: str, downstream: str, kind: Kind, window: Window) -> dict[int, Row]:
-    """The shortest and longest durations of each part, for sums that came from elsewhere."""
-    asked = _EXTREMES_BY_DAYS if window.whole_days else _EXTREMES_BY_HOURS
-    rows = await tx.all(asked, **_asked(upstream, downstream, kind, window))
+    """The shortest and longest durations of each part, for sums that have none."""
+    asked = _asked(upstream, downstream, kind, window)
+    if kind is Kind.INGESTED:
+        del asked["kind"]
+        rows = await tx.all(_EXTREMES_INGESTED, delivered_at=asked["since"] - _OLDER_US, **asked)
+    else:
+        rows = await tx.all(_EXTREMES_BY_DAYS if window.whole_days else _EXTREMES_BY_HOURS, **asked)
     return {row["part"]: row for row in rows}
 
 

@@ -158,6 +158,12 @@ class DefaultBranchUnknown(Unavailable):
     code = "default_branch_unknown"
 
 
+class LeaseLost(CrcrError):
+    """Another worker has taken over the effect; nothing more is done about it by this one."""
+
+    code = "lease_lost"
+
+
 class NotFound(CrcrError):
     """There is no such thing."""
 
@@ -219,11 +225,19 @@ class OutsideLimited(OutsideFault):
 
     code = "outside_limited"
 
-    def __init__(self, detail: str, *, retry_after_s: float, held_by: HeldBy | None = None) -> None:
-        """`held_by` names the limit where it is one of GitHub's."""
+    def __init__(
+        self,
+        detail: str,
+        *,
+        retry_after_s: float,
+        held_by: HeldBy | None = None,
+        urgency: int | None = None,
+    ) -> None:
+        """`held_by` names the limit where it is one of GitHub's, `urgency` the class of the call that it holds back."""
         super().__init__(detail)
         self.retry_after_s = retry_after_s
         self.held_by = held_by
+        self.urgency = urgency
 
 
 class NotYet(OutsideLimited):

@@ -4,6 +4,8 @@ Each consumer declares only the calls it makes; `wiring.py` decides who answers 
 transitions of the domain, not operations on tables.
 """
 
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 from datetime import datetime
 from typing import Protocol
 
@@ -27,6 +29,7 @@ from crcr.decide.outside import (
     Target,
 )
 from crcr.decide.steps import Step
+from crcr.decide.urgency import Urgency
 
 
 class Clock(Protocol):
@@ -37,6 +40,18 @@ class Clock(Protocol):
         ...
 
     async def sleep(self, seconds: float) -> None: ...
+
+
+async def no_lease() -> None:
+    """Not under a lease: a page, a command or a duty calls."""
+
+
+still_held: ContextVar[Callable[[], Awaitable[None]]] = ContextVar("still_held", default=no_lease)
+"""Raises `LeaseLost` when the effect that the current task works on has been taken over by another worker.
+
+Awaited right before and right after each call to GitHub: a worker that was frozen sends nothing that it read before, and
+records nothing over what its heir has recorded.
+"""
 
 
 class Trace(Protocol):
@@ -108,19 +123,30 @@ class GitHub(Protocol):
 
 
 class Checks(Protocol):
-    """An upstream's check runs. `keep` leaves that many points of the minute to more urgent writes."""
+    """An upstream's check runs; `urgency` says which calls go before while GitHub's limits leave too few."""
 
     async def create_check(
-        self, where: Target, *, head_sha: str, name: str, external_id: str, shown: Shown, keep: int = 0
+        self,
+        where: Target,
+        *,
+        head_sha: str,
+        name: str,
+        external_id: str,
+        shown: Shown,
+        urgency: Urgency = Urgency.FIRST,
     ) -> int:
         """Return the check run's id; doing it twice makes two of the same name."""
         ...
 
-    async def update_check(self, where: Target, check_run_id: int, shown: Shown, *, keep: int = 0) -> None:
+    async def update_check(
+        self, where: Target, check_run_id: int, shown: Shown, *, urgency: Urgency = Urgency.FIRST
+    ) -> None:
         """Show something else; annotations are added to those that the check already has."""
         ...
 
-    async def find_checks(self, where: Target, head_sha: str, name: str) -> tuple[FoundCheck, ...]:
+    async def find_checks(
+        self, where: Target, head_sha: str, name: str, *, urgency: Urgency = Urgency.FIRST
+    ) -> tuple[FoundCheck, ...]:
         """Return the check runs of that name, other Apps' too."""
         ...
 
@@ -180,13 +206,23 @@ class Actions(Protocol):
 
     async def rerun(self, where: Target, run_id: int, *, failed_only: bool) -> None: ...
 
-    async def read_run(self, where: Target, run_id: int) -> ActionsRun: ...
+    async def read_run(
+        self, where: Target, run_id: int, *, urgency: Urgency = Urgency.FIRST
+    ) -> ActionsRun: ...
 
     async def list_runs(
-        self, where: Target, *, event: str, since: datetime, until: datetime
+        self,
+        where: Target,
+        *,
+        event: str,
+        since: datetime,
+        until: datetime,
+        urgency: Urgency = Urgency.FIRST,
     ) -> tuple[ActionsRun, ...]: ...
 
-    async def run_jobs(self, where: Target, run_id: int, attempt: int) -> tuple[ActionsJob, ...]: ...
+    async def run_jobs(
+        self, where: Target, run_id: int, attempt: int, *, urgency: Urgency = Urgency.FIRST
+    ) -> tuple[ActionsJob, ...]: ...
 
 
 class Setup(Protocol):

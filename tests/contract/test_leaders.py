@@ -114,21 +114,3 @@ async def test_since_when_somebody_leads_is_kept_through_renewals(open_database:
     assert [tuple(row.values()) for row in map(dict, await database.read(lambda tx: tx.all(read)))] == [
         ("ben", 30_000_000)
     ]
-
-
-async def test_workers_count_each_other_and_not_who_has_left_or_died(open_database: OpenDatabase) -> None:
-    ann, ben = process(open_database(), "ann"), process(open_database(), "ben")
-
-    assert await ann.attend(NOW) == 1
-    assert await ben.attend(NOW) == 2
-    assert await ann.attend(NOW + SECOND) == 2
-    await ben.leave()
-    assert await ann.attend(NOW + 2 * SECOND) == 1
-    assert await ben.attend(NOW + 2 * SECOND) == 2
-    assert await ann.attend(NOW + 2 * SECOND + LEASE) == 1, "ben has not been heard of for a lease"
-
-
-async def test_being_there_is_no_lead(open_database: OpenDatabase) -> None:
-    ann, ben = process(open_database(), "ann"), process(open_database(), "ben")
-    await ann.attend(NOW)
-    assert await ben.take(DUTY, NOW)

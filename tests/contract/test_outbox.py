@@ -14,6 +14,7 @@ from crcr.decide.retry import GiveUp, TryAgain
 from crcr.decide.upstream import Receipt, Taken
 from crcr.errors import StoreUnavailable
 from crcr.record.acts import ParkedFilter
+from crcr.record.times import to_us
 from made import a_pull
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -99,20 +100,33 @@ async def test_fault_05_what_a_dead_worker_held_returns_after_its_lease_and_is_m
     assert (await dispatch(stores, "org/one"))["unsure"] == 1
 
 
-async def test_fault_05_a_worker_that_outlived_its_lease_records_the_truth_and_is_told(
-    stores: Stores,
-) -> None:
+async def test_fault_72_the_late_success_of_a_lost_lease_changes_nothing(stores: Stores) -> None:
     await two_targets(stores)
     await take(stores, "d1")
     slow, heir = stores.outbox("slow"), stores.outbox("heir")
     [held, *_] = await slow.claim(1, NOW)
     inherited = next(each for each in await heir.claim(10, LATER) if each.effect_id == held.effect_id)
 
+    before = await dispatch(stores, held.target)
     assert await slow.finish(held, began_at=NOW, now=LATER) is False
-    assert (await dispatch(stores, held.target))["state"] == "sent"
-    assert await heir.finish(inherited, began_at=None, now=LATER) is True
+    assert await slow.renew([held.effect_id], LATER, alone=True) == {}
+    assert (await dispatch(stores, held.target)) == before
+    assert await heir.finish(inherited, began_at=LATER, now=LATER) is True
     row = await dispatch(stores, held.target)
-    assert (row["state"], row["sent_at"], row["unsure"]) == ("sent", 1_767_225_600_000_000, 1)
+    assert (row["state"], row["sent_at"], row["unsure"]) == ("sent", to_us(LATER), 1)
+
+
+async def test_a_lease_that_is_renewed_keeps_the_effect_from_others(stores: Stores) -> None:
+    await two_targets(stores)
+    await take(stores, "d1")
+    slow, other = stores.outbox("slow"), stores.outbox("other")
+    held = await slow.claim(10, NOW)
+    numbers = [each.effect_id for each in held]
+    halfway = NOW + LEASE / 2
+
+    assert await other.renew(numbers, halfway, alone=False) == {}
+    assert await slow.renew(numbers[:1], halfway, alone=False) == {numbers[0]: halfway + LEASE}
+    assert [each.effect_id for each in await other.claim(10, LATER)] == numbers[1:]
 
 
 async def test_fault_05_the_late_failure_of_a_lost_lease_does_not_touch_the_heirs(stores: Stores) -> None:

@@ -142,12 +142,14 @@ async def test_a_process_that_froze_in_a_write_is_thrown_out() -> None:
 
 
 async def test_limits_are_in_force_on_every_connection_of_ours() -> None:
-    connection = await connect(PostgresPlace(new_database()))
+    link = PostgresLink(PostgresPlace(new_database()))
     limits = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout", "jit")
-    found = {name: await connection.fetchval(f"SHOW {name}") for name in limits}
-    await connection.close()
-    assert (found["statement_timeout"], found["lock_timeout"]) == ("15s", "8s")
-    assert (found["idle_in_transaction_session_timeout"], found["jit"]) == ("10s", "off")
+    found = []
+    for pool in (link.reading, link.writing):
+        async with pool() as connection:
+            found.append([await connection.fetchval(f"SHOW {name}") for name in limits])
+    await link.close()
+    assert found == [["15s", "4500ms", "2s", "off"], ["5s", "4500ms", "2s", "off"]]
 
 
 async def test_a_full_server_is_an_outage(own_cluster: Cluster) -> None:

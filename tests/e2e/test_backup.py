@@ -25,6 +25,8 @@ from stage import UPSTREAM, environment
 from test_docs import DOCS, blocks
 
 STORES = ("sqlite", "postgresql")
+ROLE = "plain_relay"
+"""No superuser: from PostgreSQL 15 on it may create tables only in databases of its own."""
 
 
 def documented(word: str) -> str:
@@ -107,7 +109,13 @@ class Installation:
 
     async def _run(self, commands: str) -> None:
         path = f"{Path(sys.executable).parent}:{binaries()}:{os.environ['PATH']}"
-        more = {"PATH": path, "RESTORED_URL": self.restored_url, "ADMIN_URL": cluster().admin_url}
+        more = {
+            "PATH": path,
+            "ADMIN_URL": cluster().admin_url,
+            "RELAY_ROLE": ROLE,
+            "RESTORED_NAME": self.restored_url.rpartition("/")[2],
+            "RESTORED_URL": self.restored_url,
+        }
         told = await asyncio.to_thread(
             subprocess.run,
             ["sh", "-euc", commands],
@@ -128,20 +136,33 @@ class Installation:
             return {guid for (guid,) in store.execute(sql)}
 
 
+def _url_of(database: str) -> str:
+    return cluster().url(database).replace("//crcr@", f"//{ROLE}@")
+
+
+def _plain_database(name: str) -> str:
+    """A database of an ordinary role's own, as a careful operator has it; the address is that role's."""
+    run_on(cluster().admin_url, f"CREATE ROLE {ROLE} LOGIN")
+    run_on(cluster().admin_url, f"CREATE DATABASE {name} OWNER {ROLE} TEMPLATE template0")
+    return _url_of(name)
+
+
 @asynccontextmanager
 async def installation(kind: str, folder: Path) -> AsyncIterator[Installation]:
     (folder / "allowlist.yml").write_text("L1:\n  - org/told\n")
     async with GitHub(seed=7) as github, serve(github):
         github.create_repository(UPSTREAM)
         github.create_repository("org/told")
-        url = f"sqlite:///{folder / 'crcr.db'}" if kind == "sqlite" else new_database()
+        url = f"sqlite:///{folder / 'crcr.db'}" if kind == "sqlite" else _plain_database("crcr_plain")
         it = Installation(kind, folder, github, url)
         github.webhook_url = f"http://127.0.0.1:{it.port}/github/webhook"
         if kind == "postgresql":
-            it.restored_url = cluster().url("restored")
+            it.restored_url = _url_of("crcr_restored")
         yield it
         if kind == "postgresql":
             drop_database(it.restored_url)
+            drop_database(url)
+            run_on(cluster().admin_url, f"DROP ROLE {ROLE}")
         github.finish()
 
 

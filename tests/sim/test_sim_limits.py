@@ -50,6 +50,47 @@ async def test_writes_cost_five_points_a_minute(
     assert again.status_code == 204
 
 
+async def test_the_points_of_a_minute_are_counted_over_all_endpoints(
+    github: GitHub, api: httpx.AsyncClient, token_for: TokenFor
+) -> None:
+    github.limits.points_per_minute = 6
+    auth = await token_for("acme/backend")
+    assert (await api.get(REPO, headers=auth)).status_code == 200
+    dispatch = {"event_type": "push"}
+    assert (await api.post(f"{REPO}/dispatches", json=dispatch, headers=auth)).status_code == 204
+    assert (await api.get(f"{REPO}/contents/README.md", headers=auth)).status_code == 403
+
+
+async def test_comments_have_a_limit_of_their_own(
+    github: GitHub, api: httpx.AsyncClient, token_for: TokenFor, clock: ManualClock
+) -> None:
+    github.limits.content_per_minute = 1
+    pull = await github.open_pr("org/upstream")
+    auth = await token_for("org/upstream")
+
+    async def comment() -> int:
+        path = f"/repos/org/upstream/issues/{pull.number}/comments"
+        return (await api.post(path, json={"body": "Done."}, headers=auth)).status_code
+
+    assert [await comment(), await comment()] == [201, 403]
+    clock.advance(61)
+    assert await comment() == 201
+
+
+async def test_the_drivers_word_leaves_a_part_of_one_installations_hour(
+    github: GitHub, api: httpx.AsyncClient, token_for: TokenFor, clock: ManualClock
+) -> None:
+    auth = await token_for("acme/backend")
+    github.spend_hour("acme/backend", leave=1)
+    answer = await api.get(REPO, headers=auth)
+    named = {name: answer.headers[f"x-ratelimit-{name}"] for name in ("limit", "used", "remaining")}
+    assert named == {"limit": "5000", "used": "5000", "remaining": "0"}
+    assert (await api.get(REPO, headers=auth)).status_code == 403
+    assert (github.hour_left("acme/backend"), github.hour_left("org/upstream")) == (0, 5000)
+    clock.advance(3600)
+    assert github.hour_left("acme/backend") == 5000
+
+
 async def test_a_secondary_refusal_says_how_long_to_wait(
     github: GitHub, api: httpx.AsyncClient, token_for: TokenFor
 ) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from crcr.decide.check_runs import Annotation, Button, CheckStatus, Shown
 from crcr.decide.model import Conclusion, RepoName
 from crcr.decide.outside import FoundCheck
+from crcr.decide.urgency import Urgency
 from crcr.errors import OutsideRefused, OutsideUnsure
 from crcr.github import api_checks
 from crcr.github.api import MAX_LIST_BYTES, Request, Response
@@ -43,13 +44,13 @@ def output(shown: Shown) -> Any:
 
 def test_a_check_is_created_with_all_that_it_shows() -> None:
     request = api_checks.create_check(
-        REPO, head_sha=SHA, name="crcr/gate", external_id="g/1", shown=DONE, keep=90
+        REPO, head_sha=SHA, name="crcr/gate", external_id="g/1", shown=DONE, urgency=Urgency.CHECKS
     )
-    assert (request.method, request.path, request.points, request.keep) == (
+    assert (request.method, request.path, request.points, request.urgency) == (
         "POST",
         "/repos/Org/Up/check-runs",
         5,
-        90,
+        Urgency.CHECKS,
     )
     assert not request.creates_content
     assert sent(request) == {

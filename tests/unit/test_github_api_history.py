@@ -8,6 +8,7 @@ import pytest
 from clock import ManualClock
 from crcr.decide.model import RepoName
 from crcr.decide.outside import Target
+from crcr.decide.urgency import Urgency
 from crcr.errors import OutsideLimited, OutsideRefused, OutsideUnsure
 from crcr.github import api_history
 from crcr.github.api import Response
@@ -38,7 +39,9 @@ def test_every_call_has_its_path_and_leaves_the_minute_to_others() -> None:
         f"/repos/Org/Up/compare/release%2F2.1...{SHA}?per_page=1&page=2",
         f"/repos/Org/Up/git/commits/{SHA}",
     ]
-    assert {(request.method, request.keep, request.writes) for request in asked} == {("GET", 90, False)}
+    assert {(request.method, request.urgency, request.writes) for request in asked} == {
+        ("GET", Urgency.DETAILS, False)
+    }
 
 
 @pytest.mark.parametrize("branch", ["a..b", "a:b", "a b", "a^", "a~1", "a\\b", "a\nb"])

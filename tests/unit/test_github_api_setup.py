@@ -5,6 +5,7 @@ import json
 import pytest
 
 from crcr.decide.model import RepoName
+from crcr.decide.urgency import Urgency
 from crcr.errors import OutsideRefused, OutsideUnsure
 from crcr.github import api_setup
 from crcr.github.api import Response
@@ -81,4 +82,4 @@ def test_an_inspection_leaves_the_minute_to_what_is_urgent() -> None:
         api_setup.workflow_file(REPO, "a.yml", "main"),
         api_setup.workflow_states(REPO),
     )
-    assert {each.keep for each in asked} == {api_setup.KEEP}
+    assert {each.urgency for each in asked} == {Urgency.DETAILS}

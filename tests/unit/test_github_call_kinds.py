@@ -13,6 +13,7 @@ from clock import ManualClock
 from crcr.decide.check_runs import CheckStatus, Shown
 from crcr.decide.model import RepoName
 from crcr.decide.outside import Budget, CallKind, FilePlace, Target
+from crcr.decide.urgency import Urgency
 from crcr.errors import OutsideFault
 from crcr.github import (
     api,
@@ -100,14 +101,14 @@ def test_statuses_are_counted_by_their_class(status: int, told: str) -> None:
 class Counted:
     def __init__(self) -> None:
         self.calls: list[tuple[str, str]] = []
-        self.pauses: list[str] = []
+        self.pauses: list[tuple[str, Urgency]] = []
 
     def call(self, kind: CallKind, status: str, seconds: float) -> None:
         assert seconds >= 0
         self.calls.append((kind.value, status))
 
-    def pause(self, reason: str) -> None:
-        self.pauses.append(reason)
+    def pause(self, reason: str, urgency: Urgency) -> None:
+        self.pauses.append((reason, urgency))
 
 
 async def ask(*answers: httpx.Response | Exception, times: int = 1) -> tuple[Counted, Governor, ManualClock]:
@@ -153,7 +154,7 @@ async def test_each_call_is_counted_with_how_it_went(answer: httpx.Response | Ex
 async def test_a_limit_is_counted_by_whose_it_is(headers: dict[str, str], reason: str) -> None:
     tally, governor, clock = await ask(httpx.Response(403, headers=headers, json={}), times=2)
     assert tally.calls[1:] == [("dispatch", "4xx")]
-    assert tally.pauses == [reason, "ours"]  # the second was held back before it was sent
+    assert tally.pauses == [(reason, Urgency.FIRST)] * 2  # the second was held back before it was sent
     assert [each.blocked for each in governor.budgets(clock.now().timestamp())].count(True) == 1
 
 
@@ -161,6 +162,7 @@ async def test_a_budget_is_known_until_its_hour_is_over() -> None:
     reset = str(int(ManualClock().now().timestamp()) + 600)
     left = {"x-ratelimit-remaining": "40", "x-ratelimit-limit": "5000", "x-ratelimit-reset": reset}
     _, governor, clock = await ask(httpx.Response(204, headers=left))
-    assert Budget(40, 5000, blocked=False) in governor.budgets(clock.now().timestamp())
+    short = Budget(40, 5000, blocked=False, resets_at=float(reset), held=(Urgency.CHECKS, Urgency.DETAILS))
+    assert short in governor.budgets(clock.now().timestamp())
     clock.advance(601)
     assert [each.remaining for each in governor.budgets(clock.now().timestamp())] == [None, None]

@@ -11,7 +11,8 @@ from clock import ManualClock
 from crcr.decide.check_runs import CheckStatus, Shown
 from crcr.decide.model import Conclusion, RepoName
 from crcr.decide.outside import FoundCheck, LogPage, PostedComment, Role, Target
-from crcr.errors import OutsideLimited, OutsideRefused, OutsideUnsure
+from crcr.decide.urgency import Urgency
+from crcr.errors import HeldBy, OutsideLimited, OutsideRefused, OutsideUnsure
 from crcr.github.api import MAX_LIST_BYTES
 from crcr.github.client import GitHubClient
 from fake_github import FakeGitHub, connect
@@ -57,9 +58,9 @@ def asked_at(server: FakeGitHub, path: str) -> list[str]:
     return [str(r.url.params.get("page", "1")) for r in server.asked if r.url.path == path]
 
 
-async def create(github: GitHubClient, keep: int = 0) -> int:
+async def create(github: GitHubClient, urgency: Urgency = Urgency.FIRST) -> int:
     return await github.create_check(
-        HERE, head_sha="abc", name="crcr/gate", external_id="g/1", shown=SHOWN, keep=keep
+        HERE, head_sha="abc", name="crcr/gate", external_id="g/1", shown=SHOWN, urgency=urgency
     )
 
 
@@ -270,14 +271,14 @@ async def test_a_rerun_has_no_body(github: GitHubClient, server: FakeGitHub) -> 
 
 async def test_urgent_checks_go_when_others_wait(github: GitHubClient, server: FakeGitHub) -> None:
     server.will(CHECKS, httpx.Response(201, json={"id": 4}))
-    for _ in range(126):
-        await create(github, keep=270)
+    for _ in range(90):
+        await create(github, urgency=Urgency.DETAILS)
     with pytest.raises(OutsideLimited) as caught:
-        await create(github, keep=270)
+        await create(github, urgency=Urgency.DETAILS)
     assert caught.value.retry_after_s == 60
-    await create(github, keep=90)
+    await create(github, urgency=Urgency.CHECKS)
     with pytest.raises(OutsideLimited):
-        await github.update_check(HERE, 4, SHOWN, keep=270)
+        await github.update_check(HERE, 4, SHOWN, urgency=Urgency.DETAILS)
     await github.update_check(HERE, 4, SHOWN)
 
 
@@ -288,8 +289,9 @@ async def test_the_81st_comment_of_a_minute_waits_and_checks_do_not(
     server.will(CHECKS, httpx.Response(201, json={"id": 4}))
     for _ in range(80):
         await github.comment(HERE, 7, "x")
-    with pytest.raises(OutsideLimited):
+    with pytest.raises(OutsideLimited) as caught:
         await github.comment(HERE, 7, "x")
+    assert caught.value.held_by is HeldBy.CONTENT
     await create(github)
     clock.advance(60)
     await github.comment(HERE, 7, "x")

@@ -11,10 +11,18 @@ from clock import ManualClock
 from crcr import __version__
 from crcr.decide.model import RepoName
 from crcr.decide.outside import FilePlace, FileText, PullFacts, RepositoryFacts, Target
-from crcr.errors import OutsideFault, OutsideLimited, OutsideRefused, OutsideUnreachable, OutsideUnsure
+from crcr.errors import (
+    HeldBy,
+    LeaseLost,
+    OutsideFault,
+    OutsideLimited,
+    OutsideRefused,
+    OutsideUnreachable,
+    OutsideUnsure,
+)
 from crcr.github.api import MAX_ANSWER_BYTES
 from crcr.github.client import GitHubClient
-from crcr.ports import GitHub
+from crcr.ports import GitHub, still_held
 from fake_github import FakeGitHub, connect
 
 REPO = RepoName("org/backend")
@@ -179,6 +187,9 @@ async def test_a_limit_blocks_the_installation_without_asking_again(
         await github.dispatch(TARGET, BODY)
     await github.dispatch(other, BODY)
     assert (caught.value.retry_after_s, again.value.retry_after_s) == (30, 20)
+    assert (caught.value.held_by, again.value.held_by) == (HeldBy.SECONDARY, HeldBy.SECONDARY)
+    assert "held back until 00:00:30 UTC" in caught.value.detail
+    assert again.value.detail == "GitHub's secondary limit of installation 5: held back until 00:00:30 UTC."
     clock.advance(20)
     await github.dispatch(TARGET, BODY)
     assert server.paths().count(DISPATCHES) == 2
@@ -207,7 +218,7 @@ async def test_the_181st_write_of_a_minute_is_not_sent(
     )
     limited = [outcome for outcome in outcomes if isinstance(outcome, OutsideLimited)]
     assert server.paths().count(DISPATCHES) == 180
-    assert [fault.retry_after_s for fault in limited] == [60] * 20
+    assert [(fault.retry_after_s, fault.held_by) for fault in limited] == [(60, HeldBy.MINUTE)] * 20
     clock.advance(60)
     await github.dispatch(TARGET, BODY)
 
@@ -219,7 +230,7 @@ async def test_an_hour_used_up_is_not_overdrawn(github: GitHubClient, server: Fa
     await github.dispatch(TARGET, BODY)
     with pytest.raises(OutsideLimited) as caught:
         await github.dispatch(TARGET, BODY)
-    assert caught.value.retry_after_s == 90
+    assert (caught.value.retry_after_s, caught.value.held_by) == (90, HeldBy.HOUR)
     assert server.paths().count(DISPATCHES) == 1
 
 
@@ -319,3 +330,24 @@ async def test_a_failed_mint_leaves_the_dispatch_unsent(github: GitHubClient, se
         await github.dispatch(TARGET, BODY)
     assert DISPATCHES not in server.paths()
     await github.dispatch(TARGET, BODY)
+
+
+@pytest.mark.parametrize(("passes", "sent"), [(0, 0), (1, 1)])
+async def test_fault_72_nothing_is_sent_for_a_lost_lease_and_its_late_answer_is_not_handed_on(
+    github: GitHubClient, server: FakeGitHub, passes: int, sent: int
+) -> None:
+    checks = 0
+
+    async def check() -> None:
+        nonlocal checks
+        checks += 1
+        if checks > passes:
+            raise LeaseLost
+
+    token = still_held.set(check)
+    with pytest.raises(LeaseLost):
+        await github.dispatch(TARGET, BODY)
+    still_held.reset(token)
+    assert server.paths().count(DISPATCHES) == sent
+    await github.dispatch(TARGET, BODY)
+    assert server.paths().count(MINT) == 1, "a token is for all, whoever first needed it"

@@ -14,8 +14,9 @@ from crcr.app import STATUS
 from crcr.decide.model import EffectKind, RepoName
 from crcr.decide.outside import Budget, CallKind
 from crcr.decide.queues import Queue, Watched
+from crcr.decide.urgency import Urgency
 from crcr.decide.views import Vitals
-from crcr.errors import StoreUnavailable
+from crcr.errors import HeldBy, StoreUnavailable
 from crcr.show import health
 from crcr.show.metrics import Metrics
 from crcr.show.metrics_layers import LAYERS, layer_of
@@ -94,7 +95,7 @@ def test_the_smallest_budget_is_told_and_how_many_stand_how() -> None:
     assert not [labels for labels in read(metrics) if labels[0].startswith("crcr_github_least")]
     budgets = [
         Budget(4000, 5000, blocked=False),
-        Budget(300, 5000, blocked=False),
+        Budget(300, 5000, blocked=False, held=(Urgency.CHECKS, Urgency.DETAILS)),
         Budget(900, 15000, blocked=True),
         Budget(None, None, blocked=False),
     ]
@@ -104,18 +105,21 @@ def test_the_smallest_budget_is_told_and_how_many_stand_how() -> None:
     assert told["crcr_github_least_remaining_ratio",] == 0.06
     standing = {labels[1]: n for labels, n in told.items() if labels[0] == "crcr_github_budgets"}
     assert standing == {"low": 1, "half": 0, "ample": 2, "blocked": 1}
+    assert [told["crcr_github_held_back", each] for each in ("first", "checks", "details")] == [0, 1, 1]
 
 
 def test_calls_pauses_and_commits_are_counted() -> None:
     metrics = Metrics()
     metrics.github.call(CallKind.DISPATCH, "2xx", 0.2)
-    metrics.github.pause("secondary")
+    metrics.github.pause(HeldBy.SECONDARY, Urgency.CHECKS)
     metrics.store.committed(12, 0.004)
     metrics.store.failed()
     told = read(metrics)
     assert told["crcr_github_calls_total", "dispatch", "2xx"] == 1
     assert told["crcr_github_call_seconds_bucket", "dispatch", "0.25"] == 1
-    assert (told["crcr_github_pauses_total", "secondary"], told["crcr_github_pauses_total", "ours"]) == (1, 0)
+    paused = {labels[1:]: n for labels, n in told.items() if labels[0] == "crcr_github_pauses_total"}
+    assert paused["secondary", "checks"] == 1
+    assert sum(paused.values()) == 1
     assert told["crcr_store_group_units_sum",] == 12
     assert told["crcr_store_write_seconds_bucket", "0.005"] == 1
     assert told["crcr_store_faults_total",] == 1

@@ -1,11 +1,30 @@
 """Effects as the worker sees them: what was claimed, and what became of an attempt."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from crcr.decide.checks import Tier
 from crcr.decide.model import EffectKind, Level, RepoName
 from crcr.decide.payload import Prepared
 from crcr.decide.retry import GiveUp, TryAgain
+from crcr.decide.urgency import Urgency
+
+CHECKS_QUEUE = "checks/"
+"""What the target of a publication begins with; its tier follows."""
+TIER_URGENCY: Mapping[Tier, Urgency] = {
+    Tier.GATE: Urgency.FIRST,
+    Tier.BACKEND: Urgency.CHECKS,
+    Tier.JOB: Urgency.DETAILS,
+}
+_DETAILS = frozenset({EffectKind.VERIFY_COMMIT, EffectKind.INSPECT_REPOSITORY})
+
+
+def effect_urgency(kind: EffectKind, target: str) -> Urgency:
+    """Return the most urgent class of the calls that an effect makes."""
+    if kind is EffectKind.PUBLISH_CHECKS:
+        return TIER_URGENCY[Tier(target.removeprefix(CHECKS_QUEUE))]
+    return Urgency.DETAILS if kind in _DETAILS else Urgency.FIRST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +56,8 @@ class Failure:
     """False when nothing was tried (a rate limit): it is no attempt of the effect's own."""
     held_by: str | None = None
     """The limit of GitHub's that it waits for; a value of `errors.HeldBy`."""
+    holds_queue: bool = False
+    """What waits behind it, of the same kind, would only be held back by the same limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ from datetime import datetime
 from enum import IntEnum, StrEnum
 
 from crcr.decide.model import Conclusion, RepoName
+from crcr.decide.urgency import Urgency
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,3 +193,7 @@ class Budget:
     limit: int | None
     blocked: bool
     """Whether GitHub asked us to pause."""
+    resets_at: float | None = None
+    """When the hour ends, in seconds since the epoch; None as for `remaining`."""
+    held: tuple[Urgency, ...] = ()
+    """The classes of calls that would be held back now."""

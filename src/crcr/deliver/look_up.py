@@ -14,6 +14,7 @@ from crcr.decide.effects import ClaimedEffect
 from crcr.decide.lookups import Question, Remaining, ask_again_after, has_run_webhooks
 from crcr.decide.model import RepoName
 from crcr.decide.outside import ActionsJob, ActionsRun, Target
+from crcr.decide.urgency import Urgency
 from crcr.deliver.effects import Installed
 from crcr.errors import NotYet, OutsideRefused
 from crcr.ports import Actions, Clock, GitHub
@@ -111,7 +112,9 @@ class LookUp:
 
     async def _listed(self, where: Target, question: Question) -> tuple[ActionsRun, ...]:
         since, until = question.sent_at - _BEFORE, question.sent_at + _AFTER
-        return await self._actions.list_runs(where, event="repository_dispatch", since=since, until=until)
+        return await self._actions.list_runs(
+            where, event="repository_dispatch", since=since, until=until, urgency=_urgency(question)
+        )
 
     async def _runs(
         self, where: Target, question: Question, listed: tuple[ActionsRun, ...]
@@ -122,14 +125,14 @@ class LookUp:
             run.run_id: run for run in listed if run.run_id in known or question.delivery in run.display_title
         }
         for run_id in known - found.keys():
-            run = await self._read(where, run_id)
+            run = await self._read(where, run_id, _urgency(question))
             if run is not None:
                 found[run_id] = run
         return tuple(found[run_id] for run_id in sorted(found))
 
-    async def _read(self, where: Target, run_id: int) -> ActionsRun | None:
+    async def _read(self, where: Target, run_id: int, urgency: Urgency) -> ActionsRun | None:
         try:
-            return await self._actions.read_run(where, run_id)
+            return await self._actions.read_run(where, run_id, urgency=urgency)
         except OutsideRefused as refusal:
             if refusal.status != 404:
                 raise
@@ -144,5 +147,10 @@ class LookUp:
             return None
         found: list[ActionsJob] = []
         for attempt in known.unchecked_attempts:
-            found += await self._actions.run_jobs(where, run.run_id, attempt)
+            found += await self._actions.run_jobs(where, run.run_id, attempt, urgency=_urgency(question))
         return tuple(found)
+
+
+def _urgency(question: Question) -> Urgency:
+    """A gate waits for the one, nobody for the other."""
+    return Urgency.FIRST if question.gates else Urgency.DETAILS

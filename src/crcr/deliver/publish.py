@@ -4,22 +4,19 @@ Level-triggered: an effect says only which commit and tier to look at. A check i
 answer it is looked for by the id that we gave it, and what it shows already is neither made nor added again.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Protocol
 
 from crcr.decide.check_runs import CheckStatus, CheckToPublish, Shown
 from crcr.decide.checks import Tier
-from crcr.decide.effects import ClaimedEffect
+from crcr.decide.effects import CHECKS_QUEUE, TIER_URGENCY, ClaimedEffect
 from crcr.decide.model import RepoName
 from crcr.decide.outside import FoundCheck, Target
+from crcr.decide.urgency import Urgency
 from crcr.deliver.upstream_target import Upstreams
 from crcr.errors import OutsideRefused
 from crcr.ports import Checks, Clock
-
-KEEP: Mapping[Tier, int] = {Tier.GATE: 0, Tier.BACKEND: 90, Tier.JOB: 270}
-"""Points of the minute that a tier leaves to the more urgent ones."""
 
 
 class CommitChecks(Protocol):
@@ -41,7 +38,7 @@ class PublishChecks:
         self._clock = clock
 
     async def __call__(self, effect: ClaimedEffect) -> bool:
-        tier, head_sha = Tier(effect.target.removeprefix("checks/")), effect.lane
+        tier, head_sha = Tier(effect.target.removeprefix(CHECKS_QUEUE)), effect.lane
         wanted = await self._checks.to_publish(effect.upstream, head_sha, tier, self._clock.now())
         if not wanted:
             return False
@@ -55,7 +52,7 @@ class PublishChecks:
         done, refused = True, None
         for check in wanted:
             try:
-                done &= await self._publish(where, check, keep=KEEP[tier], retried=retried)
+                done &= await self._publish(where, check, urgency=TIER_URGENCY[tier], retried=retried)
             except OutsideRefused as refusal:
                 if refusal.status == 401:
                     raise
@@ -64,27 +61,31 @@ class PublishChecks:
             raise refused
         return done
 
-    async def _publish(self, where: Target, check: CheckToPublish, *, keep: int, retried: bool) -> bool:
+    async def _publish(
+        self, where: Target, check: CheckToPublish, *, urgency: Urgency, retried: bool
+    ) -> bool:
         """Make one check so; False when it was completed unheard and another must take its place."""
         if check.maybe_created or (retried and check.check_run_id is not None):
-            found = await self._find(where, check)
+            found = await self._find(where, check, urgency)
             if found is not None and found.completed and check.shown.status is not CheckStatus.COMPLETED:
                 await self._checks.note_completed(check.check_id, found.check_run_id)
                 return False
             check = _as_found(check, found)
         check_run_id = check.check_run_id
         if check_run_id is not None:
-            if not await self._update(where, check_run_id, check, keep=keep):
+            if not await self._update(where, check_run_id, check, urgency=urgency):
                 return False
         elif not check.ends:
-            check_run_id = await self._create(where, check, keep=keep)
+            check_run_id = await self._create(where, check, urgency=urgency)
         await self._checks.note_published(check, check_run_id, self._clock.now())
         return True
 
-    async def _update(self, where: Target, check_run_id: int, check: CheckToPublish, *, keep: int) -> bool:
+    async def _update(
+        self, where: Target, check_run_id: int, check: CheckToPublish, *, urgency: Urgency
+    ) -> bool:
         """Change what it shows; False when GitHub has it no more, as after the App was made anew."""
         try:
-            await self._github.update_check(where, check_run_id, _without_old_notes(check), keep=keep)
+            await self._github.update_check(where, check_run_id, _without_old_notes(check), urgency=urgency)
         except OutsideRefused as refusal:
             if refusal.status != 404:
                 raise
@@ -92,7 +93,7 @@ class PublishChecks:
             return check.ends
         return True
 
-    async def _create(self, where: Target, check: CheckToPublish, *, keep: int) -> int:
+    async def _create(self, where: Target, check: CheckToPublish, *, urgency: Urgency) -> int:
         await self._checks.note_attempt(check.check_id, self._clock.now())
         return await self._github.create_check(
             where,
@@ -100,11 +101,11 @@ class PublishChecks:
             name=check.name,
             external_id=str(check.check_id),
             shown=check.shown,
-            keep=keep,
+            urgency=urgency,
         )
 
-    async def _find(self, where: Target, check: CheckToPublish) -> FoundCheck | None:
-        found = await self._github.find_checks(where, check.head_sha, check.name)
+    async def _find(self, where: Target, check: CheckToPublish, urgency: Urgency) -> FoundCheck | None:
+        found = await self._github.find_checks(where, check.head_sha, check.name, urgency=urgency)
         return next((each for each in found if each.external_id == str(check.check_id)), None)
 
 

@@ -8,15 +8,19 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Protocol
 
 import structlog
 
-from crcr.decide.effects import ClaimedEffect, Failure
+from crcr.decide.effects import ClaimedEffect, Failure, effect_urgency
 from crcr.decide.model import EffectKind
 from crcr.decide.retry import Breaker, GiveUp, after_fault, after_limit
 from crcr.decide.steps import Step
+from crcr.deliver.holdings import AlwaysPresent, Holdings, Presence
 from crcr.errors import (
+    HeldBy,
+    LeaseLost,
     NotFound,
     OutsideLimited,
     OutsideRefused,
@@ -25,15 +29,15 @@ from crcr.errors import (
     StoreUnavailable,
     Unavailable,
 )
-from crcr.ports import Clock, Trace, Untraced
+from crcr.ports import Clock, Trace, Untraced, still_held
 
 log = structlog.get_logger(__name__)
 
 _AHEAD = 256
 _IDLE_S = 5.0
 _STORE_PAUSE_S = 1.0
-_LEAST_LEASE = timedelta(seconds=30)
-"""More than any one call may take."""
+_RECORD_FOR = timedelta(seconds=90)
+"""How long an outcome is tried to be recorded while the store is away."""
 
 Handler = Callable[[ClaimedEffect], Awaitable[bool | None]]
 """Does one effect; False says that it was no longer wanted, and that nothing was done."""
@@ -45,6 +49,7 @@ class Outbox(Protocol):
     async def fail(self, effect: ClaimedEffect, failure: Failure, now: datetime) -> None: ...
     async def postpone(self, effect: ClaimedEffect, until: datetime) -> None: ...
     async def release(self, effects: list[ClaimedEffect]) -> None: ...
+    async def renew(self, effect_ids: list[int], now: datetime, *, alone: bool) -> dict[int, datetime]: ...
     async def next_due(self, now: datetime) -> datetime | None: ...
 
 
@@ -68,6 +73,7 @@ class Worker:
         on_crash: Callable[[Exception], None] = lambda _: None,
         trace: Trace | None = None,
         on_round: Callable[[], None] = lambda: None,
+        presence: Presence | None = None,
     ) -> None:
         self._outbox = outbox
         self._handlers = handlers
@@ -78,6 +84,7 @@ class Worker:
         self._on_crash = on_crash
         self._trace = trace or Untraced()
         self._on_round = on_round
+        self._holdings = Holdings(outbox, presence or AlwaysPresent(), clock)
         self._breakers: dict[tuple[str, str], Breaker] = {}
         self._claimed: deque[ClaimedEffect] = deque()
         self._under_way: set[asyncio.Task[None]] = set()
@@ -87,8 +94,11 @@ class Worker:
 
         Who cannot wait for that cancels: then what is under way ends where it is, and nobody knows how far it came.
         """
+        renewing = asyncio.create_task(self._holdings.renew_in_time())
         try:
             while not stopping.is_set():
+                if renewing.done():
+                    renewing.result()  # it ends only by a fault of ours
                 wake.clear()
                 self._on_round()
                 try:
@@ -101,12 +111,15 @@ class Worker:
                 await asyncio.wait(self._under_way)
         finally:
             await self._break_off()
+            renewing.cancel()
+            await asyncio.gather(renewing, return_exceptions=True)
 
     async def _give_back(self) -> None:
         try:
             await self._outbox.release(list(self._claimed))
         except StoreUnavailable as fault:
             log.warning("claims_not_released", effects=len(self._claimed), error=str(fault))
+        self._holdings.drop(self._claimed)
         self._claimed.clear()
 
     async def _break_off(self) -> None:
@@ -119,13 +132,16 @@ class Worker:
         """Do everything that is due now, and return how much that was; for tests and for one-shot commands."""
         done = 0
         while effects := await self._outbox.claim(_AHEAD, self._clock.now()):
+            for effect in effects:
+                self._holdings.add(effect)
             await asyncio.gather(*(self._do(effect) for effect in effects))
             done += len(effects)
         return done
 
     async def _step(self, wake: asyncio.Event, stopping: asyncio.Event) -> None:
+        await self._holdings.be_present()
         if not self._claimed and len(self._under_way) < self._concurrency:
-            self._claimed.extend(await self._outbox.claim(_AHEAD, self._clock.now()))
+            await self._claim()
         while self._claimed and len(self._under_way) < self._concurrency and not stopping.is_set():
             await self._begin_or_give_back(self._claimed.popleft())
         if not self._claimed:
@@ -134,9 +150,16 @@ class Worker:
         else:
             await self._first_of(stopping.wait(), *self._under_way)
 
+    async def _claim(self) -> None:
+        for effect in await self._outbox.claim(_AHEAD, self._clock.now()):
+            # One whose lease ran out while its outcome could not be recorded is not begun a second time.
+            if self._holdings.add(effect):
+                self._claimed.append(effect)
+
     async def _begin_or_give_back(self, effect: ClaimedEffect) -> None:
-        # What waited for a slot for so long may soon be another worker's: it is not begun any more.
-        if effect.lease_until - self._clock.now() < _LEAST_LEASE:
+        # What waited through a pause may be another worker's, or soon be: it is not begun any more.
+        if not self._holdings.may_begin(effect):
+            self._holdings.drop([effect])
             await self._outbox.release([effect])
             return
         task = asyncio.create_task(self._do(effect))
@@ -169,28 +192,38 @@ class Worker:
                 return
             self._breakers[queue] = breaker.probing(began_at)
             result = await self._attempt(effect)
+            self._holdings.require(effect)
             now = self._clock.now()
             if isinstance(result, Failure):
                 self._note_failure(queue, breaker, result, now)
-                await self._record(effect, lambda: self._outbox.fail(effect, result, now))
+                await self._record(lambda: self._outbox.fail(effect, result, now))
             else:
                 if not result:
                     self._breakers[queue] = (
                         breaker  # nobody was asked, so nothing was learned about the target
                     )
                 done_at = began_at if result else None
-                await self._record(effect, lambda: self._finish(effect, began_at=done_at, now=now))
+                await self._record(lambda: self._finish(effect, began_at=done_at, now=now))
             self._count(effect, result=result, began_at=began_at, now=now)
         except StoreUnavailable as fault:
             log.warning("outcome_not_recorded", effect=effect.effect_id, error=str(fault))
+        except LeaseLost:
+            self._breakers[queue] = breaker
+            log.warning("lease_lost", effect=effect.effect_id, kind=effect.kind)
+        finally:
+            self._holdings.drop([effect])
 
-    async def _record(self, effect: ClaimedEffect, write: Callable[[], Awaitable[None]]) -> None:
-        """Write an outcome down, and while the effect is ours try again: what is not written is done twice."""
+    async def _record(self, write: Callable[[], Awaitable[None]]) -> None:
+        """Write an outcome down, and try again while the store is away: what is not written is done twice.
+
+        The write changes nothing when another worker has taken the effect over, so it may also come late.
+        """
+        until = self._clock.now() + _RECORD_FOR
         while True:
             try:
                 return await write()
             except StoreUnavailable:
-                if effect.lease_until - self._clock.now() < _LEAST_LEASE:
+                if self._clock.now() >= until:
                     raise
             await self._clock.sleep(_STORE_PAUSE_S)
 
@@ -237,8 +270,11 @@ class Worker:
             "target": effect.target,
             "delivery": effect.delivery,
         }
+        still_held.set(partial(self._holdings.confirm, effect))
         try:
             wanted = await self._handlers[effect.kind](effect) is not False
+        except LeaseLost:
+            raise
         except Exception as error:  # noqa: BLE001  the worker's guard, one of the two places that catch all
             failure = self._judge(effect, error)
             if isinstance(failure.decision, GiveUp):
@@ -267,8 +303,15 @@ class Worker:
             )
             # How far it had come when the store went away nobody knows.
             unsure = isinstance(error, StoreUnavailable)
-            held_by = error.held_by if isinstance(error, OutsideLimited) else None
-            return Failure(decision=wait, error=text, unsure=unsure, counts=False, held_by=held_by)
+            limit = error if isinstance(error, OutsideLimited) else None
+            return Failure(
+                decision=wait,
+                error=text,
+                unsure=unsure,
+                counts=False,
+                held_by=limit.held_by if limit else None,
+                holds_queue=limit is not None and _holds_queue(effect, limit),
+            )
         if isinstance(error, NotFound) or (isinstance(error, OutsideRefused) and error.status != 401):
             return Failure(decision=GiveUp(text), error=text, unsure=False, counts=True, answered=True)
         if not isinstance(error, OutsideRefused | OutsideUnsure | OutsideUnreachable | Unavailable):
@@ -303,3 +346,14 @@ class Worker:
                 until=after.open_until,
                 failures=after.failures,
             )
+
+
+def _holds_queue(effect: ClaimedEffect, limit: OutsideLimited) -> bool:
+    """Whether the effects behind it would be held back as well.
+
+    Not by a call that is less urgent than theirs may be: a look-up that a gate waits for does not wait with one of
+    L3. And not by the limit on comments, which an effect meets after its other work.
+    """
+    if limit.held_by in {None, HeldBy.CONTENT} or limit.urgency is None:
+        return False
+    return limit.urgency <= effect_urgency(effect.kind, effect.target)

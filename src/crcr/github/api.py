@@ -18,6 +18,7 @@ import msgspec
 
 from crcr.decide.model import RepoName
 from crcr.decide.outside import FilePlace, FileText, PullFacts, RepositoryFacts
+from crcr.decide.urgency import Urgency
 from crcr.errors import OutsideRefused, OutsideUnsure
 
 JSON_TYPE = "application/vnd.github+json"
@@ -53,8 +54,8 @@ class Request:
     writes: bool = False
     most_bytes: int = MAX_ANSWER_BYTES
     """How much of the answer is read."""
-    keep: int = 0
-    """Points of the minute that this call leaves for more urgent ones."""
+    urgency: Urgency = Urgency.FIRST
+    """Which calls go before it while GitHub's limits leave too few."""
     creates_content: bool = False
     """Whether it writes what people are notified of; GitHub limits that more tightly."""
 

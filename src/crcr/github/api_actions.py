@@ -3,6 +3,7 @@
 https://docs.github.com/en/rest/actions/workflow-runs, https://docs.github.com/en/rest/actions/workflow-jobs
 """
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import msgspec
@@ -10,6 +11,7 @@ import msgspec
 from crcr.decide.actions import check_run_id_of, conclusion_of, path_without_ref
 from crcr.decide.model import RepoName
 from crcr.decide.outside import ActionsJob, ActionsRun
+from crcr.decide.urgency import Urgency
 from crcr.github.api import Id, Request, Response, Time, decode, listing, moment
 
 RUNS_A_PAGE = 50
@@ -22,18 +24,22 @@ def rerun(repo: RepoName, run_id: int, *, failed_only: bool) -> Request:
     return Request("POST", f"/repos/{repo}/actions/runs/{run_id:d}/{what}", writes=True)
 
 
-def read_run(repo: RepoName, run_id: int) -> Request:
-    return Request("GET", f"/repos/{repo}/actions/runs/{run_id:d}")
+def read_run(repo: RepoName, run_id: int, *, urgency: Urgency = Urgency.FIRST) -> Request:
+    return Request("GET", f"/repos/{repo}/actions/runs/{run_id:d}", urgency=urgency)
 
 
-def list_runs(repo: RepoName, *, event: str, since: datetime, until: datetime) -> Request:
+def list_runs(
+    repo: RepoName, *, event: str, since: datetime, until: datetime, urgency: Urgency = Urgency.FIRST
+) -> Request:
     """Ask for the runs of a span of time; both ends are part of it."""
     created = f"{moment(since)}..{moment(until)}"
-    return listing(f"/repos/{repo}/actions/runs", size=RUNS_A_PAGE, event=event, created=created)
+    asked = listing(f"/repos/{repo}/actions/runs", size=RUNS_A_PAGE, event=event, created=created)
+    return replace(asked, urgency=urgency)
 
 
-def run_jobs(repo: RepoName, run_id: int, attempt: int) -> Request:
-    return listing(f"/repos/{repo}/actions/runs/{run_id:d}/attempts/{attempt:d}/jobs")
+def run_jobs(repo: RepoName, run_id: int, attempt: int, *, urgency: Urgency = Urgency.FIRST) -> Request:
+    path = f"/repos/{repo}/actions/runs/{run_id:d}/attempts/{attempt:d}/jobs"
+    return replace(listing(path), urgency=urgency)
 
 
 # Answers

@@ -5,11 +5,14 @@ it, and an annotation that says nothing is left out. A wrong conclusion is our o
 https://docs.github.com/en/rest/checks/runs
 """
 
+from dataclasses import replace
+
 import msgspec
 
 from crcr.decide.check_runs import MOST_ANNOTATIONS, MOST_TEXT, Annotation, Button, CheckStatus, Shown
 from crcr.decide.model import Conclusion, RepoName
 from crcr.decide.outside import FoundCheck
+from crcr.decide.urgency import Urgency
 from crcr.github.api import Id, Request, Response, decode, json_body, listing, moment, segment
 from crcr.github.texts import clean, long, short, within_bytes
 
@@ -24,22 +27,30 @@ MOST_IDENTIFIER = 20
 
 
 def create_check(
-    repo: RepoName, *, head_sha: str, name: str, external_id: str, shown: Shown, keep: int = 0
+    repo: RepoName,
+    *,
+    head_sha: str,
+    name: str,
+    external_id: str,
+    shown: Shown,
+    urgency: Urgency = Urgency.FIRST,
 ) -> Request:
     names = {"name": name, "head_sha": head_sha, "external_id": external_id}
     body = json_body(**names, **check_fields(shown))
-    return Request("POST", f"/repos/{repo}/check-runs", body=body, writes=True, keep=keep)
+    return Request("POST", f"/repos/{repo}/check-runs", body=body, writes=True, urgency=urgency)
 
 
-def update_check(repo: RepoName, check_run_id: int, shown: Shown, *, keep: int = 0) -> Request:
+def update_check(
+    repo: RepoName, check_run_id: int, shown: Shown, *, urgency: Urgency = Urgency.FIRST
+) -> Request:
     """Show something else; GitHub adds the annotations to those that the check already has."""
     path = f"/repos/{repo}/check-runs/{check_run_id:d}"
-    return Request("PATCH", path, body=json_body(**check_fields(shown)), writes=True, keep=keep)
+    return Request("PATCH", path, body=json_body(**check_fields(shown)), writes=True, urgency=urgency)
 
 
-def find_checks(repo: RepoName, head_sha: str, name: str) -> Request:
+def find_checks(repo: RepoName, head_sha: str, name: str, *, urgency: Urgency = Urgency.FIRST) -> Request:
     path = f"/repos/{repo}/commits/{segment(head_sha)}/check-runs"
-    return listing(path, check_name=name, filter="all")
+    return replace(listing(path, check_name=name, filter="all"), urgency=urgency)
 
 
 # What a check shows

@@ -7,10 +7,10 @@ stand is wanted, so the second page is asked for. https://docs.github.com/en/res
 import msgspec
 
 from crcr.decide.model import RepoName
+from crcr.decide.urgency import Urgency
 from crcr.github import api_changes
 from crcr.github.api import MAX_LIST_BYTES, Request, Response, decode, segment
 
-KEPT = 90
 """Points of a minute that such questions leave to the gate. The checks of jobs leave more, so these never starve."""
 _HEADS = "refs/heads/"
 _HAS_BEHIND = frozenset({"behind", "identical"})
@@ -20,21 +20,23 @@ _HAS_BEHIND = frozenset({"behind", "identical"})
 
 
 def repository(repo: RepoName) -> Request:
-    return Request("GET", f"/repos/{repo}", keep=KEPT)
+    return Request("GET", f"/repos/{repo}", urgency=Urgency.DETAILS)
 
 
 def matching_branches(repo: RepoName, prefix: str) -> Request:
     name = "/".join(segment(part) for part in f"heads/{prefix.rstrip('/')}".split("/"))
-    return Request("GET", f"/repos/{repo}/git/matching-refs/{name}", keep=KEPT, most_bytes=MAX_LIST_BYTES)
+    return Request(
+        "GET", f"/repos/{repo}/git/matching-refs/{name}", urgency=Urgency.DETAILS, most_bytes=MAX_LIST_BYTES
+    )
 
 
 def ancestry(repo: RepoName, branch: str, sha: str) -> Request:
     path = api_changes.compare(repo, branch, sha).path.partition("?")[0]
-    return Request("GET", f"{path}?per_page=1&page=2", keep=KEPT)
+    return Request("GET", f"{path}?per_page=1&page=2", urgency=Urgency.DETAILS)
 
 
 def commit(repo: RepoName, sha: str) -> Request:
-    return Request("GET", f"/repos/{repo}/git/commits/{segment(sha)}", keep=KEPT)
+    return Request("GET", f"/repos/{repo}/git/commits/{segment(sha)}", urgency=Urgency.DETAILS)
 
 
 # Answers

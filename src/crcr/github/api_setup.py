@@ -13,33 +13,34 @@ import msgspec
 
 from crcr.decide.inspection import AppFacts, BranchFacts, HookFacts, InstallationFacts, ListedFile
 from crcr.decide.model import RepoName
+from crcr.decide.urgency import Urgency
 from crcr.errors import OutsideRefused
 from crcr.github.api import RAW_TYPE, Id, Request, Response, Time, decode, listing, segment
 
 WORKFLOWS = ".github/workflows"
 MAX_FILE_BYTES = 256 * 1024
-KEEP = 400
-"""Points of the minute left to dispatches and checks: who asks for an inspection can wait."""
 
 # Requests
 
 
 def read_branch(repo: RepoName) -> Request:
-    return Request("GET", f"/repos/{repo}", keep=KEEP)
+    return Request("GET", f"/repos/{repo}", urgency=Urgency.DETAILS)
 
 
 def workflow_files(repo: RepoName, ref: str) -> Request:
-    return Request("GET", f"/repos/{repo}/contents/{WORKFLOWS}?ref={quote(ref, safe='')}", keep=KEEP)
+    return Request(
+        "GET", f"/repos/{repo}/contents/{WORKFLOWS}?ref={quote(ref, safe='')}", urgency=Urgency.DETAILS
+    )
 
 
 def workflow_file(repo: RepoName, path: str, ref: str) -> Request:
     name = segment(path.rpartition("/")[2])
     url = f"/repos/{repo}/contents/{WORKFLOWS}/{name}?ref={quote(ref, safe='')}"
-    return Request("GET", url, accept=RAW_TYPE, most_bytes=MAX_FILE_BYTES, keep=KEEP)
+    return Request("GET", url, accept=RAW_TYPE, most_bytes=MAX_FILE_BYTES, urgency=Urgency.DETAILS)
 
 
 def workflow_states(repo: RepoName) -> Request:
-    return replace(listing(f"/repos/{repo}/actions/workflows"), keep=KEEP)
+    return replace(listing(f"/repos/{repo}/actions/workflows"), urgency=Urgency.DETAILS)
 
 
 def read_app() -> Request:

@@ -19,6 +19,7 @@ from crcr.decide.outside import (
     Role,
     Target,
 )
+from crcr.decide.urgency import Urgency
 from crcr.errors import OutsideRefused
 from crcr.github import api, api_actions, api_app, api_changes, api_checks, api_people
 from crcr.github.line import Line, scope_of
@@ -32,19 +33,35 @@ class CheckCalls(Line):
     """The port `Checks`."""
 
     async def create_check(
-        self, where: Target, *, head_sha: str, name: str, external_id: str, shown: Shown, keep: int = 0
+        self,
+        where: Target,
+        *,
+        head_sha: str,
+        name: str,
+        external_id: str,
+        shown: Shown,
+        urgency: Urgency = Urgency.FIRST,
     ) -> int:
         request = api_checks.create_check(
-            where.repository, head_sha=head_sha, name=name, external_id=external_id, shown=shown, keep=keep
+            where.repository,
+            head_sha=head_sha,
+            name=name,
+            external_id=external_id,
+            shown=shown,
+            urgency=urgency,
         )
         return api_checks.check_run_id(await self._at(where, request, api.CHECKS_WRITE))
 
-    async def update_check(self, where: Target, check_run_id: int, shown: Shown, *, keep: int = 0) -> None:
-        request = api_checks.update_check(where.repository, check_run_id, shown, keep=keep)
+    async def update_check(
+        self, where: Target, check_run_id: int, shown: Shown, *, urgency: Urgency = Urgency.FIRST
+    ) -> None:
+        request = api_checks.update_check(where.repository, check_run_id, shown, urgency=urgency)
         await self._at(where, request, api.CHECKS_WRITE)
 
-    async def find_checks(self, where: Target, head_sha: str, name: str) -> tuple[FoundCheck, ...]:
-        request = api_checks.find_checks(where.repository, head_sha, name)
+    async def find_checks(
+        self, where: Target, head_sha: str, name: str, *, urgency: Urgency = Urgency.FIRST
+    ) -> tuple[FoundCheck, ...]:
+        request = api_checks.find_checks(where.repository, head_sha, name, urgency=urgency)
         pages = await self._pages(request, scope_of(where, api.CHECKS_READ), CHECK_PAGES)
         return tuple(chain.from_iterable(map(api_checks.found_checks, pages)))
 
@@ -105,19 +122,29 @@ class ActionsCalls(Line):
         request = api_actions.rerun(where.repository, run_id, failed_only=failed_only)
         await self._at(where, request, api.ACTIONS_WRITE)
 
-    async def read_run(self, where: Target, run_id: int) -> ActionsRun:
-        request = api_actions.read_run(where.repository, run_id)
+    async def read_run(self, where: Target, run_id: int, *, urgency: Urgency = Urgency.FIRST) -> ActionsRun:
+        request = api_actions.read_run(where.repository, run_id, urgency=urgency)
         return api_actions.run(await self._at(where, request, api.ACTIONS_READ))
 
     async def list_runs(
-        self, where: Target, *, event: str, since: datetime, until: datetime
+        self,
+        where: Target,
+        *,
+        event: str,
+        since: datetime,
+        until: datetime,
+        urgency: Urgency = Urgency.FIRST,
     ) -> tuple[ActionsRun, ...]:
-        request = api_actions.list_runs(where.repository, event=event, since=since, until=until)
+        request = api_actions.list_runs(
+            where.repository, event=event, since=since, until=until, urgency=urgency
+        )
         pages = await self._pages(request, scope_of(where, api.ACTIONS_READ), PAGES)
         return tuple(chain.from_iterable(map(api_actions.runs, pages)))
 
-    async def run_jobs(self, where: Target, run_id: int, attempt: int) -> tuple[ActionsJob, ...]:
-        request = api_actions.run_jobs(where.repository, run_id, attempt)
+    async def run_jobs(
+        self, where: Target, run_id: int, attempt: int, *, urgency: Urgency = Urgency.FIRST
+    ) -> tuple[ActionsJob, ...]:
+        request = api_actions.run_jobs(where.repository, run_id, attempt, urgency=urgency)
         pages = await self._pages(request, scope_of(where, api.ACTIONS_READ), PAGES)
         return tuple(chain.from_iterable(api_actions.jobs(page, attempt) for page in pages))
 

@@ -11,7 +11,7 @@ from datetime import datetime
 
 import msgspec
 
-from crcr.errors import OutsideFault, OutsideLimited, OutsideRefused, OutsideUnsure
+from crcr.errors import HeldBy, OutsideFault, OutsideLimited, OutsideRefused, OutsideUnsure
 from crcr.github.api import Request, Response
 
 MESSAGE_CHARS = 300
@@ -36,7 +36,9 @@ def fault_of(request: Request, response: Response, now: datetime) -> OutsideFaul
     detail = _detail(request, response)
     wait_s = _limit_wait_s(response, now)
     if wait_s is not None:
-        return OutsideLimited(detail, retry_after_s=wait_s)
+        used_up = header_number(response.headers, "x-ratelimit-remaining") == 0
+        held_by = HeldBy.HOUR if used_up else HeldBy.SECONDARY
+        return OutsideLimited(detail, retry_after_s=wait_s, held_by=held_by)
     # 408 is a proxy's word for a time-out; whether the request came through is as open as after a 5xx.
     if status >= 500 or status == 408:
         return OutsideUnsure(detail)

@@ -7,6 +7,8 @@ have been carried out is `OutsideUnsure`; what was never sent is `OutsideUnreach
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Mapping
+from datetime import datetime, timedelta
 from time import monotonic
 from typing import Protocol
 
@@ -15,16 +17,18 @@ import httpx
 from crcr import __version__
 from crcr.decide.model import RepoName
 from crcr.decide.outside import CallKind, Target
-from crcr.errors import OutsideLimited, OutsideRefused, OutsideUnreachable, OutsideUnsure
+from crcr.decide.urgency import Urgency
+from crcr.errors import HeldBy, OutsideLimited, OutsideRefused, OutsideUnreachable, OutsideUnsure
 from crcr.github import api
 from crcr.github.api import Permissions, Request, Response, Token
 from crcr.github.app_auth import AppAuth
 from crcr.github.call_kinds import kind_of, status_class
 from crcr.github.etags import KeptAnswers, conditional
-from crcr.github.faults import fault_of, header_number, readable
+from crcr.github.faults import fault_of, readable
 from crcr.github.governor import APP, Governor
+from crcr.github.hour import RETURN_AFTER_S
 from crcr.github.tokens import Scope, TokenCache
-from crcr.ports import Clock
+from crcr.ports import Clock, no_lease, still_held
 
 _NEVER_SENT = (
     httpx.ConnectError,
@@ -39,6 +43,14 @@ _FIXED_HEADERS = (
     # Answers are small, and what is not packed cannot unpack to more than it said.
     (b"Accept-Encoding", b"identity"),
 )
+CONCURRENT = "concurrent"
+"""Why a call was put off when as many are under way as GitHub takes at once."""
+_LIMITS: Mapping[HeldBy, str] = {
+    HeldBy.HOUR: "GitHub's hourly limit",
+    HeldBy.MINUTE: "GitHub's limit a minute",
+    HeldBy.CONTENT: "GitHub's limit on comments",
+    HeldBy.SECONDARY: "GitHub's secondary limit",
+}
 
 
 class Tally(Protocol):
@@ -48,14 +60,14 @@ class Tally(Protocol):
         """One exchange; `status`: 2xx to 5xx, other, unsure (no answer came) or unreachable."""
         ...
 
-    def pause(self, reason: str) -> None:
-        """A call was not made, or not carried out: `hour` or `secondary` by GitHub's limits, `ours` by our own."""
+    def pause(self, reason: str, urgency: Urgency) -> None:
+        """A call was not made, or not carried out, because of this limit: a value of `HeldBy`, or `CONCURRENT`."""
         ...
 
 
 class _Uncounted:
     def call(self, kind: CallKind, status: str, seconds: float) -> None: ...
-    def pause(self, reason: str) -> None: ...
+    def pause(self, reason: str, urgency: Urgency) -> None: ...
 
 
 class Line:
@@ -129,6 +141,7 @@ class Line:
         return await self._ask(request, self._auth.token(), APP, points)
 
     async def _mint(self, scope: Scope) -> Token:
+        still_held.set(no_lease)  # in a task of its own: others wait for this token, too
         self._reserve(scope.installation_id, 0)
         ids = () if scope.repository_id is None else (scope.repository_id,)
         names = () if scope.repository is None else (scope.repository,)
@@ -149,10 +162,21 @@ class Line:
         return response
 
     async def _exchange(self, request: Request, token: Token, budget: int, cost: int) -> Response:
-        async with self._governor.slot():
-            # Within the slot, so that points are dated when they are spent.
-            self._reserve(budget, cost, keep=request.keep, content=request.creates_content)
-            return await self._counted(request, token)
+        try:
+            async with self._governor.slot():
+                await still_held.get()()
+                # Within the slot, so that points are dated when they are spent.
+                self._reserve(budget, cost, urgency=request.urgency, content=request.creates_content)
+                try:
+                    response = await self._counted(request, token)
+                finally:
+                    self._governor.release(budget, cost)
+        except OutsideLimited as limit:
+            if limit.held_by is None:
+                self._tally.pause(CONCURRENT, request.urgency)
+            raise
+        await still_held.get()()
+        return response
 
     async def _counted(self, request: Request, token: Token) -> Response:
         began, status = monotonic(), "unsure"
@@ -166,24 +190,29 @@ class Line:
             self._tally.call(kind_of(request.path), status, monotonic() - began)
         return response
 
-    def _reserve(self, budget: int, cost: int, *, keep: int = 0, content: bool = False) -> None:
-        now = self._clock.now().timestamp()
-        wait_s = self._governor.reserve(budget, cost, now, keep=keep, content=content)
-        if wait_s > 0:
-            self._tally.pause("ours")
-            whom = "The App" if budget == APP else f"Installation {budget}"
-            raise OutsideLimited(f"{whom} is at its limit of requests to GitHub.", retry_after_s=wait_s)
+    def _reserve(
+        self, budget: int, cost: int, *, urgency: Urgency = Urgency.FIRST, content: bool = False
+    ) -> None:
+        now = self._clock.now()
+        hold = self._governor.reserve(budget, cost, now.timestamp(), urgency=urgency, content=content)
+        if hold is not None:
+            self._tally.pause(hold.by, urgency)
+            text = f"{_LIMITS[hold.by]} of {_whom(budget)}: held back {_until(now, hold.wait_s)}."
+            raise OutsideLimited(text, retry_after_s=hold.wait_s, held_by=hold.by, urgency=urgency)
 
     def _judge(self, request: Request, response: Response, budget: int) -> None:
         now = self._clock.now()
         fault = fault_of(request, response, now)
         if isinstance(fault, OutsideLimited):
-            used_up = header_number(response.headers, "x-ratelimit-remaining") == 0
-            self._tally.pause("hour" if used_up else "secondary")
-            fault.retry_after_s = self._governor.block(budget, fault.retry_after_s, now.timestamp())
+            held_by = fault.held_by or HeldBy.SECONDARY
+            self._tally.pause(held_by, request.urgency)
+            wait_s = self._governor.block(
+                budget, fault.retry_after_s, now.timestamp(), by=held_by, headers=response.headers
+            )
+            wait_s += RETURN_AFTER_S[request.urgency]
+            text = f"{fault.detail} ({_LIMITS[held_by]}: held back {_until(now, wait_s)})"
+            fault = OutsideLimited(text, retry_after_s=wait_s, held_by=held_by, urgency=request.urgency)
         else:
-            if response.status == 304:
-                self._governor.refund(budget)
             self._governor.observe(budget, response.headers, now.timestamp())
         if fault is not None:
             raise fault
@@ -238,6 +267,15 @@ async def _read_capped(answer: httpx.Response, most_bytes: int) -> bytearray:
         if len(body) > most_bytes:
             break
     return body
+
+
+def _whom(budget: int) -> str:
+    return "the App" if budget == APP else f"installation {budget}"
+
+
+def _until(now: datetime, wait_s: float) -> str:
+    until = now + timedelta(seconds=wait_s)
+    return f"until {until:%H:%M:%S} UTC"
 
 
 def _trouble(what: str, error: Exception) -> str:

@@ -17,6 +17,7 @@ class Waiting(Generic[T]):
     answer: asyncio.Future[T]
     result: T | None = None
     failure: Exception | None = None
+    lane: str | None = None
 
 
 def answer(group: list[Waiting[Any]]) -> None:

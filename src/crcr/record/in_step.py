@@ -6,10 +6,12 @@ answers. Why: docs/adr/0020-postgresql.md.
 """
 
 import re
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
+from time import perf_counter
 from typing import Any, TypeAlias, cast
 
 from crcr.record.database import Row
@@ -38,17 +40,35 @@ class Question:
         return (yield self)
 
 
+@dataclass(slots=True)
+class Slowest:
+    """The statement of a transaction that took longest, also when it failed."""
+
+    sql: str = ""
+    took_s: float = 0.0
+
+    @contextmanager
+    def timing(self, sql: str) -> Iterator[None]:
+        began = perf_counter()
+        try:
+            yield
+        finally:
+            took_s = perf_counter() - began
+            if took_s > self.took_s:
+                self.sql, self.took_s = sql, took_s
+
+
 Walk: TypeAlias = Generator[Question, Any, None]
 
 
-async def walk_in_step(connection: Connection, walks: Iterable[Walk]) -> None:
+async def walk_in_step(connection: Connection, walks: Iterable[Walk], slowest: Slowest | None = None) -> None:
     """Walk them all to their ends. If one fails all have: what they did is to be undone together."""
-    walking = list(walks)
+    walking, slowest = list(walks), slowest or Slowest()
     try:
         asking = [pair for walk in walking for pair in _step(walk, walk.send, None)]
         while asking:
             try:
-                answers = await _answers(connection, [asked for _, asked in asking])
+                answers = await _answers(connection, [asked for _, asked in asking], slowest)
             except FAULTS as fault:
                 if len(asking) > 1:
                     raise
@@ -70,7 +90,7 @@ def _step(walk: Walk, way: Callable[[Any], Question], told: Any) -> list[tuple[W
         return []
 
 
-async def _answers(connection: Connection, questions: list[Question]) -> list[Any]:
+async def _answers(connection: Connection, questions: list[Question], slowest: Slowest) -> list[Any]:
     places: dict[tuple[str, Wanted], list[int]] = {}
     for place, question in enumerate(questions):
         if not isinstance(question, Question):
@@ -79,7 +99,8 @@ async def _answers(connection: Connection, questions: list[Question]) -> list[An
     answers: list[Any] = [None] * len(questions)
     for (sql, wanted), askers in places.items():
         same = [questions[place] for place in askers]
-        found = await _answer_same(connection, sql, wanted, same)
+        with slowest.timing(sql):
+            found = await _answer_same(connection, sql, wanted, same)
         for place, answer in zip(askers, found, strict=True):
             answers[place] = answer
     return answers

@@ -1,9 +1,10 @@
 """Who leads: what only one process may do at a time belongs to the one that holds its lease.
 
 Taking, renewing and giving up are one conditional write each, so of two processes that try at once one leads. A
-leader that died loses the lease when its time is over, or at once to a process of the same machine, which can see
-that it is gone. Times are those of the processes' own clocks: clocks that differ by more than a lease make two
-processes take turns, which costs work and breaks nothing, since whatever a leader does is conditional too.
+leader that died loses the lease when its time is over, at once to a process of the same machine, which can see that
+it is gone, or when the roll call finds it gone (`roll_call`). Times are those of the processes' own clocks: clocks that
+differ by more than a lease make two processes take turns, which costs work and breaks nothing, since whatever a leader
+does is conditional too.
 """
 
 from collections.abc import Callable
@@ -26,17 +27,9 @@ _TAKE = Statement(
 )
 _HOLDER = Statement(text("SELECT holder FROM leaders WHERE duty = :duty"))
 _GIVE_UP = Statement(text("DELETE FROM leaders WHERE duty = :duty AND holder = :holder"))
-_AT_WORK = "worker "
-"""Before a worker's own name: that it is there is a duty that nobody else can take."""
-_FORGET_GONE = Statement(
-    text(f"DELETE FROM leaders WHERE duty LIKE '{_AT_WORK}%' AND until_at <= :now")  # noqa: S608  ours
-)
-_COUNT = Statement(
-    text(f"SELECT count(*) AS number FROM leaders WHERE duty LIKE '{_AT_WORK}%'")  # noqa: S608  ours
-)
 
 _LANE = "leaders"
-"""Of a table that nothing else touches: no result waits for somebody's sign of life."""
+"""Of a table that nothing else touches: no result waits for who leads."""
 
 
 class Leaders:
@@ -67,20 +60,6 @@ class Leaders:
     async def release(self, duty: str) -> None:
         """Give up the lead, if it is ours, so that another process takes it at its next try."""
         await self._database.write(lambda tx: tx.run(_GIVE_UP, duty=duty, holder=self._holder), lane=_LANE)
-
-    async def attend(self, now: datetime) -> int:
-        """Say that this worker is there; return how many are."""
-
-        async def unit(tx: Tx) -> int:
-            await self._take(tx, f"{_AT_WORK}{self._holder}", now)
-            await tx.run(_FORGET_GONE, now=to_us(now))
-            row = await tx.one(_COUNT)
-            return row["number"] if row else 1
-
-        return await self._database.write(unit, lane=_LANE)
-
-    async def leave(self) -> None:
-        await self.release(f"{_AT_WORK}{self._holder}")
 
     async def _take(self, tx: Tx, duty: str, now: datetime) -> bool:
         until = to_us(now + self._lease)

@@ -25,12 +25,13 @@ _HOLDERS = Statement(
         " WHERE upstream = :upstream AND state = 'claimed' AND lease_owner IS NOT NULL"
     )
 )
-_EXPIRE = Statement(
+FREE = Statement(
     text(
-        "UPDATE effects SET lease_until = :now WHERE upstream = :upstream AND state = 'claimed'"
-        " AND lease_owner = :owner AND lease_until > :now"
+        "UPDATE effects SET lease_owner = NULL, lease_until = :now WHERE upstream = :upstream"
+        " AND state = 'claimed' AND lease_owner = :owner"
     )
 )
+"""Nobody's any more: whatever its last owner says about it changes nothing. The next claim marks it unsure."""
 
 
 def new_owner() -> str:
@@ -73,9 +74,7 @@ async def free_leases(
         for upstream in upstreams:
             for row in await tx.all(_HOLDERS, upstream=upstream):
                 if gone(row["lease_owner"]):
-                    freed += await tx.run(
-                        _EXPIRE, upstream=upstream, owner=row["lease_owner"], now=to_us(now)
-                    )
+                    freed += await tx.run(FREE, upstream=upstream, owner=row["lease_owner"], now=to_us(now))
         tx.signal(EFFECTS)
         return freed
 

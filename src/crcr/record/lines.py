@@ -47,11 +47,24 @@ class Lines:
         each = max(1, most // len(numbers))
         left: dict[int, list[Waiting[Any]]] = {}
         for number in numbers:
-            line = self._lines.pop(number)
+            line = self._lines.pop(number, deque())
             left[number] = [line.popleft() for _ in range(min(each, len(line)))]
             if line:
                 self._lines[number] = line
         return left
+
+    def peek(self, number: int) -> list[Waiting[Any]]:
+        return list(self._lines.get(number, ()))
+
+    def remove(self, number: int, waiting: Waiting[Any]) -> bool:
+        """Take one out of its line; False when it has left already."""
+        line = self._lines.get(number, deque())
+        if waiting not in line:
+            return False
+        line.remove(waiting)
+        if not line:
+            del self._lines[number]
+        return True
 
     def give_back(self, numbers: Iterable[int]) -> None:
         self._taken.difference_update(numbers)

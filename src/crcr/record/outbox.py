@@ -1,16 +1,16 @@
 """The outbox: effects are claimed with a lease, done, and finished by whoever holds the lease.
 
 A claim takes at most one effect of each target, the oldest due one whose lane is free, so its cost follows the
-number of targets and not the length of their queues. A lease that ran out brings the effect back, marked
-`unsure`: the one who held it may have done it.
+number of targets and not the length of their queues. A lease that ran out, or whose owner is gone (`roll_call`), brings
+the effect back, marked `unsure`: the one who held it may have done it. What a former holder says changes nothing.
 """
 
+import json
 from datetime import datetime, timedelta
-from operator import itemgetter
 
 from sqlalchemy import text
 
-from crcr.decide.effects import ClaimedEffect, Failure
+from crcr.decide.effects import ClaimedEffect, Failure, effect_urgency
 from crcr.decide.model import EffectKind, RepoName
 from crcr.decide.retry import GiveUp
 from crcr.record.database import Database, Row, Tx
@@ -64,6 +64,7 @@ _CLAIM = Statement(
 )
 _CLAIMS = "claims"
 """The lane of all claims: of a target only one effect may be under way, whichever worker takes it."""
+_RENEWALS = "renewals"
 _ALONE_EVERY = timedelta(seconds=2)
 """Where reports come without a pause, somebody always holds the effect that they all rely on; a claim that runs alone
 finds nothing held."""
@@ -131,6 +132,33 @@ _PAUSE_TARGET = Statement(
         " AND state IN ('waiting', 'claimed') AND state = 'waiting' AND due_at < :until"
     )
 )
+# Microseconds apart, so that they come back in the order in which they were asked for. A thousand at a time: a longer
+# transaction would hold up others, and the first of the next thousand holds those behind it.
+_HOLD = (
+    "UPDATE effects SET held_by = :held_by, last_error = :error, due_at = :until + effect_id % 1000000"
+    " WHERE effect_id IN (SELECT effect_id FROM effects"
+    " WHERE upstream = :upstream AND target = :target AND kind = :kind AND state IN ('waiting', 'claimed')"
+    " AND state = 'waiting' AND due_at < :until ORDER BY due_at LIMIT 1000{lock})"
+)
+# Whoever relies on one that waits holds it until its commit; that one is held back when its own turn comes.
+_HOLD_QUEUE = Statement(
+    text(_HOLD.format(lock="")), on_postgresql=text(_HOLD.format(lock=" FOR UPDATE SKIP LOCKED"))
+)
+_RENEW_SQL = """
+UPDATE effects SET lease_until = :lease_until WHERE effect_id IN (
+  SELECT effect_id FROM effects WHERE effect_id IN ({ids}) AND state = 'claimed' AND lease_owner = :owner {lock})
+RETURNING effect_id, lease_until
+"""
+# Rows that somebody is just changing are left to the next renewal, so that no two transactions wait for each other.
+_RENEW = Statement(
+    text(_RENEW_SQL.format(ids="SELECT value FROM json_each(:ids)", lock="")),
+    on_postgresql=text(
+        _RENEW_SQL.format(
+            ids="SELECT CAST(id AS bigint) FROM jsonb_array_elements_text(CAST(:ids AS jsonb)) AS id",
+            lock="FOR UPDATE SKIP LOCKED",
+        )
+    ),
+)
 _RELEASE = Statement(
     text(
         "UPDATE effects SET state = 'waiting', attempts = attempts - 1, lease_owner = NULL, lease_until = NULL"
@@ -190,14 +218,14 @@ class Outbox:
         return await self._database.write(unit, lane=None if alone else _CLAIMS)
 
     async def finish(self, effect: ClaimedEffect, *, began_at: datetime | None, now: datetime) -> bool:
-        """Record that the effect was done; False when the lease was lost meanwhile.
+        """Record that the effect was done; False, and nothing recorded, when another worker has taken it over.
 
         Without `began_at` there was nothing left to do, and its dispatch stays what it was.
         """
 
         async def unit(tx: Tx) -> bool:
             held = await tx.run(_DONE, effect_id=effect.effect_id, owner=self._owner, at=to_us(now))
-            if began_at is not None and effect.kind is EffectKind.SEND_DISPATCH:
+            if held and began_at is not None and effect.kind is EffectKind.SEND_DISPATCH:
                 await mark_sent(tx, _row_of(effect), began_at, now, waited_since=effect.created_at)
                 await self._note(tx, effect, now)
             return bool(held)
@@ -205,7 +233,7 @@ class Outbox:
         return await self._database.write(unit, lane=effect.target)
 
     async def fail(self, effect: ClaimedEffect, failure: Failure, now: datetime) -> None:
-        """Record a failed attempt with what was decided about it."""
+        """Record a failed attempt with what was decided about it, unless another worker has taken it over."""
 
         async def unit(tx: Tx) -> None:
             unsure = int(failure.unsure)
@@ -216,29 +244,43 @@ class Outbox:
                 "unsure": unsure,
             }
             if failure.unsure and await self._answered(tx, effect):
-                await tx.run(_DONE, effect_id=effect.effect_id, owner=self._owner, at=to_us(now))
-                await mark_arrived(tx, _row_of(effect), now, waited_since=effect.created_at)
+                if await tx.run(_DONE, effect_id=effect.effect_id, owner=self._owner, at=to_us(now)):
+                    await mark_arrived(tx, _row_of(effect), now, waited_since=effect.created_at)
                 return
             if isinstance(failure.decision, GiveUp):
-                if await tx.run(_PARK, at=to_us(now), **mine) and effect.kind is EffectKind.SEND_DISPATCH:
+                held = await tx.run(_PARK, at=to_us(now), **mine)
+                if held and effect.kind is EffectKind.SEND_DISPATCH:
                     await tx.run(_PARKED_DISPATCH, error=failure.error, **_dispatch_of(effect))
                     await self._note(tx, effect, now)
             else:
                 due_at = to_us(failure.decision.due_at)
-                await tx.run(
+                held = await tx.run(
                     _AGAIN,
                     due_at=due_at,
                     uncounted=int(not failure.counts),
                     held_by=failure.held_by,
                     **mine,
                 )
-            if effect.kind is EffectKind.SEND_DISPATCH:
+                if held and failure.holds_queue:
+                    await self._hold_queue(tx, effect, failure, due_at)
+            if held and effect.kind is EffectKind.SEND_DISPATCH:
                 await tx.run(_NOT_CLEAN, error=failure.error, unsure=unsure, **_dispatch_of(effect))
                 await tx.run(
                     _CANCEL_IF_DROPPED, effect_id=effect.effect_id, at=to_us(now), **_dispatch_of(effect)
                 )
 
         await self._database.write(unit, lane=effect.target)
+
+    async def _hold_queue(self, tx: Tx, effect: ClaimedEffect, failure: Failure, due_at: int) -> None:
+        await tx.run(
+            _HOLD_QUEUE,
+            upstream=effect.upstream.key,
+            target=effect.target,
+            kind=effect.kind.value,
+            until=due_at,
+            held_by=failure.held_by,
+            error=failure.error,
+        )
 
     async def postpone(self, effect: ClaimedEffect, until: datetime) -> None:
         """Leave a target alone for a while: this effect and all that waits behind it."""
@@ -254,6 +296,20 @@ class Outbox:
             await tx.run(_PAUSE_TARGET, upstream=effect.upstream.key, target=effect.target, until=at)
 
         await self._database.write(unit)
+
+    async def renew(self, effect_ids: list[int], now: datetime, *, alone: bool) -> dict[int, datetime]:
+        """Prolong these leases as far as they are ours; return the new ends. `alone` leaves out no row."""
+        parameters = {
+            "ids": json.dumps(effect_ids),
+            "owner": self._owner,
+            "lease_until": to_us(now + self._lease),
+        }
+
+        async def unit(tx: Tx) -> list[Row]:
+            return await tx.all(_RENEW, **parameters)
+
+        renewed = await self._database.write(unit, lane=None if alone else _RENEWALS)
+        return {row["effect_id"]: from_us(row["lease_until"]) for row in renewed}
 
     async def release(self, effects: list[ClaimedEffect]) -> None:
         """Give back, untouched, what was claimed and not begun."""
@@ -285,8 +341,8 @@ class Outbox:
             lease_until=to_us(now + self._lease),
             paused=int(bool(state and state["paused_at"])),
         )
-        # In the order in which they were asked for; what an UPDATE returns comes in none.
-        claimed = [_claimed(row, upstream) for row in sorted(rows, key=itemgetter("effect_id"))]
+        # The most urgent first, and in the order in which they were asked for; what an UPDATE returns comes in none.
+        claimed = sorted((_claimed(row, upstream) for row in rows), key=_order)
         sends = [each for each in claimed if each.kind is EffectKind.SEND_DISPATCH]
         await tx.many(
             _ATTEMPTED, ({**_dispatch_of(each), "at": at, "unsure": int(each.unsure)} for each in sends)
@@ -310,6 +366,10 @@ class Outbox:
         dispatch = await tx.one(_SPEAKS, **_dispatch_of(effect))
         if dispatch is not None:
             await self._publishing.again_for(tx, dispatch, now)
+
+
+def _order(effect: ClaimedEffect) -> tuple[int, int]:
+    return effect_urgency(effect.kind, effect.target), effect.effect_id
 
 
 def _row_of(effect: ClaimedEffect) -> dict[str, str | None]:

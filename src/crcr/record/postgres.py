@@ -7,18 +7,19 @@ on SQLite, the lanes of a group in step with each other. Why: docs/adr/0020-post
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, TypeVar, cast
 
 import asyncpg
+import structlog
 
 from crcr.errors import StoreUnavailable
 from crcr.record.crew import Crew
 from crcr.record.database import Unit
 from crcr.record.glances import Glances
 from crcr.record.groups import Waiting, answer, fail
-from crcr.record.in_step import walk_in_step
+from crcr.record.in_step import Slowest, walk_in_step
 from crcr.record.lines import EVERYBODY, Lines, number_of
 from crcr.record.postgres_link import FAULTS, Connection, PostgresLink, as_unavailable, is_lost_race
 from crcr.record.postgres_tx import PostgresTx
@@ -28,9 +29,15 @@ from crcr.record.store_tally import StoreTally, Uncounted
 
 T = TypeVar("T")
 
+log = structlog.get_logger(__name__)
+
 _GROUP = 128
 _SIDE_BY_SIDE = 2
 """Transactions at once: while one waits for the server or for a lane, the other gathers."""
+_IN_LINE_S = 2.5
+"""Whoever has not been chosen for a transaction by then is told to come again (`places.Limits`)."""
+_LONG_S = 1.0
+"""A transaction that took longer is told in the log."""
 _TRIES = 5
 _LOCKS = 0x63726372
 """The class of our advisory locks; number 0 is everybody's, then one for each lane."""
@@ -52,6 +59,9 @@ _UNDER_WAY = (
     " - (CASE WHEN is_called THEN 0 ELSE 1 END)) FROM changes_change_id_seq"
 )
 _LOOK_AGAIN_S = 0.05
+_SHOWN = 120
+_SHOWN_LANES = 5
+"""Of a statement's text and of lanes, in the log."""
 
 
 class PostgresDatabase:
@@ -69,11 +79,16 @@ class PostgresDatabase:
     async def write(self, unit: Unit[T], *, lane: str | None = None) -> T:
         if self._closed:
             raise StoreUnavailable("the store is closed")
-        committed: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._lines.add(number_of(lane), Waiting(unit, committed))
+        loop = asyncio.get_running_loop()
+        waiting: Waiting[T] = Waiting(unit, loop.create_future(), lane=lane)
+        self._lines.add(number_of(lane), waiting)
         if self._lines.waits:
             self._committers.call()
-        return await committed
+        deadline = loop.call_later(_IN_LINE_S, self._end_wait, waiting)
+        try:
+            return await waiting.answer
+        finally:
+            deadline.cancel()
 
     async def glance(self, unit: Unit[T]) -> T:
         return await self._glances.at(unit)
@@ -103,6 +118,13 @@ class PostgresDatabase:
         """Wake our waiters when another process has committed."""
         await self._wake.listen()
 
+    def _end_wait(self, waiting: Waiting[Any]) -> None:
+        if self._lines.remove(number_of(waiting.lane), waiting):
+            log.warning(
+                "store_waited", lanes=[waiting.lane], waited_s=_IN_LINE_S, waited_for="earlier writes"
+            )
+            fail([waiting], StoreUnavailable("PostgreSQL is busy: earlier writes have not ended"))
+
     def _look_again_soon(self) -> None:
         """Changes that are committed were held back for a transaction under way, whose end may wake nobody."""
         if self._again is None or self._again.when() <= asyncio.get_running_loop().time():
@@ -117,7 +139,8 @@ class PostgresDatabase:
                     if not group.choose():
                         continue
                     began = time.perf_counter()
-                    signals = await self._commit(connection, group)
+                    with group.telling_long_waits():
+                        signals = await self._commit(connection, group)
             except Exception as fault:  # noqa: BLE001  it is told to those who wait
                 self._tally.failed()
                 fail(group.stranded() or self._lines.disperse(), as_unavailable(fault) or fault)
@@ -139,7 +162,7 @@ class PostgresDatabase:
         """Run the group; a race that was lost to another transaction is run again, one by one if it goes on."""
         for tries in range(1, _TRIES + 1):
             try:
-                async with _transaction(connection, group.wants):
+                async with _transaction(connection, group.wants, group.slowest):
                     await group.gather(connection)
                     return await (_run_units if tries == 1 else _run_apart)(connection, group)
             except asyncpg.PostgresError as fault:
@@ -161,10 +184,36 @@ class _Group:
         self._lines = lines
         self._numbers: list[int] = []
         self.by_lane: dict[int, list[Waiting[Any]]] = {}
+        self.slowest = Slowest()
 
     @property
     def units(self) -> list[Waiting[Any]]:
         return [waiting for line in self.by_lane.values() for waiting in line]
+
+    @contextmanager
+    def telling_long_waits(self) -> Iterator[None]:
+        """Log a transaction that took long, or did not come to its end: which lanes, and what it waited for."""
+        began, error = time.perf_counter(), None
+        try:
+            yield
+        except asyncpg.PostgresError as fault:
+            error = fault.sqlstate
+            raise
+        finally:
+            waited_s = time.perf_counter() - began
+            if waited_s >= _LONG_S:
+                log.warning(
+                    "store_waited",
+                    lanes=self._lanes(),
+                    waited_s=round(waited_s, 1),
+                    waited_for=" ".join(self.slowest.sql.split())[:_SHOWN],
+                    sqlstate=error,
+                )
+
+    def _lanes(self) -> list[str | None]:
+        lines = self.by_lane.values() or [self._lines.peek(self._numbers[0])] if self._numbers else []
+        names = dict.fromkeys(waiting.lane for line in lines for waiting in line)
+        return list(names)[:_SHOWN_LANES]
 
     def choose(self) -> bool:
         self._numbers = self._lines.choose()
@@ -200,13 +249,15 @@ class _AUnitFailed(Exception):
 
 
 @asynccontextmanager
-async def _transaction(connection: Connection, lanes: list[int]) -> AsyncIterator[None]:
+async def _transaction(connection: Connection, lanes: list[int], slowest: Slowest) -> AsyncIterator[None]:
     mine = [f"SELECT pg_advisory_xact_lock({_LOCKS}, {lane})" for lane in lanes if lane != EVERYBODY]
     everybody = f"SELECT pg_advisory_xact_lock{'_shared' if mine else ''}({_LOCKS}, {EVERYBODY})"
     try:
-        await connection.execute("; ".join(["BEGIN", everybody, *mine, _UNDER_WAY]))
+        with slowest.timing("the lane's lock"):
+            await connection.execute("; ".join(["BEGIN", everybody, *mine, _UNDER_WAY]))
         yield
-        await _keep(connection)
+        with slowest.timing("COMMIT"):
+            await _keep(connection)
     except BaseException:
         with suppress(*FAULTS):
             await connection.execute("ROLLBACK")
@@ -223,8 +274,8 @@ async def _run_units(connection: Connection, group: _Group) -> set[str]:
     """Run all without savepoints, as nearly always none fails."""
     tx = PostgresTx()
     try:
-        await walk_in_step(connection, [tx.walk(line) for line in group.by_lane.values()])
-        await walk_in_step(connection, [tx.walk_sums()])
+        await walk_in_step(connection, [tx.walk(line) for line in group.by_lane.values()], group.slowest)
+        await walk_in_step(connection, [tx.walk_sums()], group.slowest)
     except Exception as failure:
         if as_unavailable(failure) is not None:  # or a lost race, which is the whole group's
             raise
@@ -238,8 +289,8 @@ async def _run_apart(connection: Connection, group: _Group) -> set[str]:
         tx, waiting.failure = PostgresTx(), None
         await connection.execute("SAVEPOINT unit")
         try:
-            await walk_in_step(connection, [tx.walk([waiting])])
-            await walk_in_step(connection, [tx.walk_sums()])
+            await walk_in_step(connection, [tx.walk([waiting])], group.slowest)
+            await walk_in_step(connection, [tx.walk_sums()], group.slowest)
         except Exception as failure:
             if as_unavailable(failure) is not None:
                 raise

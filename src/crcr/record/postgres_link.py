@@ -8,6 +8,7 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any, TypeAlias, cast
 
 import asyncpg
@@ -22,8 +23,10 @@ FAULTS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientE
 
 WHAT_TO_CHECK = "check the address (CRCR_DATABASE_URL), CRCR_DATABASE_CA and the server"
 _CONNECT_S = 3.0
-_ACQUIRE_S = 8.0
+_ACQUIRE_S = 4.0
 _COMMAND_S = 20.0
+_WRITE_COMMAND_S = 6.0
+"""For a server that says nothing at all, not even that a time-out is over."""
 _IDLE_S = 300.0
 _STATEMENTS = 1024
 """Prepared statements that a connection keeps; we have a few hundred."""
@@ -101,16 +104,17 @@ class PostgresLink:
     async def _pool(self, name: str, most: int) -> "asyncpg.Pool[asyncpg.Record]":
         task = self._pools.get(name)
         if task is None or (task.done() and task.exception() is not None):
-            task = self._pools[name] = asyncio.create_task(self._open(most))
+            task = self._pools[name] = asyncio.create_task(self._open(name, most))
         return await asyncio.shield(task)
 
-    async def _open(self, most: int) -> "asyncpg.Pool[asyncpg.Record]":
+    async def _open(self, name: str, most: int) -> "asyncpg.Pool[asyncpg.Record]":
+        arguments = _writing_arguments(self.place) if name == "writing" else _arguments(self.place)
         return await asyncpg.create_pool(
             min_size=0,
             max_size=most,
             max_inactive_connection_lifetime=_IDLE_S,
             connection_class=_Lean,
-            **_arguments(self.place),
+            **arguments,
         )
 
 
@@ -137,6 +141,13 @@ def _arguments(place: PostgresPlace) -> dict[str, Any]:
         "server_settings": {**_SERVER, **_limits(place.limits)},
         **trusted,
     }
+
+
+def _writing_arguments(place: PostgresPlace) -> dict[str, Any]:
+    limits = place.limits
+    if limits.write_ms and not 0 < limits.statement_ms < limits.write_ms:
+        limits = replace(limits, statement_ms=limits.write_ms)
+    return {**_arguments(replace(place, limits=limits)), "command_timeout": _WRITE_COMMAND_S}
 
 
 def _limits(limits: Limits) -> dict[str, str]:

@@ -13,6 +13,7 @@ from sqlalchemy import text
 
 from crcr.decide.allowlist import Allowlist
 from crcr.decide.checks import JobChecks, Tier
+from crcr.decide.effects import CHECKS_QUEUE
 from crcr.decide.model import EffectKind, Level, RepoName
 from crcr.record.database import Row, Tx
 from crcr.record.effect_rows import add_once, effect_row
@@ -144,4 +145,4 @@ async def _any_check(tx: Tx) -> bool:
 
 def target_of(tier: Tier) -> str:
     """A queue of its own for each tier, so that the gate waits for nobody."""
-    return f"checks/{tier}"
+    return f"{CHECKS_QUEUE}{tier}"

@@ -10,11 +10,13 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from crcr.decide.outside import Budget, CallKind
+from crcr.decide.urgency import Urgency
+from crcr.errors import HeldBy
 
-PAUSES = ("hour", "secondary", "ours")
+PAUSES = (*HeldBy, "concurrent")
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
-_STANDINGS = {"low": 0.1, "half": 0.5}
-"""Up to which share of the hour a budget stands so."""
+_STANDINGS = {"low": 0.2, "half": 0.5}
+"""Up to which share of the hour a budget stands so; what is low is kept for the most urgent calls."""
 
 
 class GitHubNumbers:
@@ -28,10 +30,14 @@ class GitHubNumbers:
             registry=registry,
         )
         self._pauses = Counter(
-            "crcr_github_pauses", "Calls that were put off by a limit", ["reason"], registry=registry
+            "crcr_github_pauses",
+            "Calls that were put off by a limit",
+            ["reason", "urgency"],
+            registry=registry,
         )
         for reason in PAUSES:
-            self._pauses.labels(reason)
+            for urgency in Urgency:
+                self._pauses.labels(reason, _word(urgency))
         self._budgets = _Budgets()
         registry.register(self._budgets)
 
@@ -40,9 +46,9 @@ class GitHubNumbers:
         self._calls.labels(kind.value, status).inc()
         self._seconds.labels(kind.value).observe(seconds)
 
-    def pause(self, reason: str) -> None:
-        """`reason`: hour or secondary by GitHub's limits, ours by our own."""
-        self._pauses.labels(reason).inc()
+    def pause(self, reason: str, urgency: Urgency) -> None:
+        """`reason`: the limit that it waits for; concurrent where too many requests were under way at once."""
+        self._pauses.labels(reason, _word(urgency)).inc()
 
     def watch(self, budgets: Callable[[], Iterable[Budget]]) -> None:
         """Say where the budgets are asked for at a scrape."""
@@ -68,6 +74,16 @@ class _Budgets(Collector):
         for name in (*_STANDINGS, "ample", "blocked"):
             standing.add_metric([name], counted.count(name))
         yield standing
+        held = GaugeMetricFamily(
+            "crcr_github_held_back", "Hourly budgets that hold back calls of a class", labels=["urgency"]
+        )
+        for urgency in Urgency:
+            held.add_metric([_word(urgency)], sum(urgency in each.held for each in budgets))
+        yield held
+
+
+def _word(urgency: Urgency) -> str:
+    return urgency.name.lower()
 
 
 def _share(budget: Budget) -> float | None:

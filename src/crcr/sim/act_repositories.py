@@ -180,6 +180,16 @@ class RepositoryActs(Simulation):
             raise LookupError(f"the App is not installed on {full_name}")
         return found
 
+    def spend_hour(self, full_name: str, *, leave: int) -> None:
+        """Have all but `leave` calls of the hour used up, on the installation that the repository belongs to."""
+        subject = ("installation", self.installation(full_name).id)
+        self.ledger.spend_hour(subject, self.clock.now(), leave=leave)
+
+    def hour_left(self, full_name: str) -> int:
+        """Return how many calls the repository's installation may still make in this hour."""
+        subject = ("installation", self.installation(full_name).id)
+        return int(self.ledger.headers(subject, self.clock.now())["x-ratelimit-remaining"])
+
     async def rename_repository(self, full_name: str, name: str) -> Delivery | None:
         repository = self.repository(full_name)
         changes: Json = {"repository": {"name": {"from": repository.name}}}

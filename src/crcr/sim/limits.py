@@ -1,7 +1,8 @@
 """GitHub's rate limits, per installation: the primary hourly one with its headers, and the secondary
-ones (calls at once, points a minute and endpoint, content created a minute).
+ones (calls at once, points a minute over all endpoints, comments a minute).
 
-All figures can be changed while the simulator runs: `github.limits.primary_per_hour = 3`.
+All figures can be changed while the simulator runs: `github.limits.primary_per_hour = 3`; `github.spend_hour` leaves an
+installation a part of its hour. https://docs.github.com/en/rest/using-the-rest-api/rate-limits-for-the-rest-api
 """
 
 from collections import deque
@@ -22,7 +23,7 @@ class Limits:
     concurrent: int = 100
     points_per_minute: int = 900
     write_points: int = 5
-    content_per_minute: int | None = None
+    content_per_minute: int = 80
     secondary_retry_after_s: int | None = 60
     secondary_status: int = 403
 
@@ -37,7 +38,8 @@ class RateLedger:
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self._windows: dict[Subject, _Window] = {}
-        self._points: dict[tuple[Subject, str], deque[tuple[datetime, int]]] = {}
+        self._points: dict[Subject, deque[tuple[datetime, int]]] = {}
+        self._content: dict[Subject, deque[tuple[datetime, int]]] = {}
         self._at_once: dict[Subject, int] = {}
 
     @contextmanager
@@ -68,6 +70,10 @@ class RateLedger:
             "x-ratelimit-resource": "core",
         }
 
+    def spend_hour(self, subject: Subject, now: datetime, *, leave: int) -> None:
+        """Count as many calls as leave `leave` of the hour."""
+        self._window(subject, now).used = max(self.limits.primary_per_hour - leave, 0)
+
     def refund(self, subject: Subject, now: datetime) -> None:
         """A 304 to an authenticated caller does not count against the primary limit."""
         window = self._window(subject, now)
@@ -76,7 +82,8 @@ class RateLedger:
     def _window(self, subject: Subject, now: datetime) -> _Window:
         window = self._windows.get(subject)
         if window is None or window.reset_at <= now:
-            window = self._windows[subject] = _Window(now + timedelta(hours=1))
+            reset_at = (now + timedelta(hours=1)).replace(microsecond=0)  # the header has whole seconds
+            window = self._windows[subject] = _Window(reset_at)
         return window
 
     def _spend_primary(self, subject: Subject, now: datetime) -> None:
@@ -87,17 +94,16 @@ class RateLedger:
         window.used += 1
 
     def _spend_points(self, subject: Subject, route: Route, now: datetime) -> None:
-        write = route.method not in {"GET", "HEAD"}
-        spent = self._points.setdefault((subject, route.template), deque())
-        while spent and spent[0][0] <= now - MINUTE:
-            spent.popleft()
-        cost = self.limits.write_points if write else 1
-        if sum(points for _, points in spent) + cost > self.limits.points_per_minute:
+        points = self._points.setdefault(subject, deque())
+        cost = 1 if route.method in {"GET", "HEAD"} else self.limits.write_points
+        if _spent(points, now) + cost > self.limits.points_per_minute:
             raise self._secondary()
-        most = self.limits.content_per_minute
-        if write and most is not None and len(spent) >= most:
-            raise self._secondary()
-        spent.append((now, cost))
+        if (route.method, route.template.rpartition("/")[2]) == ("POST", "comments"):
+            content = self._content.setdefault(subject, deque())
+            if _spent(content, now) >= self.limits.content_per_minute:
+                raise self._secondary()
+            content.append((now, 1))
+        points.append((now, cost))
 
     def _secondary(self) -> ApiError:
         wait = self.limits.secondary_retry_after_s
@@ -106,6 +112,12 @@ class RateLedger:
             "You have exceeded a secondary rate limit. Please wait a few minutes before you try again.",
             headers={} if wait is None else {"retry-after": str(wait)},
         )
+
+
+def _spent(log: deque[tuple[datetime, int]], now: datetime) -> int:
+    while log and log[0][0] <= now - MINUTE:
+        log.popleft()
+    return sum(cost for _, cost in log)
 
 
 def subject_of(identity: Identity | None) -> Subject:

@@ -10,7 +10,6 @@ from typing import Any
 
 import structlog
 
-from crcr.deliver.attendance import Attendance
 from crcr.deliver.duties import Duties, Duty
 from crcr.deliver.reconcile import RECONCILE_EVERY_S
 from crcr.deliver.sweeper import FORGET_EVERY_S, REFRESH_EVERY_S, SWEEP_EVERY_S
@@ -46,6 +45,7 @@ class Company:
         self._stopping = services.stopping
         self._tasks: list[asyncio.Task[None]] = []
         self._watching: asyncio.Task[None] | None = None
+        self._attending: asyncio.Task[None] | None = None
         self._ends: asyncio.Task[None] | None = None
         self.duties = Duties(
             services.leaders,
@@ -66,19 +66,11 @@ class Company:
             if freed := await self._free_leases(is_gone):
                 log.warning("leases_freed", effects=freed)
             await self._make_ready()
+            await services.attendance.attend()  # nobody claims anything unseen
+            self._attending = self._started(services.attendance.run())
             self._run(services.worker.run(services.signals.subscribe(EFFECTS), self._stopping))
             self._run(self.duties.run())
-            self._run(self._attendance().run())
         self._ends = asyncio.create_task(self._end_in_time())
-
-    def _attendance(self) -> Attendance:
-        services = self._services
-        return Attendance(
-            services.leaders,
-            services.governor.share_among,
-            clock=services.clock,
-            stopping=self._stopping,
-        )
 
     async def _make_ready(self) -> None:
         """Have an allowlist in force: whoever leads reads all of them, everybody else those that nobody has read yet.
@@ -96,10 +88,14 @@ class Company:
     async def stop(self) -> None:
         self._stopping.set()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        last = [each for each in (self._watching, self._ends) if each is not None]
-        if self._watching is not None:
-            self._watching.cancel()
-        await asyncio.gather(*last, return_exceptions=True)
+        if self._ends is not None:
+            await asyncio.gather(self._ends, return_exceptions=True)
+        endless = [each for each in (self._watching, self._attending) if each is not None]
+        for each in endless:
+            each.cancel()
+        await asyncio.gather(*endless, return_exceptions=True)
+        if self._attending is not None:
+            await self._services.attendance.leave()
         await self._services.close()
 
     async def _end_in_time(self) -> None:

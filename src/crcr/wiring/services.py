@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import timedelta
 
 import httpx
 import structlog
@@ -12,6 +11,8 @@ from crcr.decide.model import RepoName
 from crcr.deliver.allowlist_source import AllowlistRefresher, Source
 from crcr.deliver.allowlist_source import FileSource as FileReader
 from crcr.deliver.allowlist_source import GitHubSource as GitHubReader
+from crcr.deliver.attendance import Attendance
+from crcr.deliver.holdings import LEASE, Presence
 from crcr.deliver.reconcile import Reconciler
 from crcr.deliver.sweeper import Sweeper
 from crcr.deliver.worker import Worker
@@ -49,11 +50,10 @@ from crcr.wiring.ground import Ground, Seams, open_ground
 from crcr.wiring.handlers import effect_handlers
 from crcr.wiring.past import Past
 from crcr.wiring.sharing import Shared, share
-from crcr.wiring.upkeep import leaders_of, reconciler_of, sweeper_of
+from crcr.wiring.upkeep import attendance_of, leaders_of, reconciler_of, sweeper_of
 
 log = structlog.get_logger(__name__)
 
-_LEASE = timedelta(seconds=120)
 _FAILED_PER_MINUTE = 30
 _FAILED_SIGN_INS = 10
 """A minute, for each address."""
@@ -92,6 +92,7 @@ class Services:
     sweeper: Sweeper
     reconciler: Reconciler
     leaders: Leaders
+    attendance: Attendance
     governor: Governor
     owner: str
     """Who this process is, as a holder of leases."""
@@ -129,6 +130,7 @@ def build(settings: Settings, seams: Seams | None = None) -> Services:
         http_fetcher(ground.keys_http), clock, on_read=ground.metrics.keys_read, shared=shared.key_sets
     )
     stopping, webhook, owner = asyncio.Event(), webhook_door(ground, inbox), new_owner()
+    attendance = attendance_of(ground, owner)
     refreshers = {
         each.name.key: AllowlistRefresher(each.name, source_of(each, ground.github), ground.allowlists, clock)
         for each in settings.upstreams
@@ -153,9 +155,10 @@ def build(settings: Settings, seams: Seams | None = None) -> Services:
         sweeper=sweeper_of(ground, stopping),
         reconciler=reconciler_of(ground, webhook, stopping),
         leaders=leaders_of(ground, owner),
+        attendance=attendance,
         governor=ground.governor,
         owner=owner,
-        worker=_worker(ground, refreshers, owner),
+        worker=_worker(ground, refreshers, owner, attendance),
         metrics=ground.metrics,
         trace=ground.trace,
         webhook=webhook,
@@ -198,9 +201,11 @@ def _rules(settings: Settings) -> dict[str, Rule]:
     }
 
 
-def _worker(ground: Ground, refreshers: dict[str, AllowlistRefresher], owner: str) -> Worker:
+def _worker(
+    ground: Ground, refreshers: dict[str, AllowlistRefresher], owner: str, presence: Presence
+) -> Worker:
     return Worker(
-        Outbox(ground.database, ground.upstreams, ground.publishing, owner=owner, lease=_LEASE),
+        Outbox(ground.database, ground.upstreams, ground.publishing, owner=owner, lease=LEASE),
         effect_handlers(ground, refreshers),
         clock=ground.clock,
         chance=ground.seams.chance,
@@ -209,6 +214,7 @@ def _worker(ground: Ground, refreshers: dict[str, AllowlistRefresher], owner: st
         on_crash=ground.seams.on_crash,
         trace=ground.trace,
         on_round=ground.metrics.worker_seen,
+        presence=presence,
     )
 
 

@@ -4,6 +4,7 @@ import asyncio
 from datetime import timedelta
 from functools import partial
 
+from crcr.deliver.attendance import Attendance
 from crcr.deliver.duties import LEASE
 from crcr.deliver.reconcile import Reconciler
 from crcr.deliver.recover import Intake, Recovery
@@ -12,6 +13,7 @@ from crcr.record.leaders import Leaders
 from crcr.record.recovery import RecoveryStore
 from crcr.record.repairs import Repairs
 from crcr.record.retention import Keeps, Retention
+from crcr.record.roll_call import RollCall
 from crcr.record.silences import Silences
 from crcr.record.sweeps import Sweeps
 from crcr.settings import Settings
@@ -23,6 +25,11 @@ _BREATH_S = 0.02
 
 def leaders_of(ground: Ground, owner: str) -> Leaders:
     return Leaders(ground.database, owner, LEASE)
+
+
+def attendance_of(ground: Ground, owner: str) -> Attendance:
+    roll_call = RollCall(ground.database, owner, tuple(each.key for each in ground.upstreams))
+    return Attendance(roll_call, ground.governor.share_among, clock=ground.clock)
 
 
 def sweeper_of(ground: Ground, stopping: asyncio.Event) -> Sweeper:

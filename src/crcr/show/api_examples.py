@@ -152,6 +152,7 @@ SUMMARY: Json = {
     "at": _AT,
     "cursor": 1234,
     "ingests": False,
+    "history": "database",
     "health": {
         "state": "amber",
         "reasons": [_REASON],
@@ -181,6 +182,7 @@ BACKEND: Json = {
     "at": _AT,
     "cursor": 1234,
     "ingests": False,
+    "history": "database",
     "backend": {**_BACKEND, "figures": {**_FIGURES, "parts": [{**_PART, "average_delay_s": 0.21}]}},
     "columns": [_COLUMN],
     "columns_left_out": 0,

@@ -1,5 +1,6 @@
 """The relay's front: intakes, pages and API put together as one ASGI app over wired services."""
 
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from functools import partial
 from urllib.parse import quote, urlsplit
@@ -74,7 +75,7 @@ def build_app(services: Services, *, work: bool = True) -> Edge:
                 audience=services.settings.oidc_audiences[0],
                 health=health,
             ),
-            *_health_routes(services, views),
+            *_health_routes(services, views, services.shared.check_limiter),
         ],
         routers=[
             admin.router(perform, on=on),
@@ -145,13 +146,16 @@ def _live_routes(
     )
 
 
-def _health_routes(services: Services, views: SqlViews) -> list[BaseRoute]:
+def _health_routes(
+    services: Services, views: SqlViews, check_limiter: Callable[[], Awaitable[None]] | None = None
+) -> list[BaseRoute]:
     return probes.routes(
         views,
         metrics=services.metrics,
         clock=services.clock,
         is_public=services.settings.hud_access == "public",
         stopping=services.stopping,
+        check_limiter=check_limiter,
     )
 
 

@@ -37,6 +37,7 @@ HIDDEN = (
     "/metrics",
     "/healthz",
     "/readyz",
+    "/readyz/callback",
     "//metrics",
     "/%6detrics",
     "/crcr/../metrics",

@@ -24,6 +24,7 @@ def test_effective_settings_are_shown_with_their_origin_and_without_secrets(worl
     assert found["CRCR_JOB_TIMEOUT"] == ("90m", "crcr.toml")
     assert found["CRCR_LOG_LEVEL"] == ("warning", "crcr.toml")
     assert found["CRCR_PORT"] == ("8000", "default")
+    assert found["CRCR_DRAIN_S"] == ("0s", "default")
     assert found["CRCR_GITHUB_WEBHOOK_SECRET"] == ("(hidden)", "CRCR_GITHUB_WEBHOOK_SECRET")
     for secret in (world.environ["CRCR_GITHUB_WEBHOOK_SECRET"], "PRIVATE KEY-----"):
         assert secret not in out + json.dumps(told)

@@ -16,7 +16,7 @@ from stage import UPSTREAM
 
 FIRST, SECOND, THIRD = "one/gating", "two/gating", "three/informing"
 BACKENDS = (FIRST, SECOND, THIRD)
-JOBS = [f"job {number}" for number in range(10)]
+JOBS = tuple(f"job {number}" for number in range(10))
 LISTED = (
     f"L3:\n  npu:\n    {THIRD}: {{oncalls: [ann], jobs: ['job *']}}\n"
     f"L4:\n  - {FIRST}: {{oncalls: [bob], jobs: ['job *'], paths: ['**']}}\n  - {SECOND}: {{oncalls: [cat], jobs: ['job *']}}\n"

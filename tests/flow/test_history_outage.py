@@ -10,6 +10,7 @@ from crcr.record.schema_feeding import Mark
 from services.clickhouse import ClickHouseServer
 from stage import UPSTREAM, Stage
 
+READ_FROM = "History is read from ClickHouse."
 DOES_NOT_ANSWER = "ClickHouse does not answer."
 
 
@@ -17,6 +18,12 @@ async def fed(it: Stage, seconds: float = 3) -> list[str]:
     """Let the worker feed; return what is left."""
     await it.pass_time(seconds)
     return [row["kind"] for row in it.rows("SELECT kind FROM unfed")]
+
+
+async def sources(it: Stage) -> set[str]:
+    """Where the API says that its history came from."""
+    paths = ("/api/v1/summary", f"/api/v1/backends/{BACKEND}", "/api/v1/metrics")
+    return {(await it.http.get(path, params={"upstream": UPSTREAM})).json()["history"] for path in paths}
 
 
 async def page(it: Stage, path: str = "/crcr") -> str:
@@ -38,7 +45,9 @@ async def test_results_go_to_clickhouse_and_wait_for_it_while_it_is_away(tmp_pat
             # It was not there from the beginning, so pages wait for a backfill.
             assert it.rows("SELECT * FROM feeding WHERE name = 'whole'") == []
             await it.services.past.feeding.set_mark(Mark.WHOLE, "1")
-            assert "ClickHouse" not in await page(it)
+            for path in ("/crcr", f"/crcr/{BACKEND}", "/crcr/metrics"):
+                assert READ_FROM in await page(it, path)
+            assert await sources(it) == {"clickhouse"}
 
             server.stop()
             assert outcome(await post(it, run, "test", "in_progress")) == "applied"
@@ -49,8 +58,7 @@ async def test_results_go_to_clickhouse_and_wait_for_it_while_it_is_away(tmp_pat
             assert "hunter2" not in effect["last_error"]
             for path in ("/crcr", f"/crcr/{BACKEND}", "/crcr/metrics"):
                 assert DOES_NOT_ANSWER in await page(it, path)
-            summary = await it.http.get("/api/v1/summary", params={"upstream": UPSTREAM})
-            assert summary.status_code == 200
+            assert await sources(it) == {"database"}
 
             it.clock.advance(100)
             metrics = await page(it, "/metrics")
@@ -64,7 +72,7 @@ async def test_results_go_to_clickhouse_and_wait_for_it_while_it_is_away(tmp_pat
 
             server.start()
             assert await fed(it, 40) == []
-            assert "ClickHouse" not in await page(it)
+            assert READ_FROM in await page(it)
     finally:
         server.stop()
 

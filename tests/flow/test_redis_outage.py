@@ -50,13 +50,23 @@ def refused_or_none(answer: httpx.Response) -> tuple[int, str] | None:
     return None if answer.status_code == 200 else refused(answer)
 
 
+async def readiness(it: Stage) -> tuple[int, int, str]:
+    """What the probe for callbacks says, and what the one for everything says of the limits."""
+    callbacks, everything = await soon(it.http.get("/readyz/callback")), await soon(it.http.get("/readyz"))
+    if callbacks.status_code == 503:
+        assert refused(callbacks) == (503, "limiter_unavailable")
+    return callbacks.status_code, everything.status_code, everything.json()["limits"]
+
+
 @pytest.mark.parametrize("how", ["stop", "freeze"])
 async def test_callbacks_get_503_within_a_second_and_all_else_goes_on(
     tmp_path: Path, redis: RedisServer, how: str
 ) -> None:
     async with dispatched(tmp_path, CRCR_REDIS_URL=redis.url) as (it, run):
         assert outcome(await post(it, run, "build", "in_progress")) == "applied"
+        assert await readiness(it) == (200, 200, "answer")
         getattr(redis, how)()
+        assert await readiness(it) == (503, 200, "away")
         took = []
         for _ in range(4):
             began = time.monotonic()
@@ -78,6 +88,7 @@ async def test_callbacks_get_503_within_a_second_and_all_else_goes_on(
 
         redis.thaw() if how == "freeze" else redis.start()
         await until_applied(it, run, "test")
+        assert await readiness(it) == (200, 200, "answer")
         assert {job["job_name"] for job in it.jobs()} == {"build", "test"}
 
 

@@ -38,7 +38,15 @@ DATA = (
     "/crcr?fragment=main",
     "/anything/else",
 )
-OPEN = ("/healthz", "/readyz", "/metrics", "/static/page.css", "/robots.txt", "/crcr/login")
+OPEN = (
+    "/healthz",
+    "/readyz",
+    "/readyz/callback",
+    "/metrics",
+    "/static/page.css",
+    "/robots.txt",
+    "/crcr/login",
+)
 
 
 def known() -> Tokens:
@@ -144,6 +152,7 @@ def addresses() -> list[BaseRoute]:
         "/badge/{org}/{repo}.svg": small,
         "/healthz": small,
         "/readyz": small,
+        "/readyz/callback": small,
         "/metrics": small,
         "/static/{name}": static,
     }

@@ -114,7 +114,7 @@ def _named(value: Any) -> str:
 
 def _duration(seconds: int) -> str:
     for unit, size in _UNITS:
-        if seconds % size == 0:
+        if seconds and seconds % size == 0:
             return f"{seconds // size}{unit}"
     return f"{seconds}s"
 

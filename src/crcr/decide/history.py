@@ -13,3 +13,8 @@ class HistoryState(StrEnum):
     UNREACHABLE = "unreachable"
     BEHIND = "behind"
     """It has not been told the newest results for a while."""
+
+    @property
+    def source(self) -> str:
+        """What a reader is told: which store the numbers came from."""
+        return "clickhouse" if self is HistoryState.TOLD else "database"

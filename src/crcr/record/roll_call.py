@@ -33,7 +33,7 @@ _SIGNS = Statement(
 )
 _STRIKE = Statement(text("DELETE FROM leaders WHERE duty = :duty AND until_at = :sign"))
 _LEAVE = Statement(text("DELETE FROM leaders WHERE duty = :duty"))
-_DEPOSE = Statement(text("DELETE FROM leaders WHERE holder = :holder"))
+_END_LEAD = Statement(text("UPDATE leaders SET until_at = 0 WHERE holder = :holder"))
 
 _LANE = "leaders"
 """Of a table that nothing else touches: no result waits for a sign of life."""
@@ -87,7 +87,7 @@ class RollCall:
             for holder, sign in gone.items():
                 if not await tx.run(_STRIKE, duty=f"{_WORKER}{holder}", sign=sign):
                     continue
-                await tx.run(_DEPOSE, holder=holder)
+                await tx.run(_END_LEAD, holder=holder)
                 for upstream in self._upstreams:
                     freed += await tx.run(FREE, upstream=upstream, owner=holder, now=to_us(now))
             tx.signal(EFFECTS)

@@ -41,9 +41,14 @@ class WatchedLimits:
     ) -> None:
         """Ask by ourselves, until cancelled."""
         while True:
-            with suppress(RateLimited, LimiterUnavailable):  # it is noted, and there is nobody to tell
-                await self.check(scope, _NOBODY)
+            with suppress(LimiterUnavailable):  # it is noted, and there is nobody to tell
+                await self.ask(scope)
             await pause(ASK_EVERY_S)
+
+    async def ask(self, scope: str) -> None:
+        """Raise `LimiterUnavailable` unless it answers."""
+        with suppress(RateLimited):
+            await self.check(scope, _NOBODY)
 
     @contextmanager
     def _watched(self) -> Iterator[None]:

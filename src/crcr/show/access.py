@@ -28,7 +28,9 @@ from crcr.show.tokens import Tokens
 log = structlog.get_logger(__name__)
 
 FAILED_SIGN_IN = "failed_sign_in"
-_UNASKED = frozenset({"/healthz", "/readyz", "/metrics", "/robots.txt", "/api/crcr/results"})
+_UNASKED = frozenset(
+    {"/healthz", "/readyz", "/readyz/callback", "/metrics", "/robots.txt", "/api/crcr/results"}
+)
 """Nobody is looked for here: probes, and the ingest, which has a token of its own and no other way in."""
 _STATIC = re.compile(r"/static/[^/]*")
 _OWN_PROOF = re.compile(r"/api/v1/setup/[^/]+/[^/]+/test")

@@ -128,6 +128,7 @@ SUMMARY: Json = {
     "at": _AT,
     "cursor": 1234,
     "ingests": False,
+    "history": "database",
     "health": {
         "deliveries": 31,
         "last_delivery_at": _AT,
@@ -155,6 +156,7 @@ BACKEND: Json = {
     "at": _AT,
     "cursor": 1234,
     "ingests": False,
+    "history": "database",
     "backend": {**_BACKEND, "figures": {**_FIGURES, "parts": [{**_PART, "average_delay_s": 0.21}]}},
     "columns": [_COLUMN],
     "columns_left_out": 0,

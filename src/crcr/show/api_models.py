@@ -11,6 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, computed_fie
 
 from crcr.decide.base_history import CommitStanding
 from crcr.decide.commit import Verification
+from crcr.decide.history import HistoryState
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level
 from crcr.decide.numbers import Counted, Ended
 from crcr.decide.views import Answer
@@ -29,6 +30,13 @@ Link = Annotated[str | None, BeforeValidator(safe_link)]
 Name = Annotated[str, BeforeValidator(str)]
 LevelName = Annotated[Literal["L1", "L2", "L3", "L4"], BeforeValidator(_level_name)]
 Next = Annotated[str | None, Field(description="The cursor of the following page; null on the last one.")]
+
+
+History = Annotated[
+    Literal["database", "clickhouse"],
+    BeforeValidator(lambda state: state.source if isinstance(state, HistoryState) else state),
+    Field(description="Where the history was read from; the numbers are the same."),
+]
 
 
 class Model(BaseModel):
@@ -187,6 +195,7 @@ class Summary(Model):
     at: datetime
     cursor: int
     ingests: bool = Field(description="Whether another relay tells results.")
+    history: History
     health: Health
     allowlist: AllowlistState
     tally: Tally

@@ -15,6 +15,7 @@ from crcr.show.api_models import (
     CommitPlace,
     Dispatch,
     FailedJob,
+    History,
     Job,
     LevelName,
     Model,
@@ -82,6 +83,7 @@ class BackendPage(Model):
     at: datetime
     cursor: int = Field(description="Where live updates go on; not a place in the list.")
     ingests: bool
+    history: History
     backend: BackendTrend
     columns: list[Column]
     columns_left_out: int
@@ -97,7 +99,7 @@ class BackendPage(Model):
     def of(cls, page: views.BackendPage) -> "BackendPage":
         shared: dict[str, Any] = {
             name: getattr(page, name)
-            for name in ("at", "cursor", "ingests", "jobs", "jobs_left_out", "failures", "levels")
+            for name in ("at", "cursor", "ingests", "history", "jobs", "jobs_left_out", "failures", "levels")
         }
         matrix = page.matrix
         return cls.model_validate(
@@ -151,6 +153,7 @@ class Metrics(Model):
     at: datetime
     cursor: int
     ingests: bool
+    history: History
     total: Trend
     backends: list[BackendMetrics]
 

@@ -1,6 +1,7 @@
 """Probes: `/healthz` says that the process lives, `/readyz` that it can do its work, `/metrics` how it goes."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import Request
@@ -8,7 +9,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from crcr import __version__
-from crcr.errors import NoAllowlist, Stopping, Unavailable
+from crcr.errors import LimiterUnavailable, NoAllowlist, Stopping, Unavailable
 from crcr.ports import Clock
 from crcr.show.metrics import Metrics
 from crcr.show.port import Pulse
@@ -26,16 +27,30 @@ def routes(
     is_public: bool = True,
     stopping: asyncio.Event | None = None,
     patience_s: float = PATIENCE_S,
+    check_limiter: Callable[[], Awaitable[None]] | None = None,
 ) -> list[BaseRoute]:
     """Probes ask without a token; where readers need one, `/readyz` names no upstream.
+
+    `check_limiter` raises `LimiterUnavailable` where the limits of callers are kept elsewhere, in Redis, and that is
+    away: callbacks get 503 then, and `/readyz/callback` says so; all else goes on, and `/readyz` stays 200.
 
     Once `stopping` is set, `/readyz` says so: whoever sends requests here goes elsewhere before nobody answers.
     """
     stopping = stopping or asyncio.Event()
-    probes = Probes(pulse, metrics, clock, names=is_public, stopping=stopping, patience_s=patience_s)
+    probes = Probes(
+        pulse,
+        metrics,
+        clock,
+        names=is_public,
+        stopping=stopping,
+        patience_s=patience_s,
+        check_limiter=check_limiter,
+    )
+    for_callbacks = [Route("/readyz/callback", probes.readyz_callback)] if check_limiter else []
     return [
         Route("/healthz", probes.healthz),
         Route("/readyz", probes.readyz),
+        *for_callbacks,
         Route("/metrics", probes.metrics),
     ]
 
@@ -50,6 +65,7 @@ class Probes:
         names: bool,
         stopping: asyncio.Event,
         patience_s: float,
+        check_limiter: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._pulse = pulse
         self._metrics = metrics
@@ -57,6 +73,7 @@ class Probes:
         self._names = names
         self._stopping = stopping
         self._patience_s = patience_s
+        self._check_limiter = check_limiter
 
     async def healthz(self, _: Request) -> Response:
         return JSONResponse({"ok": True, "version": __version__}, headers=_NO_CACHE)
@@ -82,7 +99,23 @@ class Probes:
             }
             for each in vitals
         ]
-        return JSONResponse({"ok": True, "store": "answers", "upstreams": told}, headers=_NO_CACHE)
+        answer = {"ok": True, "store": "answers", **await self._limits(), "upstreams": told}
+        return JSONResponse(answer, headers=_NO_CACHE)
+
+    async def readyz_callback(self, request: Request) -> Response:
+        """Whether callbacks are taken here: `/readyz`, and the limiter that counts callers."""
+        if self._check_limiter is not None:
+            await self._check_limiter()
+        return await self.readyz(request)
+
+    async def _limits(self) -> dict[str, str]:
+        if self._check_limiter is None:
+            return {}
+        try:
+            await self._check_limiter()
+        except LimiterUnavailable:
+            return {"limits": "away"}
+        return {"limits": "answer"}
 
     async def metrics(self, _: Request) -> Response:
         """Always answers: a store that is away, or takes longer than a scraper waits, is a number too."""

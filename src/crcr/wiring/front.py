@@ -1,5 +1,6 @@
 """The relay's front: intakes, pages and API put together as one ASGI app over wired services."""
 
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from functools import partial
 from urllib.parse import quote, urlsplit
@@ -69,7 +70,7 @@ def build_app(services: Services, *, work: bool = True) -> Edge:
                 public_url=services.settings.public_url,
                 audience=services.settings.oidc_audiences[0],
             ),
-            *_health_routes(services, views),
+            *_health_routes(services, views, services.shared.check_limiter),
         ],
         routers=[
             admin.router(perform, on=on),
@@ -136,13 +137,16 @@ def _live_routes(services: Services, views: SqlViews, delay: LiveDelay) -> list[
     )
 
 
-def _health_routes(services: Services, views: SqlViews) -> list[BaseRoute]:
+def _health_routes(
+    services: Services, views: SqlViews, check_limiter: Callable[[], Awaitable[None]] | None = None
+) -> list[BaseRoute]:
     return health.routes(
         views,
         metrics=services.metrics,
         clock=services.clock,
         is_public=services.settings.hud_access == "public",
         stopping=services.stopping,
+        check_limiter=check_limiter,
     )
 
 

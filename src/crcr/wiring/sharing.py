@@ -42,6 +42,10 @@ class Shared:
             if self.signals is not None:
                 group.create_task(self.signals.run())
 
+    async def check_limiter(self) -> None:
+        """Raise `LimiterUnavailable` when callers cannot be counted."""
+        await self.limits.ask(self.scope)
+
     async def aclose(self) -> None:
         if self.link is not None:
             await self.link.aclose()

@@ -438,8 +438,6 @@ def _steps(seed: int) -> list[Step]:
 @asynccontextmanager
 async def _begun(folder: Path) -> AsyncIterator[Walk]:
     more = {"CRCR_RATE_LIMIT_PER_MIN": "1000000"}
-    # Every job's check has a button that runs it again.
-    (folder / "crcr.toml").write_text('[[upstream]]\njob_checks = "all"\n')
     async with stage(folder, ALLOWLISTS[0][0], downstreams=(GATING, READING), **more) as it:  # type: ignore[arg-type]
         for name in (GATING, READING):
             it.github.repository(name).workflows = [NAMED]

@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.client import percentile, request, send_all, send_steadily
+from bench.many_backends import many_backends
 from bench.pages import page_run
 from bench.replicas import replicas
 from bench.running import bare_app, running, wait_until_idle
@@ -156,13 +157,14 @@ def _parts(asked: Asked, folder: Path, console: Console) -> dict[str, Callable[[
         "fan-out-1000": partial(fan_out, 1000, 3.0, folder / "thousand"),
         "callbacks": partial(callbacks, folder / "callbacks"),
         "replicas": partial(replicas, folder),
+        "many-backends": partial(many_backends, folder),
         "pages": partial(page_run, folder, asked.cache, asked.jobs, console),
     }
 
 
 def _asked() -> Asked:
     parser = ArgumentParser(prog="python -m bench", description=__doc__)
-    names = ("fan-out-100", "fan-out-1000", "callbacks", "replicas", "pages")
+    names = ("fan-out-100", "fan-out-1000", "callbacks", "replicas", "many-backends", "pages")
     parser.add_argument("--only", action="append", choices=names, help="run this part; may be repeated")
     parser.add_argument("--jobs", type=int, default=5_000_000, help="rows of jobs behind the pages")
     parser.add_argument(

@@ -23,6 +23,7 @@ from rich.table import Table
 from bench.client import percentile, request, send_all, send_steadily
 from bench.demo_life import demo_run
 from bench.github_calls import github_calls
+from bench.many_backends import many_backends
 from bench.pages import page_run
 from bench.peak import peak_run
 from bench.replicas import replicas
@@ -161,6 +162,7 @@ def _parts(asked: Asked, folder: Path, console: Console) -> dict[str, Callable[[
         "callbacks": partial(callbacks, folder / "callbacks"),
         "github-calls": partial(github_calls, folder),
         "replicas": partial(replicas, folder),
+        "many-backends": partial(many_backends, folder),
         "pages": partial(page_run, folder, asked.cache, asked.jobs, console),
         "peak": partial(peak_run, folder / "peak", asked.hours),
         "demo": partial(demo_run, folder / "demo", asked.hours),
@@ -169,7 +171,10 @@ def _parts(asked: Asked, folder: Path, console: Console) -> dict[str, Callable[[
 
 def _asked() -> Asked:
     parser = ArgumentParser(prog="python -m bench", description=__doc__)
-    names = ("fan-out-100", "fan-out-1000", "callbacks", "github-calls", "replicas", "pages", "peak", "demo")
+    names = (
+        *("fan-out-100", "fan-out-1000", "callbacks", "github-calls", "replicas", "many-backends"),
+        *("pages", "peak", "demo"),
+    )
     parser.add_argument("--only", action="append", choices=names, help="run this part; may be repeated")
     parser.add_argument("--jobs", type=int, default=5_000_000, help="rows of jobs behind the pages")
     parser.add_argument(

@@ -89,6 +89,29 @@ async def test_the_summary_is_narrowed_and_sorted_as_its_page_is(
     assert [each["name"] for each in lines] == names
 
 
+@pytest.mark.parametrize("path", ["summary", "metrics", "summary?sort=-name&level=L2"])
+async def test_backends_come_page_by_page_and_as_csv_all_together(
+    client: httpx.AsyncClient, path: str
+) -> None:
+    whole = (await client.get(f"/api/v1/{path}")).json()
+    assert whole["next"] is None
+    mark = "&" if "?" in path else "?"
+    page = (await client.get(f"/api/v1/{path}{mark}limit=2")).json()
+    found = page["backends"]
+    while page["next"]:
+        page = (await client.get(f"/api/v1/{path}{mark}limit=2&cursor={page['next']}")).json()
+        assert len(page["backends"]) <= 2
+        found += page["backends"]
+    assert found == whole["backends"]
+    assert whole.get("matching", len(found)) == len(found)
+    name, _, query = path.partition("?")
+    rest = await client.get(f"/api/v1/{name}.csv?{query}")
+    lines = [each["name"] for each in csv.DictReader(io.StringIO(rest.text)) if each["name"]]
+    assert ([*dict.fromkeys(lines)], "link" in rest.headers) == ([each["name"] for each in found], False)
+    wrong = await client.get(f"/api/v1/{path}{mark}cursor=WyJhIl0")
+    assert (wrong.status_code, wrong.json()["error"]["code"]) == (400, "bad_request")
+
+
 async def test_the_metrics_of_one_backend_are_to_be_had_alone(
     world: World, client: httpx.AsyncClient
 ) -> None:

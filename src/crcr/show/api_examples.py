@@ -175,6 +175,8 @@ SUMMARY: Json = {
     },
     "tally": _TALLY,
     "backends": [_BACKEND],
+    "matching": 1,
+    "next": None,
 }
 BACKEND: Json = {
     "upstream": "owner/repo",

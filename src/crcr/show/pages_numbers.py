@@ -43,11 +43,14 @@ class NumberPages:
         views, now = self._frame.views(request), self._frame.clock.now()
         choice = Choice.of(request.query_params)
 
+        table = tabulate((), choice)
+
         def pick(backends: Sequence[BackendSummary]) -> Sequence[BackendSummary]:
-            return page_of(tabulate(backends, choice).rows, choice.page).rows
+            nonlocal table
+            table = tabulate(backends, choice)
+            return page_of(table.rows, choice.page).rows
 
         summary = await views.summary(here.upstream, here.span, now, kind=here.kind, pick=pick)
-        table = tabulate(summary.backends, choice)
         return self._frame.page(
             request,
             "summary.html",

@@ -79,9 +79,29 @@ class Truth:
 
         `looked_up` says that the relay has caught up with everything that was said.
         """
-        newest = {event.number: event for event in sorted(self._events(), key=lambda each: each.place)}
-        wanting = [event for event in newest.values() if event.head == head and event.is_open]
+        wanting = self._wanting(head)
         return bool(wanting) and all(self._passes_for(event, now, looked_up=looked_up) for event in wanting)
+
+    def newest_run_died_unreported(self, head: str) -> bool:
+        """Whether a backend was dispatched again and that run ended badly without a report.
+
+        Then the gate may say that the backend is missing, though an earlier run of the same delivery passed.
+        """
+        newest = [
+            self._runs(entry.name, event.guid)[-1:]
+            for event in self._wanting(head)
+            for entry in self.recorded[event.guid]
+        ]
+        return any(
+            not list(self._names(run)) and run.conclusion not in {None, "success"}
+            for runs in newest
+            for run in runs
+        )
+
+    def _wanting(self, head: str) -> list[Event]:
+        """The newest event of each open pull request whose head this is."""
+        newest = {event.number: event for event in sorted(self._events(), key=lambda each: each.place)}
+        return [event for event in newest.values() if event.head == head and event.is_open]
 
     def _events(self) -> Iterator[Event]:
         seen: set[str] = set()

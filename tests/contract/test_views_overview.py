@@ -64,9 +64,12 @@ def fill(world: World) -> None:
 
 
 def numbers(figures: Figures | None) -> dict[str, Any] | None:
+    """All but percentiles, which are exact in rows that are read in full, and read from the sums elsewhere."""
     if figures is None:
         return None
-    rounded = {name: number(figures) for name, number in NUMBERS.items()}
+    rounded = {
+        name: number(figures) for name, number in NUMBERS.items() if "p50" not in name and "p95" not in name
+    }
     return {
         **{name: round(each, 6) if isinstance(each, float) else each for name, each in rounded.items()},
         "tally": figures.tally,

@@ -262,6 +262,14 @@ class Worker:
         if not await self._outbox.finish(effect, began_at=began_at, now=now):
             log.warning("lease_lost", effect=effect.effect_id, kind=effect.kind)
 
+    async def _carry_out(self, effect: ClaimedEffect) -> bool:
+        """Call its handler, with the lease checked around each call to GitHub; False when nothing was left to do."""
+        before = still_held.set(partial(self._holdings.confirm, effect))
+        try:
+            return await self._handlers[effect.kind](effect) is not False
+        finally:
+            still_held.reset(before)
+
     async def _attempt(self, effect: ClaimedEffect) -> Failure | bool:
         """Carry it out; False when there was nothing left to do."""
         who = {
@@ -270,9 +278,8 @@ class Worker:
             "target": effect.target,
             "delivery": effect.delivery,
         }
-        still_held.set(partial(self._holdings.confirm, effect))
         try:
-            wanted = await self._handlers[effect.kind](effect) is not False
+            wanted = await self._carry_out(effect)
         except LeaseLost:
             raise
         except Exception as error:  # noqa: BLE001  the worker's guard, one of the two places that catch all

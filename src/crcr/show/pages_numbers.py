@@ -1,6 +1,7 @@
 """The pages of numbers: `/crcr`, all backends of an upstream, and `/crcr/metrics`, how they did over time."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -8,6 +9,7 @@ from starlette.routing import BaseRoute, Route
 
 from crcr.decide.numbers import Figures, LeftOut
 from crcr.decide.views import BackendSummary, Summary
+from crcr.decide.views_backend import BackendMetrics
 from crcr.show.frame import Frame
 from crcr.show.here import Here
 from crcr.show.links import formats
@@ -67,9 +69,17 @@ class NumberPages:
 
     async def metrics(self, request: Request, here: Here) -> Response:
         views, now = self._frame.views(request), self._frame.clock.now()
-        metrics = await views.metrics(here.upstream, here.span, now, kind=here.kind, pick=lambda _: ())
         choice = Choice(order=_order(request), page=pick_page(request.query_params.get("page")))
-        chosen = pick_backend(metrics.backends, request.query_params.get("backend"))
+        wanted = request.query_params.get("backend")
+
+        def pick(every: Sequence[BackendMetrics]) -> Sequence[BackendMetrics]:
+            one = pick_backend(every, wanted)
+            return [*([one] if one else []), *page_of(arrange(every, choice.order), choice.page).rows]
+
+        metrics = await views.metrics(here.upstream, here.span, now, kind=here.kind, pick=pick)
+        chosen = pick_backend(metrics.rows, wanted)
+        page = page_of(arrange(metrics.backends, choice.order), choice.page)
+        in_full = {each.name: each for each in metrics.rows}
         drawn: Figures = chosen.figures if chosen else metrics.total
         return self._frame.page(
             request,
@@ -82,7 +92,7 @@ class NumberPages:
             chosen=chosen,
             drawn=drawn,
             charts=trend_charts(drawn),
-            page=page_of(arrange(metrics.backends, choice.order), choice.page),
+            page=replace(page, rows=arrange((in_full[each.name] for each in page.rows), choice.order)),
             formats=formats(here, "metrics", {"backend": chosen.name.full_name} if chosen else {}),
         )
 

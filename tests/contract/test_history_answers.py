@@ -16,7 +16,7 @@ def different(one: Answers, other: Answers) -> list[str]:
     return [f"{asked}: {one[asked]} and {other[asked]}" for asked in one if one[asked] != other[asked]]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, 2, 4])
 async def test_clickhouse_answers_what_the_main_store_answers(stores: Stores, seed: int) -> None:
     fed = await Fed.begin(stores, new_database(), seed)
     for _ in range(3):

@@ -4,7 +4,6 @@ The relay is the real one: its app, worker and duties. Both sides exchange HTTP 
 simulated GitHub takes `LATENCY_S` for each call.
 """
 
-import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -87,8 +86,3 @@ async def simulated_relay(
 
 def log_errors_only() -> None:
     logs.configure("auto", "error", sys.stderr)
-
-
-async def sleep_until(seconds: float) -> None:
-    """Until so many seconds of the loop's time have passed since its start."""
-    await asyncio.sleep(max(seconds - asyncio.get_running_loop().time(), 0.0))

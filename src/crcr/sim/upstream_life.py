@@ -15,6 +15,8 @@ from crcr.sim.people import AUTHORS, MAINTAINERS, OUTSIDERS, Speakers
 from crcr.sim.records import CheckRun, PullRequest
 
 MOST_OPEN = 14
+MOST_QUEUED = 5
+"""As many merge groups as GitHub builds at a time by default."""
 BREAKING_SHARE = 0.12
 CLASHING_SHARE = 0.06
 DRAFT_SHARE = 0.12
@@ -162,8 +164,9 @@ class Life:
         return f"{GATE}: failure" in self._github.merge_state(pull).blocked_by
 
     async def merge(self, pull: PullRequest) -> bool:
-        """Press Merge when ready, if it is; False when it is not."""
-        if not self._github.merge_state(pull).mergeable:
+        """Press Merge when ready, if it is and the queue has room; False when not."""
+        is_full = len(self._github.merge_queue(self._upstream)) >= MOST_QUEUED
+        if is_full or not self._github.merge_state(pull).mergeable:
             return False
         self._tried.add(pull.head_sha)
         await self._github.enqueue(pull)

@@ -5,7 +5,7 @@ Codes answer the sender; layers tell an operator where to look. Every code of th
 
 LAYERS: dict[str, tuple[str, ...]] = {
     "body": (
-        *("bad_request", "bad_report", "too_large", "method_not_allowed"),
+        *("bad_request", "bad_report", "too_large", "method_not_allowed", "wrong_content_type"),
         # Answered before there is a request, so never counted at a door.
         *("head_too_slow", "head_too_large", "target_too_long"),
     ),

@@ -3,7 +3,7 @@
 Triggers in the store keep what its tables forget: every state that a gate had, and when each effect was first due.
 A gate is *late* for as long as GitHub shows another state than the one that the relay has committed. An effect's age
 is the time from its first due moment to its end; a look-up that GitHub answered with "not over yet" is due anew at the
-moment of its next question.
+moment of its next question, and so is a re-run whose run is not over yet.
 """
 
 import sqlite3
@@ -29,7 +29,8 @@ CREATE TRIGGER effect_added AFTER INSERT ON effects
 CREATE TRIGGER effect_hastened AFTER UPDATE OF due_at ON effects WHEN new.due_at < old.due_at
   BEGIN UPDATE due_effects SET first_due = min(first_due, new.due_at) WHERE effect_id = new.effect_id; END;
 CREATE TRIGGER effect_polls AFTER UPDATE OF due_at ON effects
-  WHEN new.kind = 'look_up' AND new.due_at > old.due_at AND old.state = 'claimed' AND new.held_by IS NULL
+  WHEN (new.kind = 'look_up' OR new.last_error = 'the run is not over yet')
+  AND new.due_at > old.due_at AND old.state = 'claimed' AND new.held_by IS NULL
   BEGIN UPDATE due_effects SET first_due = new.due_at WHERE effect_id = new.effect_id; END;
 """
 _EFFECTS = """

@@ -2,8 +2,9 @@
 
 Triggers in the store keep what its tables forget: every state that a gate had, and when each effect was first due.
 A gate is *late* for as long as GitHub shows another state than the one that the relay has committed. An effect's age
-is the time from its first due moment to its end; a look-up that GitHub answered with "not over yet" is due anew at the
-moment of its next question, and so is a re-run whose run is not over yet.
+is the time from its first due moment to its end. A look-up that GitHub answered with "not over yet" is due anew at the
+moment of its next question, and a second one about the same dispatch when the first has ended; so is a re-run
+whose run is not over yet, at its next question.
 """
 
 import sqlite3
@@ -34,8 +35,8 @@ CREATE TRIGGER effect_polls AFTER UPDATE OF due_at ON effects
   BEGIN UPDATE due_effects SET first_due = new.due_at WHERE effect_id = new.effect_id; END;
 """
 _EFFECTS = """
-SELECT e.effect_id, e.kind, e.target, e.state, d.first_due, e.finished_at
-FROM effects e JOIN due_effects d USING (effect_id) WHERE e.state <> 'cancelled'
+SELECT e.kind, e.target, e.lane, e.state, d.first_due, e.finished_at
+FROM effects e JOIN due_effects d USING (effect_id) WHERE e.state <> 'cancelled' ORDER BY e.effect_id
 """
 
 
@@ -67,11 +68,16 @@ class StoreLog:
 
     def effect_ages(self, now: datetime) -> list[EffectAge]:
         """Of all effects that were due by now."""
-        ages = []
-        for _, kind, target, state, first_due, finished_at in self._rows(_EFFECTS):
-            if first_due > _to_us(now):
+        ages: list[EffectAge] = []
+        asked_until: dict[tuple[str, str], int] = {}
+        for kind, target, lane, state, first_due, finished_at in self._rows(_EFFECTS):
+            ended_at, due_at = finished_at or _to_us(now), first_due
+            if kind == "look_up":
+                due_at = max(due_at, asked_until.get((target, lane), 0))
+                asked_until[target, lane] = ended_at
+            if due_at > _to_us(now):
                 continue
-            seconds = ((finished_at or _to_us(now)) - first_due) / 1e6
+            seconds = (ended_at - due_at) / 1e6
             ages.append(EffectAge(kind, target, max(seconds, 0.0), ended=state == "done"))
         return ages
 

@@ -80,7 +80,7 @@ def test_what_can_wait_leaves_room_for_what_cannot() -> None:
             sent += 1
         return sent
 
-    assert [writes(urgency) for urgency in reversed(Urgency)] == [90, 36, 54]
+    assert [writes(urgency) for urgency in reversed(Urgency)] == [108, 18, 54]
     assert wait_s(governor, HOME, WRITE_POINTS, T + 20, urgency=Urgency.DETAILS) == 40
     assert wait_s(governor, HOME, 0, T, urgency=Urgency.DETAILS) == 0
 

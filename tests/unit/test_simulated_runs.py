@@ -72,7 +72,7 @@ def test_an_effect_is_as_old_as_its_wait_since_it_was_due_and_a_poll_as_its_newe
     tmp_path: Path,
 ) -> None:
     log, start = _store(tmp_path), to_us(START)
-    add = "INSERT INTO effects (effect_id, upstream, kind, target, lane, state, due_at, created_at) VALUES (?, 'u', ?, 't', 'l', 'claimed', ?, ?)"
+    add = "INSERT INTO effects (effect_id, upstream, kind, target, lane, state, due_at, created_at) VALUES (?, 'u', ?, 't', ?, 'claimed', ?, ?)"
     again = "UPDATE effects SET state = 'waiting', due_at = ?, held_by = ? WHERE effect_id = ?"
     done = "UPDATE effects SET state = 'done', finished_at = ? WHERE effect_id = ?"
     with sqlite3.connect(tmp_path / "crcr.db") as rows:
@@ -81,13 +81,22 @@ def test_an_effect_is_as_old_as_its_wait_since_it_was_due_and_a_poll_as_its_newe
             (2, "look_up", None),
             (3, "look_up", "hour"),
         ):
-            rows.execute(add, (number, kind, start, start))
+            rows.execute(add, (number, kind, f"lane {number}", start, start))
             rows.execute(again, (start + 60_000_000, held_by, number))
             rows.execute(done, (start + 61_000_000, number))
-        rows.execute(add, (4, "publish_checks", start + 99_000_000, start))
+        rows.execute(add, (4, "publish_checks", "lane 4", start + 99_000_000, start))
+        # Its lane was busy with the question before it.
+        rows.execute(add, (5, "look_up", "lane 2", start, start))
+        rows.execute(done, (start + 63_000_000, 5))
     rows.close()
     ages = log.effect_ages(START + timedelta(seconds=100))
-    assert [(age.seconds, age.ended) for age in ages] == [(61, True), (1, True), (61, True), (1, False)]
+    assert [(age.seconds, age.ended) for age in ages] == [
+        (61, True),
+        (1, True),
+        (61, True),
+        (1, False),
+        (2, True),
+    ]
 
 
 def _store(folder: Path) -> StoreLog:

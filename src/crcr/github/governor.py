@@ -41,7 +41,7 @@ _SAME_HOUR_S = 5.0
 KEPT_POINTS: Mapping[Urgency, int] = {
     Urgency.FIRST: 0,
     Urgency.CHECKS: 270,
-    Urgency.DETAILS: 450,
+    Urgency.DETAILS: 360,
 }
 """Points of the minute that a class leaves to the more urgent ones."""
 LEAST_WAIT_S: Mapping[Urgency, float] = {

@@ -47,6 +47,7 @@ class Stage:
         self.github = github
         self.clock = clock
         self.crashes: list[Exception] = []
+        self.seams: Seams
         self.services: Services
         self.app: Edge
         self.http: httpx.AsyncClient
@@ -54,7 +55,7 @@ class Stage:
     async def open(self, settings: Settings, check_gathering: timedelta = timedelta()) -> None:
         if isinstance(settings.database, Sqlite):
             place_empty_database(settings.database.path)
-        seams = Seams(
+        self.seams = Seams(
             clock=self.clock,
             http=self._github_http,
             chance=lambda: 0.5,
@@ -62,7 +63,7 @@ class Stage:
             health_shared_for_s=0,
             check_gathering=check_gathering,
         )
-        self.services = build(settings, seams)
+        self.services = build(settings, self.seams)
         self.app = build_app(self.services, work=False)
         await self.services.acts.register_upstreams(self.services.upstreams, self.clock.now())
         await self.refresh()

@@ -75,3 +75,7 @@ class CheckToPublish:
     incarnation: str
     shown: Shown
     digest: str
+    digest_before: str = ""
+    """What was recorded of it when this was worked out; when that has changed, another worker wrote it too."""
+    reread_at: int | None = None
+    """Set when GitHub is asked first what it shows; names the doubt that this settles."""

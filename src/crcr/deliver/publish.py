@@ -5,7 +5,7 @@ answer it is looked for by the id that we gave it, and what it shows already is 
 """
 
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Protocol
 
 from crcr.decide.check_runs import CheckStatus, CheckToPublish, Shown
@@ -15,8 +15,11 @@ from crcr.decide.model import RepoName
 from crcr.decide.outside import FoundCheck, Target
 from crcr.decide.urgency import Urgency
 from crcr.deliver.upstream_target import Upstreams
-from crcr.errors import OutsideRefused
+from crcr.errors import LeaseLost, OutsideRefused
 from crcr.ports import Checks, Clock
+
+LATE_WRITE = timedelta(seconds=60)
+"""A request that a broken connection held up arrives within this."""
 
 
 class CommitChecks(Protocol):
@@ -28,6 +31,7 @@ class CommitChecks(Protocol):
     async def note_published(
         self, check: CheckToPublish, check_run_id: int | None, now: datetime
     ) -> None: ...
+    async def reread(self, check_id: int, now: datetime, *, at: datetime) -> None: ...
 
 
 class PublishChecks:
@@ -53,6 +57,13 @@ class PublishChecks:
         for check in wanted:
             try:
                 done &= await self._publish(where, check, urgency=TIER_URGENCY[tier], retried=retried)
+                if effect.unsure and tier is Tier.GATE:
+                    # What an earlier attempt sent may still be on its way, and arrive after this.
+                    await self._reread(check, after=LATE_WRITE)
+            except LeaseLost:
+                # It may have been written after the worker that took over wrote it.
+                await self._reread(check)
+                raise
             except OutsideRefused as refusal:
                 if refusal.status == 401:
                     raise
@@ -65,7 +76,8 @@ class PublishChecks:
         self, where: Target, check: CheckToPublish, *, urgency: Urgency, retried: bool
     ) -> bool:
         """Make one check so; False when it was completed unheard and another must take its place."""
-        if check.maybe_created or (retried and check.check_run_id is not None):
+        doubted = check.reread_at is not None or retried
+        if check.maybe_created or (doubted and check.check_run_id is not None):
             found = await self._find(where, check, urgency)
             if found is not None and found.completed and check.shown.status is not CheckStatus.COMPLETED:
                 await self._checks.note_completed(check.check_id, found.check_run_id)
@@ -79,6 +91,10 @@ class PublishChecks:
             check_run_id = await self._create(where, check, urgency=urgency)
         await self._checks.note_published(check, check_run_id, self._clock.now())
         return True
+
+    async def _reread(self, check: CheckToPublish, *, after: timedelta = timedelta(0)) -> None:
+        now = self._clock.now()
+        await self._checks.reread(check.check_id, now, at=now + after)
 
     async def _update(
         self, where: Target, check_run_id: int, check: CheckToPublish, *, urgency: Urgency
@@ -106,7 +122,9 @@ class PublishChecks:
 
     async def _find(self, where: Target, check: CheckToPublish, urgency: Urgency) -> FoundCheck | None:
         found = await self._github.find_checks(where, check.head_sha, check.name, urgency=urgency)
-        return next((each for each in found if each.external_id == str(check.check_id)), None)
+        mine = [each for each in found if each.external_id == str(check.check_id)]
+        # Of two that two workers created GitHub goes by the newer one.
+        return max(mine, key=lambda each: each.check_run_id, default=None)
 
 
 def _as_found(check: CheckToPublish, found: FoundCheck | None) -> CheckToPublish:

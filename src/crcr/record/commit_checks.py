@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
-from sqlalchemy import bindparam, text, update
+from sqlalchemy import bindparam, case, text, update
 
 from crcr.decide.allowlist import Allowlist
 from crcr.decide.check_runs import GATE_NAME, CheckStatus, CheckToPublish, Shown
@@ -46,7 +46,7 @@ _AWAITED = "awaited"
 _NEWEST = Statement(
     text(
         "SELECT c.check_id, c.name, c.round, c.tier, c.incarnation, c.attempted_at, c.check_run_id, c.status, c.title,"
-        " c.digest, c.conclusion"
+        " c.digest, c.conclusion, c.reread_at"
         " FROM checks c WHERE c.head_sha = :head_sha AND c.upstream = :upstream AND c.tier = :tier"
         " AND c.round = (SELECT max(n.round) FROM checks n WHERE n.head_sha = c.head_sha"
         " AND n.upstream = c.upstream AND n.name = c.name) ORDER BY c.name"
@@ -77,9 +77,10 @@ _COMPLETED = Statement(
     .where(checks.c.check_id == bindparam("id"))
     .values(check_run_id=bindparam("run"), status=CheckStatus.COMPLETED.value, incarnation="", digest="")
 )
+# Only over what was recorded when the publication was worked out: a worker that lost its lease changes nothing.
 _PUBLISHED = Statement(
     update(checks)
-    .where(checks.c.check_id == bindparam("id"))
+    .where(checks.c.check_id == bindparam("id"), checks.c.digest == bindparam("digest_before"))
     .values(
         check_run_id=bindparam("run"),
         incarnation=bindparam("shows"),
@@ -88,6 +89,20 @@ _PUBLISHED = Statement(
         title=bindparam("says"),
         digest=bindparam("hash"),
         published_at=bindparam("at"),
+        reread_at=case((checks.c.reread_at == bindparam("settled"), None), else_=checks.c.reread_at),
+    )
+)
+_DOUBT = Statement(
+    update(checks)
+    .where(checks.c.check_id == bindparam("id"))
+    .values(reread_at=bindparam("at"))
+    .returning(checks.c.upstream, checks.c.head_sha)
+)
+_DOUBTED = Statement(
+    text(
+        "SELECT DISTINCT c.head_sha FROM checks c WHERE c.reread_at IS NOT NULL AND c.reread_at <= :now"
+        " AND c.upstream = :upstream AND NOT EXISTS (SELECT 1 FROM checks n WHERE n.head_sha = c.head_sha"
+        " AND n.upstream = c.upstream AND n.name = c.name AND n.round > c.round) LIMIT :most"
     )
 )
 _STEP = 200
@@ -129,7 +144,7 @@ class CommitChecks:
                 await self._follow_reuse(tx, commit, now)
                 await self._follow_renames(tx, commit, now)
                 await _ask_github(tx, commit, judgement, now)
-            return await self._plan(tx, commit, tier, wanted, newest)
+            return await self._plan(tx, commit, tier, wanted=wanted, newest=newest, now=now)
 
         return await self._database.write(unit)
 
@@ -143,10 +158,12 @@ class CommitChecks:
     async def note_published(self, check: CheckToPublish, check_run_id: int | None, now: datetime) -> None:
         """Write down what GitHub shows; without a check run's id, that there is nothing to end."""
         shown = check.shown
-        await self._database.write(
-            lambda tx: tx.run(
+
+        async def unit(tx: Tx) -> None:
+            recorded = await tx.run(
                 _PUBLISHED,
                 id=check.check_id,
+                digest_before=check.digest_before,
                 run=check_run_id,
                 shows=check.incarnation,
                 **{"is": _AWAITED if shown.awaited else shown.status.value},
@@ -154,8 +171,21 @@ class CommitChecks:
                 says=shown.title,
                 hash=check.digest,
                 at=to_us(now),
+                settled=-1 if check.reread_at is None else check.reread_at,
             )
-        )
+            if not recorded:
+                await self._doubt(tx, check.check_id, now, at=now)
+
+        await self._database.write(unit)
+
+    async def reread(self, check_id: int, now: datetime, *, at: datetime) -> None:
+        """Ask GitHub at this time what the check shows: another worker may have written it too."""
+        await self._database.write(lambda tx: self._doubt(tx, check_id, now, at=at))
+
+    async def _doubt(self, tx: Tx, check_id: int, now: datetime, *, at: datetime) -> None:
+        [row] = await tx.all(_DOUBT, id=check_id, at=to_us(at))
+        if at <= now:
+            await self._publishing.again(tx, RepoName(row["upstream"]), (row["head_sha"],), now)
 
     async def look_again(self, now: datetime) -> int:
         """Have the gates looked at that time alone may have changed; return how many."""
@@ -164,6 +194,7 @@ class CommitChecks:
             looked = 0
             for upstream in self._publishing.upstreams:
                 due = await gates_due(tx, upstream, now, _STEP)
+                due += await tx.all(_DOUBTED, upstream=upstream.key, now=to_us(now), most=_STEP)
                 await self._publishing.again(tx, upstream, [row["head_sha"] for row in due], now)
                 looked += len(due)
             return looked
@@ -238,17 +269,24 @@ class CommitChecks:
         return {row["name"]: row for row in rows}
 
     async def _plan(
-        self, tx: Tx, commit: Commit, tier: Tier, wanted: dict[str, Wanted], newest: dict[str, Row]
+        self,
+        tx: Tx,
+        commit: Commit,
+        tier: Tier,
+        *,
+        wanted: dict[str, Wanted],
+        newest: dict[str, Row],
+        now: datetime,
     ) -> list[CheckToPublish]:
         names = [*(each.name for each in wanted.values() if each.tier is tier), *newest]
         planned = [
-            await self._one(tx, commit, tier, wanted=wanted.get(name), row=newest.get(name))
+            await self._one(tx, commit, tier, wanted=wanted.get(name), row=newest.get(name), now=now)
             for name in dict.fromkeys(names)
         ]
         return [each for each in planned if each is not None]
 
     async def _one(
-        self, tx: Tx, commit: Commit, tier: Tier, *, wanted: Wanted | None, row: Row | None
+        self, tx: Tx, commit: Commit, tier: Tier, *, wanted: Wanted | None, row: Row | None, now: datetime
     ) -> CheckToPublish | None:
         reason = _NOT_WANTED if commit.subjects else _OVER
         shown = wanted.shown if wanted else ending(tier, reason)
@@ -260,6 +298,12 @@ class CommitChecks:
         if wanted is None and row is not None and row["attempted_at"] is None and not hides:
             return None
         act = next_act(_published(row), wanted, digest, abandoned=abandoned)
+        reread_at = row["reread_at"] if row is not None and _is_due(row["reread_at"], now) else None
+        if act is Act.NOTHING and reread_at is not None and row is not None:
+            if wanted is None and not (abandoned and tier is Tier.GATE):
+                await tx.run(_DOUBT, id=row["check_id"], at=None)  # a finished check of a merged commit stays
+                return None
+            act = Act.UPDATE
         if act is Act.NOTHING:
             return None
         if act is Act.CREATE and wanted is not None:
@@ -278,6 +322,8 @@ class CommitChecks:
             incarnation=wanted.incarnation if wanted else row["incarnation"],
             shown=shown,
             digest=digest,
+            digest_before=row["digest"],
+            reread_at=reread_at,
             annotated=row["attempted_at"] is not None and row["status"] == CheckStatus.COMPLETED.value,
             ends=act is Act.END and not hides,
         )
@@ -303,6 +349,7 @@ class CommitChecks:
             "attempted_at": None,
             "status": CheckStatus.QUEUED.value,
             "title": "",
+            "digest": "",
             "incarnation": wanted.incarnation,
         }
 
@@ -322,6 +369,10 @@ async def _ask_github(tx: Tx, commit: Commit, judgement: GateJudgement | None, n
                 await ensure_look_up(tx, *where, now)
             elif not late and awaits_end(judged.backend):
                 await ensure_look_up(tx, *where, now, after=WEBHOOK_GRACE)
+
+
+def _is_due(at: int | None, now: datetime) -> bool:
+    return at is not None and at <= to_us(now)
 
 
 def digest_of(shown: Shown, brief: str | None = None) -> str:

@@ -9,6 +9,8 @@ from crcr.record.schema import SERIAL, flag, key, metadata
 
 _LIVE = text("destroyed_at IS NULL")
 
+_REREAD = text("reread_at IS NOT NULL")
+
 checks = Table(
     "checks",
     metadata,
@@ -27,7 +29,9 @@ checks = Table(
     Column("title", Text, nullable=False),
     Column("digest", Text, nullable=False),
     Column("published_at", BigInteger),
+    Column("reread_at", BigInteger),
     Index("uq_checks_round", "head_sha", "upstream", "name", "round", unique=True),
+    Index("ix_checks_reread", "reread_at", sqlite_where=_REREAD, postgresql_where=_REREAD),
     sqlite_autoincrement=True,
 )
 

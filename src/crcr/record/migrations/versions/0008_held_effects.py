@@ -40,6 +40,10 @@ def _health_facts() -> None:
     """What the relay's health is told from: effects that GitHub does not answer, when a gate was decided, refused webhooks."""
     op.add_column("effects", sa.Column("fault", sa.Text(), nullable=True))
     op.add_column("effects", sa.Column("fault_since", sa.BigInteger(), nullable=True))
+    # When GitHub is asked what a check shows, because a worker that lost its lease may have written it too.
+    op.add_column("checks", sa.Column("reread_at", sa.BigInteger(), nullable=True))
+    reread = sa.text("reread_at IS NOT NULL")
+    op.create_index("ix_checks_reread", "checks", ["reread_at"], sqlite_where=reread, postgresql_where=reread)
     op.add_column("gates", sa.Column("decided_at", sa.BigInteger(), nullable=True))
     op.create_table(
         "refused_webhooks",

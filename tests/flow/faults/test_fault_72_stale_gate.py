@@ -1,0 +1,107 @@
+"""Fault 72 at the gate: a worker that lost its lease in the middle of a publication leaves no stale gate behind."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from checking import UPDATES, ever
+from crcr.decide.checks import Tier
+from crcr.decide.model import RepoName
+from crcr.sim.github import Match, PullRequest
+from crcr.wiring.ground import open_ground
+from crcr.wiring.services import Services, build
+from gating import GATE, GATING, Stage, finish, gate, gated, newest_run, open_pull, start
+from stage import UPSTREAM
+
+OVER_A_LEASE_S = 30
+
+
+@asynccontextmanager
+async def another_worker(it: Stage) -> AsyncIterator[Services]:
+    services = build(it.services.settings, it.seams)
+    yield services
+    await services.close()
+
+
+async def open_twin(it: Stage, pull: PullRequest) -> None:
+    """A second pull request with the same head: its gate is pending again."""
+
+    def same_head(twin: PullRequest) -> None:
+        twin.head_sha = pull.head_sha
+
+    await it.github.open_pr(UPSTREAM, before_telling=same_head)
+
+
+def gate_update(it: Stage, pull: PullRequest) -> Match:
+    check = it.github.latest_checks(UPSTREAM, pull.head_sha)[GATE]
+    return Match("PATCH", f"/repos/{UPSTREAM}/check-runs/{check.id}")
+
+
+@pytest.mark.parametrize("after_acting", [False, True], ids=["request late", "answer late"])
+async def test_a_success_that_arrives_after_the_takeover_does_not_stay(
+    tmp_path: Path, *, after_acting: bool
+) -> None:
+    async with gated(tmp_path) as it, another_worker(it) as heir:
+        pull = await open_pull(it)
+        run = newest_run(it)
+        await start(it, run)
+        late = it.github.faults.hang(on=gate_update(it, pull), times=1, after_acting=after_acting)
+        work = asyncio.create_task(finish(it, run))
+        await late.reached.wait()
+        await open_twin(it, pull)
+        it.clock.advance(OVER_A_LEASE_S)
+        await heir.worker.drain()
+        late.release()
+        await work
+        await heir.worker.drain()
+
+        assert gate(it, pull) == "pending"
+        assert it.rows("SELECT state FROM gates") == [{"state": "pending"}]
+
+
+async def test_what_an_earlier_attempt_sent_is_looked_for_a_minute_later(tmp_path: Path) -> None:
+    async with gated(tmp_path) as it:
+        pull = await open_pull(it)
+        run = newest_run(it)
+        await start(it, run)
+        it.github.faults.lose_answer(on=UPDATES, times=1)
+        await it.github.complete_job(run, "build", "failure")
+        await it.act()
+        await it.pass_time(5)
+        assert gate(it, pull) == "failure"
+        check = it.github.latest_checks(UPSTREAM, pull.head_sha)[GATE]
+        check.conclusion = "success"  # the first request arrives again, long after
+
+        it.clock.advance(61)
+        await it.services.sweeper.sweep()
+        await it.act()
+        assert gate(it, pull) == "failure"
+
+
+async def test_a_worker_that_lost_its_lease_records_nothing_over_its_successor(tmp_path: Path) -> None:
+    async with gated(tmp_path) as it, another_worker(it) as heir:
+        pull = await open_pull(it)
+        it.clock.advance(120)
+        run = newest_run(it)
+        await start(it, run)
+        await it.github.complete_job(run, "build", "failure")
+        await it.github.complete_job(run, "test", "success")
+        ground = open_ground(it.services.settings, it.seams)
+        checks = ground.checks
+        [late] = await checks.to_publish(RepoName(UPSTREAM), pull.head_sha, Tier.GATE, it.clock.now())
+        await it.github.comment_pr(pull, f"/crcr waive {GATING} because flaky lab", author="maintainer")
+        for _ in range(3):
+            it.clock.advance(2)
+            await heir.worker.drain()
+        assert gate(it, pull) == "success"
+
+        await checks.note_published(late, late.check_run_id, it.clock.now())
+        await it.github.comment_pr(pull, f"/crcr unwaive {GATING}", author="maintainer")
+        await it.pass_time(2)
+        assert gate(it, pull) == ever(it, GATE, pull.head_sha)[-1] == "failure"
+        await ground.database.close()
+        for client in (ground.api_http, ground.keys_http, ground.forward_http):
+            await client.aclose()

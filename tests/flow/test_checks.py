@@ -173,7 +173,7 @@ async def test_fault_38_a_push_ends_what_is_open_on_the_old_head_and_leaves_its_
         old, run = pull.head_sha, newest_run(it, GATING)
         await start(it, run)
         await finish(it, run, build="success")
-        it.clock.advance(60)
+        await it.pass_time(61)  # GitHub confirms it
         await it.github.push_to_pr(pull)
         await it.act()
 

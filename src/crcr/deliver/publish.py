@@ -105,7 +105,8 @@ class PublishChecks:
         except OutsideRefused as refusal:
             if refusal.status != 404:
                 raise
-            await self._checks.note_completed(check.check_id, check_run_id)
+            if not check.ends:
+                await self._checks.note_completed(check.check_id, check_run_id)
             return check.ends
         return True
 

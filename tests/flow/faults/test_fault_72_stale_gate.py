@@ -99,6 +99,8 @@ async def test_a_worker_that_lost_its_lease_records_nothing_over_its_successor(t
         assert gate(it, pull) == "success"
 
         await checks.note_published(late, late.check_run_id, it.clock.now())
+        recorded = it.rows(f"SELECT conclusion FROM checks WHERE name = '{GATE}'")  # noqa: S608  our own name
+        assert recorded == [{"conclusion": "success"}]
         await it.github.comment_pr(pull, f"/crcr unwaive {GATING}", author="maintainer")
         await it.pass_time(2)
         assert gate(it, pull) == ever(it, GATE, pull.head_sha)[-1] == "failure"

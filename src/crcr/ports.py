@@ -49,7 +49,7 @@ async def no_lease() -> None:
 still_held: ContextVar[Callable[[], Awaitable[None]]] = ContextVar("still_held", default=no_lease)
 """Raises `LeaseLost` when the effect that the current task works on has been taken over by another worker.
 
-Awaited right before and right after each call to GitHub: a worker that was frozen sends nothing that it read before, and
+Awaited right before and right after each call to GitHub and each forward: a worker that was frozen sends nothing that it read before, and
 records nothing over what its heir has recorded.
 """
 

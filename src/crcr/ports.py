@@ -49,8 +49,8 @@ async def no_lease() -> None:
 still_held: ContextVar[Callable[[], Awaitable[None]]] = ContextVar("still_held", default=no_lease)
 """Raises `LeaseLost` when the effect that the current task works on has been taken over by another worker.
 
-Awaited right before and right after each call to GitHub and each forward: a worker that was frozen sends nothing that it read before, and
-records nothing over what its heir has recorded.
+Awaited right before and right after each call to GitHub and each forward: a worker that was frozen sends nothing that
+it read before, and records nothing over what its heir has recorded.
 """
 
 

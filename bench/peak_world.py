@@ -1,4 +1,4 @@
-"""A large upstream at its peak: 20 backends, 3 of them L4, 300 new heads an hour, one in ten failing somewhere.
+"""A large upstream at its peak: 20 backends, 3 of them L4, 300 new heads an hour, one in ten failing at L4.
 
 Heads come at random moments: pull requests open, get further pushes, a label now and then, comments, and are merged
 through a queue that builds at most `MOST_GROUPS` groups at a time, as GitHub's does by default.
@@ -17,6 +17,7 @@ HEADS_AN_HOUR = 300
 PUSHED_SHARE = 0.35
 """Of the heads, those that are a further push to an open pull request."""
 FAILING_SHARE = 0.1
+"""Of the heads, opened or pushed, those that fail in one or two backends, at least one of them L4."""
 LABELLED_SHARE = 0.1
 MERGED_SHARE = 0.6
 """Of the pull requests that pass, those that somebody merges."""
@@ -97,7 +98,7 @@ class PeakTraffic:
         if free and self._chance.random() < PUSHED_SHARE:
             pull = self._chance.choice(free)
             before = pull.head_sha
-            await self._github.push_to_pr(pull)
+            await self._github.push_to_pr(pull, before_telling=self._draw_fate)
             self._unwanted.discard(before)
         else:
             pull = await self._open_pull()
@@ -124,7 +125,9 @@ class PeakTraffic:
     def _draw_fate(self, pull: PullRequest) -> None:
         chance = self._chance
         if chance.random() < FAILING_SHARE:
-            backends = chance.sample(BACKENDS, chance.randint(1, 2))
+            gating = chance.choice(L4)
+            others = [name for name in BACKENDS if name != gating]
+            backends = [gating, *chance.sample(others, chance.randint(0, 1))]
             self._player.failing_jobs[pull.head_sha] = frozenset(
                 (name, job) for name in backends for job in self._some_jobs(name)
             )

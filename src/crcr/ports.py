@@ -49,7 +49,7 @@ async def no_lease() -> None:
 still_held: ContextVar[Callable[[], Awaitable[None]]] = ContextVar("still_held", default=no_lease)
 """Raises `LeaseLost` when the effect that the current task works on has been taken over by another worker.
 
-Awaited right before and right after each call to GitHub. A worker that was frozen just between this and the sending may
+Awaited right before and right after each call to GitHub and each forward. A worker that was frozen just between this and the sending may
 still send: a check that it wrote so is read again (`deliver.publish`).
 """
 

@@ -14,7 +14,7 @@ from crcr.decide.urgency import Urgency
 from crcr.deliver.worker import Worker
 from crcr.errors import HeldBy, OutsideLimited
 from crcr.record.database import Tx
-from crcr.record.effect_rows import add_effects, effect_row
+from crcr.record.effect_rows import add_effects, add_once, add_paced, effect_row
 from crcr.show.metrics import Metrics
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -111,6 +111,59 @@ async def test_which_effects_wait_with_a_held_one(
 
     assert len(limited.tried) == tried
     assert [row["held_by"] for row in await held_in(stores, queue[1])] == [held_by] * 3
+
+
+Adding = Callable[[Tx, dict[str, Any]], Awaitable[None]]
+PACE = timedelta(minutes=2)
+
+
+@pytest.mark.parametrize(
+    "adding",
+    [
+        pytest.param(add_once, id="add_once"),
+        pytest.param(lambda tx, row: add_paced(tx, row, PACE), id="add_paced"),
+        pytest.param(lambda tx, row: add_paced(tx, row, timedelta()), id="add_paced without a pace"),
+    ],
+)
+async def test_facts_that_arrive_meanwhile_neither_hasten_nor_repeat_what_is_held(
+    stores: Stores, adding: Adding
+) -> None:
+    await stores.prepare({CORE: ""}, NOW)
+    await add(stores, (PUBLISH, GATES), times=3)
+    limited = Limited(stores, tier_of)
+    limited.held = {Urgency.FIRST: HeldBy.HOUR}
+    await limited.worker.drain()
+    held = await held_in(stores, GATES)
+    limited.tried.clear()
+
+    for _ in range(5):
+        limited.clock.advance(5 * 60)
+        for number in range(3):
+            row = effect_row(CORE, PUBLISH, target=GATES, lane=f"{PUBLISH} {number}", now=limited.clock.now())
+            await stores.database.write(lambda tx, row=row: adding(tx, row))
+        await limited.worker.drain()
+    assert limited.tried == []
+    assert await held_in(stores, GATES) == held
+
+    limited.clock.advance(5 * 60 + 1)
+    await limited.worker.drain()
+    assert [effect.effect_id for effect in limited.tried] == [row["effect_id"] for row in held]
+    assert await held_in(stores, GATES) == []
+
+
+async def test_a_held_effect_that_a_new_fact_begins_anew_keeps_its_time(stores: Stores) -> None:
+    await stores.prepare({CORE: ""}, NOW)
+    await add(stores, (LOOK_UP, BACKEND), times=1)
+    limited = Limited(stores, lambda _: Urgency.FIRST)
+    limited.held = {Urgency.FIRST: HeldBy.HOUR}
+    await limited.worker.drain()
+    later = NOW + timedelta(minutes=20)
+    row = effect_row(CORE, LOOK_UP, target=BACKEND, lane=f"{LOOK_UP} 0", now=later)
+    await stores.database.write(lambda tx: add_paced(tx, row, PACE))
+
+    limited.clock.advance(30 * 60 + 1)
+    await limited.worker.drain()
+    assert [effect.first_attempt_at for effect in limited.tried] == [NOW, limited.clock.now()]
 
 
 async def test_a_held_look_up_holds_no_dispatch_to_the_same_backend(stores: Stores) -> None:

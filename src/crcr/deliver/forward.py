@@ -1,31 +1,53 @@
-"""Forwarding a result to another HUD: the stored envelope, as it is, with that HUD's token."""
+"""Forwarding a result to another HUD: the stored envelope, as it is, with that HUD's token.
+
+The lease is checked around the call: a worker that was frozen sends no outcome that another worker has overtaken.
+"""
+
+import asyncio
 
 import httpx
 
 from crcr.decide.effects import ClaimedEffect
 from crcr.errors import OutsideLimited, OutsideRefused, OutsideUnreachable, OutsideUnsure
+from crcr.ports import still_held
 
-_TIMEOUT = httpx.Timeout(10.0, connect=3.0)
 _MOST_WAIT_S = 3600.0
 
 
 class ForwardResult:
-    def __init__(self, http: httpx.AsyncClient, url: str, token: str) -> None:
+    def __init__(
+        self,
+        http: httpx.AsyncClient,
+        url: str,
+        token: str,
+        *,
+        connect_s: float = 3.0,
+        total_s: float = 10.0,
+    ) -> None:
         self._http = http
         self._url = url
         self._token = token
+        self._total_s = total_s
+        self._timeout = httpx.Timeout(total_s, connect=connect_s)
 
     async def __call__(self, effect: ClaimedEffect) -> None:
+        await still_held.get()()
+        answer = await self._post(effect.payload)
+        await still_held.get()()
+        _check(answer)
+
+    async def _post(self, envelope: bytes | None) -> httpx.Response:
         headers = {"content-type": "application/json", "x-hud-internal-bot": self._token}
         try:
-            answer = await self._http.post(
-                self._url, content=effect.payload, headers=headers, timeout=_TIMEOUT
-            )
+            # httpx limits each read: a HUD that sends a byte now and then would hold its queue without end.
+            async with asyncio.timeout(self._total_s):
+                return await self._http.post(
+                    self._url, content=envelope, headers=headers, timeout=self._timeout
+                )
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout):
             raise OutsideUnreachable("the HUD that results are forwarded to cannot be reached") from None
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, TimeoutError) as error:
             raise OutsideUnsure(f"forwarding failed: {type(error).__name__}") from None
-        _check(answer)
 
 
 def _check(answer: httpx.Response) -> None:

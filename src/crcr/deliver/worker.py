@@ -263,7 +263,7 @@ class Worker:
             log.warning("lease_lost", effect=effect.effect_id, kind=effect.kind)
 
     async def _carry_out(self, effect: ClaimedEffect) -> bool:
-        """Call its handler, with the lease checked around each call to GitHub; False when nothing was left to do."""
+        """Call its handler, with the lease checked around each call to the outside; False when nothing was left to do."""
         before = still_held.set(partial(self._holdings.confirm, effect))
         try:
             return await self._handlers[effect.kind](effect) is not False

@@ -26,7 +26,8 @@ _QUEUE_OF = (
     "upstream = :upstream AND target = :target AND lane = :lane AND kind = :kind"
     " AND state IN ('waiting', 'claimed') AND state = 'waiting'"
 )
-_LATER = f"{_QUEUE_OF} AND due_at > :soon"
+# One that a limit of GitHub's holds back is never hastened: it would only be held back again.
+_LATER = f"{_QUEUE_OF} AND due_at > :soon AND held_by IS NULL"
 # Whoever holds one wants it done as we do, or does it now: we wait for nobody, and add one of our own beside it.
 _HASTEN = Statement(
     text(f"UPDATE effects SET due_at = :due_at WHERE {_LATER}"),  # noqa: S608
@@ -38,18 +39,24 @@ _HASTEN = Statement(
 _ADD_ONCE = (
     "INSERT INTO effects (upstream, kind, target, lane, delivery, payload, state, due_at, created_at)"  # noqa: S608
     " SELECT :upstream, :kind, :target, :lane, :delivery, {payload}, 'waiting', CAST(:due_at AS bigint),"
-    f" CAST(:created_at AS bigint) WHERE NOT EXISTS (SELECT 1 FROM effects WHERE {_QUEUE_OF} AND due_at <= :soon {{lock}})"
+    f" CAST(:created_at AS bigint) WHERE NOT EXISTS (SELECT 1 FROM effects WHERE {_QUEUE_OF}"
+    " AND (due_at <= :soon OR held_by IS NOT NULL) {lock})"
 )
 # What is relied on is held until our commit: claimed before it, it would look at facts without ours.
 _ADD_UNLESS_WAITING = Statement(
     text(_ADD_ONCE.format(payload=":payload", lock="")),
     on_postgresql=text(_ADD_ONCE.format(payload="CAST(:payload AS bytea)", lock="FOR SHARE")),
 )
-_BEGUN_BEFORE = f"{_LATER} AND (first_attempt_at IS NULL OR first_attempt_at <= :begun_before)"
+_BEGUN_BEFORE = (
+    f"{_QUEUE_OF} AND due_at > :soon"
+    " AND (first_attempt_at <= :begun_before OR (first_attempt_at IS NULL AND held_by IS NULL))"
+)
+# One that is held back begins anew as well, so that its first questions are quick, but keeps its time.
+_ANEW = "first_attempt_at = NULL, due_at = CASE WHEN held_by IS NULL THEN :due_at ELSE due_at END"
 _BEGIN_AGAIN = Statement(
-    text(f"UPDATE effects SET due_at = :due_at, first_attempt_at = NULL WHERE {_BEGUN_BEFORE}"),  # noqa: S608
+    text(f"UPDATE effects SET {_ANEW} WHERE {_BEGUN_BEFORE}"),  # noqa: S608
     on_postgresql=text(
-        "UPDATE effects SET due_at = :due_at, first_attempt_at = NULL WHERE effect_id IN"  # noqa: S608
+        f"UPDATE effects SET {_ANEW} WHERE effect_id IN"  # noqa: S608
         f" (SELECT effect_id FROM effects WHERE {_BEGUN_BEFORE} FOR UPDATE SKIP LOCKED)"
     ),
 )
@@ -85,7 +92,8 @@ def effect_row(
 async def add_once(tx: Tx, *rows: dict[str, Any]) -> None:
     """Add effects that look at the present when they are done: one that waits already is enough, and is hastened.
 
-    Whatever a waiting one of the same lane was to do, it will do with the newest facts.
+    Whatever a waiting one of the same lane was to do, it will do with the newest facts. One that a limit of GitHub's
+    holds back is enough as well, and keeps its time.
     """
     if not rows:
         return

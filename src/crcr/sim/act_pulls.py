@@ -83,13 +83,22 @@ class PullRequestActs(Simulation):
         return made
 
     async def push_to_pr(
-        self, pull: PullRequest, *, message: str = "Address review", files: Files | None = None
+        self,
+        pull: PullRequest,
+        *,
+        message: str = "Address review",
+        files: Files | None = None,
+        before_telling: Callable[[PullRequest], None] = lambda _pull: None,
     ) -> PullRequest:
-        """One more commit; without `files` it changes those that the pull request has."""
+        """One more commit; without `files` it changes those that the pull request has.
+
+        `before_telling` sees the new head before the webhook leaves.
+        """
         before = pull.head_sha
         present = self.world.repositories[pull.repository_id].commits[before].tree
         touched = [path for path in pull.files if path in present]
         self._commit(pull, message, touched if files is None else files)
+        before_telling(pull)
         return await self._tell(pull, "synchronize", {"before": before, "after": pull.head_sha})
 
     def _commit(self, pull: PullRequest, message: str, files: Files) -> None:

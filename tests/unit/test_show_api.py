@@ -383,6 +383,19 @@ async def test_probes_tell_alive_and_ready(world: World, client: httpx.AsyncClie
     assert ready["health"] == "amber"
 
 
+async def test_a_limit_that_a_later_release_wrote_down_is_one_without_a_name(
+    world: World, client: httpx.AsyncClient
+) -> None:
+    world.effect(held_by="of_a_later_release", due_at=world.ago(hours=-1))
+    [held] = (await client.get("/api/v1/health")).json()["held"]
+    assert (held["held_by"], held["text"]) == (
+        "other",
+        "1 dispatch is held back by GitHub's rate limit until 01:00 UTC.",
+    )
+    [listed] = (await client.get("/api/v1/effects/list")).json()["effects"]
+    assert listed["held_by"] == "other"
+
+
 async def test_metrics_are_scraped_with_the_outbox_figures(world: World) -> None:
     metrics = Metrics()
     metrics.delivery("pull_request", "accepted")

@@ -65,6 +65,7 @@ _ON_GITHUB = (
     " ORDER BY c.round DESC LIMIT 1)"
 )
 _STATES = tuple(state.value for state in GateState)
+_LIMITS = tuple(limit.value for limit in HeldBy)
 _DECIDED = "('failed', 'pending', 'passed')"
 _GATES = Statement(
     text(
@@ -180,10 +181,14 @@ NOTHING_HINDERS: dict[str, Any] = {"held_by": None, "fault": None, "fault_since"
 
 def hindrance_of(row: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        "held_by": HeldBy(row["held_by"]) if row["held_by"] else None,
+        "held_by": _limit(row["held_by"]) if row["held_by"] else None,
         "fault": Fault(row["fault"]) if row["fault"] else None,
         "fault_since": from_us_or_none(row["fault_since"]),
     }
+
+
+def _limit(recorded: str) -> HeldBy:
+    return HeldBy(recorded) if recorded in _LIMITS else HeldBy.OTHER
 
 
 def _parked(rows: list[Row]) -> tuple[tuple[EffectClass, int], ...]:

@@ -149,6 +149,7 @@ def _health_routes(
         views,
         metrics=services.metrics,
         clock=services.clock,
+        health=services.health,
         is_public=services.settings.hud_access == "public",
         stopping=services.stopping,
         check_limiter=check_limiter,

@@ -18,6 +18,8 @@ class HeldBy(StrEnum):
     """Comments: 80 a minute and 500 an hour."""
     SECONDARY = "secondary"
     """GitHub answered with a secondary limit."""
+    OTHER = "other"
+    """A limit without a name here: a later release wrote it down."""
 
 
 class CrcrError(Exception):

@@ -7,8 +7,14 @@ from pathlib import Path
 from re import sub
 from typing import Any
 
+import pytest
+
 from checking import UPDATES
 from commanding import answers
+from crcr.decide.health import HealthFacts
+from crcr.decide.model import RepoName
+from crcr.record.database import Tx, Unit
+from crcr.record.views_health import health_facts
 from crcr.sim.github import PullRequest
 from gating import GATE, GATING, LABEL, Stage, finish, gate, gated, newest_run, open_pull, run_all, say, start
 from gating import shown as check_shown
@@ -102,6 +108,39 @@ async def test_while_the_reserve_lasts_gates_go_out_and_what_is_held_back_is_nam
         await say(it, pull, "/crcr status", after_s=0)
         [answer] = answers(it, pull)
         assert f"The relay is amber:\n\n- {held}" in answer
+
+
+async def test_health_is_read_for_status_alone_and_outside_every_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writing: list[object] = []
+    read: list[bool] = []
+
+    async def facts(tx: Tx, upstream: RepoName) -> HealthFacts:
+        read.append(tx in writing)
+        return await health_facts(tx, upstream)
+
+    async with spent(tmp_path, leave=200) as (it, pull):
+        write = it.services.database.write
+
+        async def watched(unit: Unit[Any], **more: Any) -> Any:
+            async def noted(tx: Tx) -> Any:
+                writing.append(tx)
+                try:
+                    return await unit(tx)
+                finally:
+                    writing.remove(tx)
+
+            return await write(noted, **more)
+
+        monkeypatch.setattr(it.services.database, "write", watched)
+        for module in ("views_health", "commands"):
+            monkeypatch.setattr(f"crcr.record.{module}.health_facts", facts, raising=False)
+        await say(it, pull, "/crcr approve", after_s=0)
+        assert read == []
+        await say(it, pull, "/crcr status", after_s=0)
+        assert read == [False]
+        assert f"waiting for {GATING}" in answers(it, pull)[-1]
 
 
 async def test_readers_need_a_token_and_the_probe_names_no_upstream(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from starlette.applications import Starlette
 
 from clock import ManualClock
 from crcr.app import STATUS
+from crcr.decide.health import Health
 from crcr.decide.model import EffectKind, RepoName
 from crcr.decide.outside import Budget, CallKind
 from crcr.decide.queues import Queue, Watched
@@ -167,6 +168,9 @@ class Pulse:
         if isinstance(self.answer, Exception):
             raise self.answer
         return self.answer or []
+
+    async def health(self, _: Any) -> dict[RepoName, Health]:
+        return {}
 
 
 @pytest.mark.parametrize("trouble", [StoreUnavailable(), None], ids=["away", "hangs"])

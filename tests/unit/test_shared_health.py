@@ -16,10 +16,13 @@ class Store:
     def __init__(self) -> None:
         self.readings = 0
         self.away = False
+        self.answers = asyncio.Event()
+        self.answers.set()
 
     async def health(self, now: datetime) -> dict[RepoName, Health]:
         self.readings += 1
         await asyncio.sleep(0)
+        await self.answers.wait()
         if self.away:
             raise StoreUnavailable(f"no answer at {now}")
         return {UPSTREAM: Health(HealthState.AMBER if self.readings > 1 else HealthState.GREEN)}
@@ -45,3 +48,31 @@ async def test_a_store_that_is_away_is_no_health_and_not_a_green_one() -> None:
     store.away = True
     clock.advance(SHARED_FOR_S)
     assert await health.of(UPSTREAM) is None
+
+
+async def test_a_reading_that_takes_long_is_not_waited_for_and_serves_who_asks_next() -> None:
+    store, clock = Store(), ManualClock()
+    health = SharedHealth(store, clock)
+    store.answers.clear()
+    assert [await health.within(0.01) for _ in range(3)] == [{}, {}, {}]
+    assert store.readings == 1
+    store.answers.set()
+    assert (await health.within(5))[UPSTREAM].state is HealthState.GREEN
+    assert store.readings == 1
+
+    store.answers.clear()
+    clock.advance(SHARED_FOR_S)
+    found = await asyncio.gather(*(health.within(0.01) for _ in range(50)))
+    assert ({each[UPSTREAM].state for each in found}, store.readings) == ({HealthState.GREEN}, 2)
+    clock.advance(60)
+    assert await health.within(0.01) == {}  # too old to be told
+    store.away = True
+    store.answers.set()
+    assert await health.within(5) == {}
+
+
+async def test_where_nothing_is_shared_each_reads_for_itself() -> None:
+    store, clock = Store(), ManualClock()
+    health = SharedHealth(store, clock, shared_for_s=0)
+    found = [(await health.within(0))[UPSTREAM].state for _ in range(2)]
+    assert (found, store.readings) == ([HealthState.GREEN, HealthState.AMBER], 2)

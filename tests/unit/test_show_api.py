@@ -1,5 +1,6 @@
 """The JSON API: the pages' facts as data, in pages, in one shape, with a description that needs no network."""
 
+import asyncio
 import csv
 import io
 import re
@@ -12,7 +13,11 @@ import jsonschema
 import pytest
 
 from crcr.app import create_app
+from crcr.decide.health import HealthFacts
+from crcr.decide.model import RepoName
 from crcr.errors import BadRequest, StoreUnavailable
+from crcr.record.database import Tx
+from crcr.record.views_health import health_facts
 from crcr.show import api, cursors, health, pages
 from crcr.show.frame import Frame
 from crcr.show.metrics import Metrics
@@ -381,6 +386,74 @@ async def test_probes_tell_alive_and_ready(world: World, client: httpx.AsyncClie
         "reasons": [late],
     }
     assert ready["health"] == "amber"
+
+
+class SlowHealth:
+    """A store that answers, but for the health, which it reads for ever."""
+
+    def __init__(self, views: Any) -> None:
+        self.vitals = views.vitals
+        self.readings = 0
+
+    async def health(self, _: Any) -> Any:
+        self.readings += 1
+        await asyncio.Event().wait()
+
+
+async def test_probes_do_not_wait_for_health_that_takes_long(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health, "HEALTH_WITHIN_S", 0.01)
+    world.allowlist("L2: [a/b]", OTHER)
+    world.effect()
+    slow = SlowHealth(world.views)
+    async with asyncio.timeout(20), serve(world, slow) as client:
+        answer = await client.get("/readyz")
+        scraped = (await client.get("/metrics")).text
+    ready = answer.json()
+    assert (answer.status_code, ready["ok"], ready["health"]) == (200, True, "unknown")
+    assert ready["upstreams"][0] == {
+        "upstream": "Torch/torch",
+        "waiting": 1,
+        "parked": 0,
+        "lag_s": 180.0,
+        "health": "unknown",
+        "reasons": [],
+    }
+    assert "crcr_store_up 1.0" in scraped
+    assert 'crcr_effects_waiting{upstream="Torch/torch"} 1.0' in scraped
+    assert "crcr_health{" not in scraped
+    assert slow.readings == 1
+
+
+async def test_probes_share_one_reading_of_the_health(
+    world: World, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[RepoName] = []
+
+    async def facts(tx: Tx, upstream: RepoName) -> HealthFacts:
+        read.append(upstream)
+        return await health_facts(tx, upstream)
+
+    for module in ("views_health", "views"):
+        monkeypatch.setattr(f"crcr.record.{module}.health_facts", facts, raising=False)
+    world.allowlist("L2: [a/b]", OTHER)
+    for path in ("/readyz", "/metrics", "/readyz", "/metrics"):
+        assert (await client.get(path)).status_code == 200
+    assert read == [UPSTREAM, OTHER]
+
+
+async def test_a_limit_that_a_later_release_wrote_down_is_one_without_a_name(
+    world: World, client: httpx.AsyncClient
+) -> None:
+    world.effect(held_by="of_a_later_release", due_at=world.ago(hours=-1))
+    [held] = (await client.get("/api/v1/health")).json()["held"]
+    assert (held["held_by"], held["text"]) == (
+        "other",
+        "1 dispatch is held back by GitHub's rate limit until 01:00 UTC.",
+    )
+    [listed] = (await client.get("/api/v1/effects/list")).json()["effects"]
+    assert listed["held_by"] == "other"
 
 
 async def test_metrics_are_scraped_with_the_outbox_figures(world: World) -> None:

@@ -77,7 +77,7 @@ _LIMITS = {
 
 def held_words(held_by: HeldBy | None, until: datetime | None, now: datetime) -> str:
     """Which limit holds it back and until when, for the middle of a sentence."""
-    limit = f" ({_LIMITS[held_by]})" if held_by else ""
+    limit = f" ({_LIMITS[held_by]})" if held_by in _LIMITS else ""
     if until is None or until <= now:
         return f"held back by GitHub's rate limit{limit}, about to be tried again"
     return f"held back by GitHub's rate limit until {end_time(until, now)}{limit}"

@@ -329,7 +329,8 @@ class Vitals:
     queues: tuple[Queue, ...] = ()
     """Only the kinds that have an effect which is not over."""
     watched: Watched = field(default_factory=Watched)
-    health: Health = field(default_factory=Health)
+    health: Health | None = None
+    """None while it is not known."""
     history_unfed: int = 0
     """How many facts ClickHouse has not been told yet; more than 100,000 are not counted."""
     history_lag_s: float | None = None

@@ -11,8 +11,9 @@ from typing import Protocol
 import structlog
 
 from crcr.decide.command_answer import CommandAnswer, Speaker, marker
-from crcr.decide.commands import Command, Misunderstood, parse_commands
+from crcr.decide.commands import Command, Misunderstood, Status, parse_commands
 from crcr.decide.effects import ClaimedEffect
+from crcr.decide.health import Health
 from crcr.decide.model import RepoName
 from crcr.decide.outside import Role, Target
 from crcr.deliver.upstream_target import Upstreams
@@ -33,8 +34,16 @@ class Commands(Protocol):
         speaker: Speaker,
         wanted: tuple[Command | Misunderstood, ...],
         now: datetime,
+        *,
+        health: Health | None = None,
     ) -> CommandAnswer: ...
     async def refuse_machine(self, upstream: RepoName, speaker: Speaker, now: datetime) -> CommandAnswer: ...
+
+
+class HealthReading(Protocol):
+    async def of(self, upstream: RepoName) -> Health | None:
+        """The health of one upstream; None when the store does not answer."""
+        ...
 
 
 class Voice:
@@ -57,9 +66,17 @@ class Voice:
 
 class AnswerCommand:
     def __init__(
-        self, commands: Commands, upstreams: Upstreams, github: People, voice: Voice, clock: Clock
+        self,
+        commands: Commands,
+        upstreams: Upstreams,
+        github: People,
+        voice: Voice,
+        clock: Clock,
+        *,
+        health: HealthReading,
     ) -> None:
         self._commands = commands
+        self._health = health
         self._upstreams = upstreams
         self._github = github
         self._voice = voice
@@ -89,7 +106,9 @@ class AnswerCommand:
         if not asked["person"]:
             return await self._commands.refuse_machine(effect.upstream, speaker, now)
         wanted = parse_commands(str(asked["body"]))
-        return await self._commands.obey(effect.upstream, speaker, wanted, now)
+        asks_status = any(isinstance(each, Status) for each in wanted)
+        health = await self._health.of(effect.upstream) if asks_status else None
+        return await self._commands.obey(effect.upstream, speaker, wanted, now, health=health)
 
     async def _react(self, where: Target, comment_id: int, content: str) -> None:
         try:

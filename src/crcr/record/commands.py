@@ -24,7 +24,7 @@ from crcr.decide.commands import (
     spell,
     verb,
 )
-from crcr.decide.health import health_of
+from crcr.decide.health import Health
 from crcr.decide.markdown import code
 from crcr.decide.model import Level, Pull, RepoName
 from crcr.record.allowlists import Allowlists
@@ -39,7 +39,7 @@ from crcr.record.pull_rows import load_pull, load_twin_heads
 from crcr.record.schema_gate import commands
 from crcr.record.statement import Statement, inserting
 from crcr.record.times import to_us
-from crcr.record.views_health import health_facts, unpublished_gate
+from crcr.record.views_health import unpublished_gate
 from crcr.record.waiver_rows import NewWaiver, give_waiver, take_back
 
 _HOUR = timedelta(hours=1)
@@ -87,6 +87,7 @@ class _Scene:
     speaker: Speaker
     pull: Pull
     head: KnownHead
+    health: Health | None
     now: datetime
 
 
@@ -116,11 +117,16 @@ class Commands:
         speaker: Speaker,
         wanted: tuple[Command | Misunderstood, ...],
         now: datetime,
+        *,
+        health: Health | None = None,
     ) -> CommandAnswer:
-        """Do what may be done, refuse the rest, and write down the answer; all of it once."""
+        """Do what may be done, refuse the rest, and write down the answer; all of it once.
+
+        `health` was read before, since reading it takes long where much waits; only `status` tells it.
+        """
 
         async def unit(tx: Tx) -> CommandAnswer:
-            replies = await self._replies(tx, upstream, speaker, wanted, now)
+            replies = await self._replies(tx, upstream, speaker, wanted, now, health=health)
             return await _record(tx, upstream, speaker, replies, now)
 
         return await self._database.write(unit)
@@ -137,6 +143,8 @@ class Commands:
         speaker: Speaker,
         wanted: tuple[Command | Misunderstood, ...],
         now: datetime,
+        *,
+        health: Health | None,
     ) -> list[_Reply]:
         pull = await load_pull(tx, upstream, speaker.number)
         if pull is None:
@@ -145,7 +153,7 @@ class Commands:
             words = f"at most {MOST_COMMANDS_AN_HOUR} commands an hour are taken from a person"
             return [_Reply(ok=False, words=words, counts=False)]
         head = await _known_head(tx, upstream, pull)
-        scene = _Scene(tx, upstream, speaker, pull, head, now)
+        scene = _Scene(tx, upstream, speaker, pull, head, health, now)
         return [await self._one(scene, each) for each in wanted]
 
     async def _one(self, scene: _Scene, wanted: Command | Misunderstood) -> _Reply:
@@ -257,10 +265,11 @@ class Commands:
     async def _late(self, scene: _Scene, state: str) -> list[str]:
         """What GitHub does not show yet, and why the relay is not green."""
         gate = await unpublished_gate(scene.tx, scene.upstream, scene.pull.head_sha, state, scene.now)
-        health = health_of(await health_facts(scene.tx, scene.upstream), scene.now)
-        relay = "\n".join(f"- {reason.text}" for reason in health.reasons)
         said = [gate.text] if gate else []
-        return [*said, f"The relay is {health.state.value}:\n\n{relay}"] if relay else said
+        if scene.health is None or not scene.health.reasons:
+            return said
+        relay = "\n".join(f"- {reason.text}" for reason in scene.health.reasons)
+        return [*said, f"The relay is {scene.health.state.value}:\n\n{relay}"]
 
     async def _reevaluate(self, scene: _Scene) -> None:
         """The pull request's own head, and the merge groups that it may be part of."""

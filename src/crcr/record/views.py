@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import TypeVar
 
 from crcr.decide.gate import Policy
-from crcr.decide.health import Health, health_of
+from crcr.decide.health import Health
 from crcr.decide.model import RepoName
 from crcr.decide.setup import SetupFacts
 from crcr.decide.views import (
@@ -55,7 +55,7 @@ from crcr.record.views_badge import badge_view
 from crcr.record.views_commit import CommitReader, commit_reader
 from crcr.record.views_deliveries import delivery_page, one_delivery
 from crcr.record.views_effects import effect_page
-from crcr.record.views_health import health_facts
+from crcr.record.views_health import HealthViews
 from crcr.record.views_job import job_detail
 from crcr.record.views_jobs import job_page
 from crcr.record.views_listed import ListReader, Seen, allowlist_view, who_is_seen
@@ -304,10 +304,7 @@ class SqlViews:
         return await self._read(unit)
 
     async def health(self, now: datetime) -> dict[RepoName, Health]:
-        async def unit(tx: Tx) -> dict[RepoName, Health]:
-            return {each: health_of(await health_facts(tx, each), now) for each in self._upstreams}
-
-        return await self._read(unit)
+        return await HealthViews(self._database, self._upstreams).health(now)
 
     async def vitals(self, now: datetime) -> list[Vitals]:
         async def unit(tx: Tx) -> list[Vitals]:
@@ -317,7 +314,6 @@ class SqlViews:
                     open_gates=await open_gates(tx, each),
                     queues=await queues_of(tx, each, now),
                     watched=await watched_of(tx, each, now),
-                    health=health_of(await health_facts(tx, each), now),
                 )
                 for each in self._upstreams
             ]

@@ -14,11 +14,11 @@ from crcr.decide.check_runs import GATE_NAME
 from crcr.decide.checks import Tier
 from crcr.decide.effects import Fault
 from crcr.decide.gate import GateState
-from crcr.decide.health import HealthFacts, OpenEffects, RefusedWebhooks, WaitingGates
+from crcr.decide.health import Health, HealthFacts, OpenEffects, RefusedWebhooks, WaitingGates, health_of
 from crcr.decide.health_words import EffectClass, GatePublication, class_of
 from crcr.decide.model import RepoName
 from crcr.errors import HeldBy
-from crcr.record.database import Row, Tx
+from crcr.record.database import Database, Row, Tx
 from crcr.record.publishing import target_of
 from crcr.record.statement import Statement
 from crcr.record.times import from_us, from_us_or_none
@@ -65,6 +65,7 @@ _ON_GITHUB = (
     " ORDER BY c.round DESC LIMIT 1)"
 )
 _STATES = tuple(state.value for state in GateState)
+_LIMITS = tuple(limit.value for limit in HeldBy)
 _DECIDED = "('failed', 'pending', 'passed')"
 _GATES = Statement(
     text(
@@ -109,6 +110,20 @@ _LAST_DELIVERY = Statement(text("SELECT max(received_at) AS at FROM deliveries W
 _REFUSED = Statement(
     text("SELECT number, since_at, last_at FROM refused_webhooks WHERE reason = 'bad_signature'")
 )
+
+
+class HealthViews:
+    def __init__(self, database: Database, upstreams: tuple[RepoName, ...]) -> None:
+        self._database = database
+        self._upstreams = upstreams
+
+    async def health(self, now: datetime) -> dict[RepoName, Health]:
+        """The health of every upstream, read beside the event loop and outside any write."""
+
+        async def unit(tx: Tx) -> dict[RepoName, Health]:
+            return {each: health_of(await health_facts(tx, each), now) for each in self._upstreams}
+
+        return await self._database.read(unit)
 
 
 async def health_facts(tx: Tx, upstream: RepoName) -> HealthFacts:
@@ -180,10 +195,14 @@ NOTHING_HINDERS: dict[str, Any] = {"held_by": None, "fault": None, "fault_since"
 
 def hindrance_of(row: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        "held_by": HeldBy(row["held_by"]) if row["held_by"] else None,
+        "held_by": _limit(row["held_by"]) if row["held_by"] else None,
         "fault": Fault(row["fault"]) if row["fault"] else None,
         "fault_since": from_us_or_none(row["fault_since"]),
     }
+
+
+def _limit(recorded: str) -> HeldBy:
+    return HeldBy(recorded) if recorded in _LIMITS else HeldBy.OTHER
 
 
 def _parked(rows: list[Row]) -> tuple[tuple[EffectClass, int], ...]:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import Request
@@ -9,14 +10,19 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from crcr import __version__
-from crcr.decide.health import worst_of
+from crcr.decide.health import Health, worst_of
+from crcr.decide.views import Vitals
 from crcr.errors import LimiterUnavailable, NoAllowlist, Stopping, Unavailable
 from crcr.ports import Clock
 from crcr.show.metrics import Metrics
 from crcr.show.port import Pulse
+from crcr.show.shared_health import SharedHealth
 
 PATIENCE_S = 5.0
 """Half of what Prometheus waits for a scrape."""
+HEALTH_WITHIN_S = 1.0
+"""How long a probe waits for the health, which only informs: what asks it waits for a few seconds at most."""
+_UNKNOWN = "unknown"
 _NO_CACHE = {"Cache-Control": "no-store"}
 
 
@@ -25,6 +31,7 @@ def routes(
     *,
     metrics: Metrics,
     clock: Clock,
+    health: SharedHealth | None = None,
     is_public: bool = True,
     stopping: asyncio.Event | None = None,
     patience_s: float = PATIENCE_S,
@@ -35,6 +42,8 @@ def routes(
     `check_limiter` raises `LimiterUnavailable` where the limits of callers are kept elsewhere, in Redis, and that is
     away: callbacks get 503 then, and `/readyz/callback` says so; all else goes on, and `/readyz` stays 200.
 
+    The health is read once in a few seconds for all readers of the process, and never keeps a probe waiting for long.
+
     Once `stopping` is set, `/readyz` says so: whoever sends requests here goes elsewhere before nobody answers.
     """
     stopping = stopping or asyncio.Event()
@@ -42,6 +51,7 @@ def routes(
         pulse,
         metrics,
         clock,
+        health=health or SharedHealth(pulse, clock),
         names=is_public,
         stopping=stopping,
         patience_s=patience_s,
@@ -63,6 +73,7 @@ class Probes:
         metrics: Metrics,
         clock: Clock,
         *,
+        health: SharedHealth,
         names: bool,
         stopping: asyncio.Event,
         patience_s: float,
@@ -71,6 +82,7 @@ class Probes:
         self._pulse = pulse
         self._metrics = metrics
         self._clock = clock
+        self._health = health
         self._names = names
         self._stopping = stopping
         self._patience_s = patience_s
@@ -82,7 +94,8 @@ class Probes:
     async def readyz(self, _: Request) -> Response:
         """Raises what stands in the way; the app makes it a 503 that says so.
 
-        Health that is amber or red is told and stays a 200: the process takes webhooks and callbacks all the same.
+        Health that is amber, red or not known in time is told and stays a 200: the process takes webhooks and callbacks
+        all the same.
         """
         if self._stopping.is_set():
             raise Stopping
@@ -94,23 +107,23 @@ class Probes:
                 f"no valid allowlist was ever read for {whose}",
                 hint="see CRCR_ALLOWLIST, then run `crcr allowlist refresh`",
             )
+        with_health = await self._with_health(vitals)
         told = [
             {
                 **({"upstream": str(each.upstream)} if self._names else {}),
                 "waiting": each.waiting,
                 "parked": each.parked,
                 "lag_s": each.lag_s or 0.0,
-                "health": each.health.state,
-                "reasons": [reason.text for reason in each.health.reasons],
+                "health": each.health.state if each.health else _UNKNOWN,
+                "reasons": [reason.text for reason in each.health.reasons] if each.health else [],
             }
-            for each in vitals
+            for each in with_health
         ]
-        health = worst_of(each.health for each in vitals)
         answer = {
             "ok": True,
             "store": "answers",
             **await self._limits(),
-            "health": health,
+            "health": _worst([each.health for each in with_health]),
             "upstreams": told,
         }
         return JSONResponse(answer, headers=_NO_CACHE)
@@ -134,7 +147,17 @@ class Probes:
         """Always answers: a store that is away, or takes longer than a scraper waits, is a number too."""
         try:
             async with asyncio.timeout(self._patience_s):
-                self._metrics.observe(await self._pulse.vitals(self._clock.now()))
+                vitals = await self._pulse.vitals(self._clock.now())
+                self._metrics.observe(await self._with_health(vitals))
         except (Unavailable, TimeoutError):
             self._metrics.observe(None)
         return Response(self._metrics.text(), headers={"Content-Type": CONTENT_TYPE_LATEST, **_NO_CACHE})
+
+    async def _with_health(self, vitals: list[Vitals]) -> list[Vitals]:
+        health = await self._health.within(HEALTH_WITHIN_S)
+        return [replace(each, health=health.get(each.upstream)) for each in vitals]
+
+
+def _worst(healths: list[Health | None]) -> str:
+    known = [each for each in healths if each is not None]
+    return worst_of(known) if len(known) == len(healths) else _UNKNOWN

@@ -13,7 +13,7 @@ from crcr.decide.outside import Budget, CallKind
 from crcr.decide.urgency import Urgency
 from crcr.errors import HeldBy
 
-PAUSES = (*HeldBy, "concurrent")
+PAUSES = (HeldBy.HOUR, HeldBy.MINUTE, HeldBy.CONTENT, HeldBy.SECONDARY, "concurrent")
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _STANDINGS = {"low": 0.2, "half": 0.5}
 """Up to which share of the hour a budget stands so; what is low is kept for the most urgent calls."""

@@ -49,7 +49,8 @@ class QueueNumbers:
         self._lag.labels(name).set(vitals.lag_s or 0.0)
         self._allowlist.labels(name).set(int(vitals.has_allowlist))
         self._bad.labels(name).set(int(vitals.watched.allowlist_bad))
-        self._health.labels(name).set(_HEALTH[vitals.health.state])
+        if vitals.health is not None:
+            self._health.labels(name).set(_HEALTH[vitals.health.state])
         self._paused.labels(name).set(int(vitals.watched.paused))
         self._overdue.labels(name).set(vitals.watched.gate_overdue_s)
         if vitals.watched.last_delivery_s is not None:

@@ -136,7 +136,11 @@ class ChangeLog(Protocol):
 
 class Pulse(Protocol):
     async def vitals(self, now: datetime) -> list[Vitals]:
-        """The vital signs of every upstream; raises `Unavailable` when the store does not answer."""
+        """The vital signs of every upstream, without its health; raises `Unavailable` when the store does not answer."""
+        ...
+
+    async def health(self, now: datetime) -> dict[RepoName, Health]:
+        """The health of every upstream, which takes long where much waits."""
         ...
 
 

@@ -11,6 +11,8 @@ from crcr.errors import Unavailable
 from crcr.ports import Clock
 
 SHARED_FOR_S = 3.0
+_TOLD_FOR = timedelta(minutes=1)
+"""How old the last reading may be that is told while a newer one takes long."""
 
 
 class HealthReader(Protocol):
@@ -27,13 +29,14 @@ class SharedHealth:
         self._read_at: datetime | None = None
         self._known: dict[RepoName, Health] = {}
         self._reading = asyncio.Lock()
+        self._under_way: asyncio.Task[dict[RepoName, Health]] | None = None
 
     async def read(self) -> dict[RepoName, Health]:
         """Return the health of every upstream, a few seconds old at most; raise `Unavailable` when it cannot be read.
 
         While one reader reads it anew, all others get what was read before.
         """
-        if self._known and self._shared_for and self._reading.locked():
+        if self._known and self._is_being_read:
             return self._known
         async with self._reading:
             now = self._clock.now()
@@ -42,12 +45,49 @@ class SharedHealth:
                 self._read_at = now
             return self._known
 
+    async def within(self, seconds: float) -> dict[RepoName, Health]:
+        """Return what is known after so many seconds: what was read before when reading takes longer, or nothing.
+
+        A reading that takes longer goes on, and serves whoever asks next. Where every reader reads for itself, it waits.
+        """
+        try:
+            if not self._shared_for:
+                return await self.read()
+            if self._known and self._is_being_read:
+                return self._told_before()
+            async with asyncio.timeout(seconds):
+                return await asyncio.shield(self._begin())
+        except Unavailable:
+            return {}
+        except TimeoutError:
+            return self._told_before()
+
     async def of(self, upstream: RepoName) -> Health | None:
         """Return the health of one upstream; None when the store does not answer, which the page itself says."""
         try:
             return (await self.read()).get(upstream)
         except Unavailable:
             return None
+
+    @property
+    def _is_being_read(self) -> bool:
+        return bool(self._shared_for) and self._reading.locked()
+
+    def _begin(self) -> asyncio.Task[dict[RepoName, Health]]:
+        if self._under_way is None or self._under_way.done():
+            self._under_way = asyncio.create_task(self.read())
+            self._under_way.add_done_callback(_let_go)
+        return self._under_way
+
+    def _told_before(self) -> dict[RepoName, Health]:
+        is_recent = self._read_at is not None and self._clock.now() - self._read_at < _TOLD_FOR
+        return self._known if is_recent else {}
+
+
+def _let_go(reading: asyncio.Task[dict[RepoName, Health]]) -> None:
+    """Who still waits for the reading is told what went wrong with it; nobody may."""
+    if not reading.cancelled():
+        reading.exception()
 
 
 def mark_of(health: Health | None) -> str:

@@ -33,7 +33,6 @@ from crcr.show.live_delay import LiveDelay
 from crcr.show.pages_onboarding import Welcome
 from crcr.show.problems import ProblemPages
 from crcr.show.sessions import Sessions
-from crcr.show.shared_health import SharedHealth
 from crcr.show.tokens import NamedToken, Tokens
 from crcr.wiring.company import Company
 from crcr.wiring.services import Services
@@ -45,8 +44,7 @@ def build_app(services: Services, *, work: bool = True) -> Edge:
     views = _views(services)
     services.metrics.opens_doors()
     is_public = services.settings.hud_access == "public"
-    health = SharedHealth(views, clock, shared_for_s=services.health_shared_for_s)
-    frame = _frame(services, views, health)
+    frame = _frame(services, views)
     problem_page = ProblemPages(frame).page
     doors = _doors(services, problem_page)
     desk = AdminDesk(services.database, services.acts, services.targets, upstreams, clock)
@@ -66,14 +64,14 @@ def build_app(services: Services, *, work: bool = True) -> Edge:
             *headers.robots_route(is_public=is_public),
             _ingest_route(services.ingest),
             *pages.routes(frame, delay, _welcome(services, views, setup, app_page)),
-            *_live_routes(services, views, delay, health),
+            *_live_routes(services, views, delay),
             *api.routes(
                 views,
                 upstreams=upstreams,
                 clock=clock,
                 public_url=services.settings.public_url,
                 audience=services.settings.oidc_audiences[0],
-                health=health,
+                health=services.health,
             ),
             *_health_routes(services, views, services.shared.check_limiter),
         ],
@@ -115,7 +113,7 @@ def _views(services: Services) -> SqlViews:
     )
 
 
-def _frame(services: Services, views: SqlViews, health: SharedHealth) -> Frame:
+def _frame(services: Services, views: SqlViews) -> Frame:
     return Frame(
         views,
         upstreams=services.upstreams,
@@ -123,13 +121,11 @@ def _frame(services: Services, views: SqlViews, health: SharedHealth) -> Frame:
         github_url=_web_url(services.settings),
         public_url=services.settings.public_url,
         sandbox=services.settings.sandbox == "on",
-        health=health,
+        health=services.health,
     )
 
 
-def _live_routes(
-    services: Services, views: SqlViews, delay: LiveDelay, health: SharedHealth
-) -> list[BaseRoute]:
+def _live_routes(services: Services, views: SqlViews, delay: LiveDelay) -> list[BaseRoute]:
     signals = services.signals
     return events.routes(
         views,
@@ -142,7 +138,7 @@ def _live_routes(
         trace=services.trace,
         on_streams=services.metrics.live_streams,
         log_for_admins=views.for_admins(),
-        health=HealthFeed(health, services.upstreams, services.clock),
+        health=HealthFeed(services.health, services.upstreams, services.clock),
     )
 
 
@@ -153,6 +149,7 @@ def _health_routes(
         views,
         metrics=services.metrics,
         clock=services.clock,
+        health=services.health,
         is_public=services.settings.hud_access == "public",
         stopping=services.stopping,
         check_limiter=check_limiter,

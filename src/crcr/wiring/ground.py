@@ -29,9 +29,10 @@ from crcr.record.outcomes import Outcomes
 from crcr.record.publishing import GATHERING, Publishing, UpstreamPolicy
 from crcr.record.signals import Signals
 from crcr.record.targets import Targets
+from crcr.record.views_health import HealthViews
 from crcr.settings import Settings, Sqlite, UpstreamSetting
 from crcr.show.metrics import Metrics
-from crcr.show.shared_health import SHARED_FOR_S
+from crcr.show.shared_health import SHARED_FOR_S, SharedHealth
 from crcr.wiring.drivers import require_drivers
 from crcr.wiring.past import Past, past_of
 from crcr.wiring.stores import open_database, place_of
@@ -46,7 +47,7 @@ class Seams:
     chance: Callable[[], float] = random.random
     on_crash: Callable[[Exception], None] = lambda _: None
     health_shared_for_s: float = SHARED_FOR_S
-    """How long one reading of the relay's health serves all pages; a clock that stands still needs 0."""
+    """How long one reading of the relay's health serves all readers; a clock that stands still needs 0."""
     check_gathering: timedelta = GATHERING
 
 
@@ -64,6 +65,7 @@ class Ground:
     allowlists: Allowlists
     checks: CommitChecks
     desk: Desk
+    health: SharedHealth
     api_http: httpx.AsyncClient
     keys_http: httpx.AsyncClient
     forward_http: httpx.AsyncClient
@@ -106,12 +108,18 @@ def open_ground(settings: Settings, seams: Seams) -> Ground:
         allowlists=allowlists,
         checks=checks,
         desk=Desk(database, checks, publishing),
+        health=_health(settings, database, seams),
         api_http=api_http,
         keys_http=seams.http(GITHUB_ACTIONS),
         forward_http=seams.http(settings.hud_forward_url or GITHUB_ACTIONS),
         governor=governor,
         github=github_client(settings, api_http, seams.clock, metrics, governor),
     )
+
+
+def _health(settings: Settings, database: Database, seams: Seams) -> SharedHealth:
+    views = HealthViews(database, tuple(upstream.name for upstream in settings.upstreams))
+    return SharedHealth(views, seams.clock, shared_for_s=seams.health_shared_for_s)
 
 
 def outcomes_of(ground: Ground) -> Outcomes:

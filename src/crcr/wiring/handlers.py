@@ -72,7 +72,12 @@ def _upstream_handlers(ground: Ground) -> dict[EffectKind, Handler]:
             clock,
         ),
         EffectKind.ANSWER_COMMAND: AnswerCommand(
-            Commands(database, ground.allowlists, ground.desk, publishing), upstreams, github, voice, clock
+            Commands(database, ground.allowlists, ground.desk, publishing),
+            upstreams,
+            github,
+            voice,
+            clock,
+            health=ground.health,
         ),
         EffectKind.OFFER_WAIVER: OfferWaiver(ground.desk, upstreams, voice, clock),
         EffectKind.VERIFY_COMMIT: VerifyCommit(Commits(database), upstreams, github, clock),

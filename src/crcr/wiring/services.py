@@ -45,6 +45,7 @@ from crcr.show.access import FAILED_SIGN_IN
 from crcr.show.api_setup import INSPECTION, TEST_DISPATCH
 from crcr.show.login import AUDITED_FAILURE
 from crcr.show.metrics import Metrics
+from crcr.show.shared_health import SharedHealth
 from crcr.wiring.doors import callback_door, ingest_door, webhook_door
 from crcr.wiring.ground import Ground, Seams, open_ground, outcomes_of
 from crcr.wiring.handlers import effect_handlers
@@ -104,7 +105,7 @@ class Services:
     ingest: IngestIntake
     http: tuple[httpx.AsyncClient, ...]
     on_crash: Callable[[Exception], None]
-    health_shared_for_s: float
+    health: SharedHealth
     stopping: asyncio.Event
     """Set when the process begins to stop: workers finish what is under way, another process leads."""
     closing: asyncio.Event
@@ -169,7 +170,7 @@ def build(settings: Settings, seams: Seams | None = None) -> Services:
         stopping=stopping,
         closing=asyncio.Event(),
         on_crash=ground.seams.on_crash,
-        health_shared_for_s=ground.seams.health_shared_for_s,
+        health=ground.health,
     )
 
 

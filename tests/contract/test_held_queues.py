@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -117,6 +118,10 @@ Adding = Callable[[Tx, dict[str, Any]], Awaitable[None]]
 PACE = timedelta(minutes=2)
 
 
+async def _add_by(adding: Adding, row: dict[str, Any], tx: Tx) -> None:
+    await adding(tx, row)
+
+
 @pytest.mark.parametrize(
     "adding",
     [
@@ -140,7 +145,7 @@ async def test_facts_that_arrive_meanwhile_neither_hasten_nor_repeat_what_is_hel
         limited.clock.advance(5 * 60)
         for number in range(3):
             row = effect_row(CORE, PUBLISH, target=GATES, lane=f"{PUBLISH} {number}", now=limited.clock.now())
-            await stores.database.write(lambda tx, row=row: adding(tx, row))
+            await stores.database.write(partial(_add_by, adding, row))
         await limited.worker.drain()
     assert limited.tried == []
     assert await held_in(stores, GATES) == held

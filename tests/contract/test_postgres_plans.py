@@ -169,6 +169,7 @@ async def test_what_is_asked_all_day_searches(large: str) -> None:
         views = SqlViews(process.database, process.stores.allowlists, (CORE,))
         await views.changes(3, 50)
         await views.vitals(NOW)
+        await views.health(NOW)
     await process.database.close()
     assert len(asked) > 60
     assert walked(await plans(large, asked), LARGE) == {}

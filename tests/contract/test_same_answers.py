@@ -290,6 +290,7 @@ async def test_lists_of_the_log(twins: Twins) -> None:
         "effects": lambda v, _: v.effects(up, now),
         "allowlist": lambda v, _: v.allowlist(up),
         "vitals": lambda v, _: v.vitals(now),
+        "health": lambda v, _: v.health(now),
         "newest": lambda v, _: v.changes(None, 10),
         "changes": lambda v, _: v.changes(0, 1_000),
         "some changes": lambda v, _: v.changes(5, 10),

@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
+from sqlalchemy import text
 from starlette.applications import Starlette
 
 from crcr.decide.numbers import Figures
@@ -137,3 +138,33 @@ def _rows(text: str) -> list[str]:
     return [
         attrs["data-key"] or "" for tag, attrs in Page(text).elements if tag == "tr" and "data-key" in attrs
     ]
+
+
+async def test_sums_without_a_shortest_and_longest_leave_percentiles_to_the_counted_ranges(
+    world: World,
+) -> None:
+    """Rows that a release before added up have none; those of newer rows do not speak for them."""
+    world.allowlist(LISTED)
+    for hours, seconds in ((30.0, 62.0), (1.5, 110.0)):
+        delivery = world.delivery(hours_ago=hours)
+        world.dispatch(delivery, "good/backend", hours_ago=hours)
+        for number in range(20):
+            world.job(
+                delivery, job_name=f"job {number}", hours_ago=hours - 0.5, queue_s=1.0, execution_s=seconds
+            )
+    world.sum_up()
+
+    async def p50_s() -> float | None:
+        summary = await world.views.summary(UPSTREAM, Span.FORTNIGHT, world.clock.now())
+        figures = next(each.figures for each in summary.backends if each.name.key == "good/backend")
+        assert figures is not None
+        return figures.execution.p50_s
+
+    assert await p50_s() == pytest.approx((62 + 110) / 2)
+    with world.engine.begin() as connection:
+        for table, at in (("hours", "hour_at"), ("days", "day_at")):
+            connection.execute(
+                text(f"UPDATE {table} SET execution_low_s = NULL, execution_high_s = NULL WHERE {at} < :at"),  # noqa: S608
+                {"at": world.ago(hours=26)},
+            )
+    assert await p50_s() == pytest.approx((60 + 120) / 2)

@@ -20,15 +20,9 @@ from crcr.record.times import added_up_s, from_us, to_us
 
 _COUNTS = ("success", "failure", "timed_out", "silent", "other", "superseded", "earlier", "sent")
 _SECONDS = ("delay_sum_s", "queue_sum_s", "execution_sum_s")
-
-
-def _extreme(act: str, name: str) -> str:
-    """The extreme of several rows of sums: NULL when one of them has durations but was added up before it was recorded."""
-    unrecorded = f"{name} IS NULL AND {name.partition('_')[0]}_sum_s <> 0"
-    return f"CASE WHEN sum(CASE WHEN {unrecorded} THEN 1 ELSE 0 END) = 0 THEN {act}({name}) END AS {name}"
-
-
-_EXTREMES = ", ".join([*(_extreme("min", name) for name in LOWS), *(_extreme("max", name) for name in HIGHS)])
+_EXTREMES = ", ".join(
+    [*(f"min({name}) AS {name}" for name in LOWS), *(f"max({name}) AS {name}" for name in HIGHS)]
+)
 _SUMS = ", ".join(f"sum({name}) AS {name}" for name in (*_COUNTS, *_SECONDS, *QUEUE, *EXECUTION))
 _BY_HOURS = Statement(
     text(

@@ -78,7 +78,7 @@ async def test_a_gate_blocks_is_waived_and_lets_the_queue_merge(tmp_path: Path) 
         assert labelled in said
         async with asyncio.timeout(90):
             await told(blocked, "Merging is blocked: crcr/gate: failure", "novagpu/tensorium-nova failed")
-            await told(labelled, "ciflow/crcr/npu", "crcr/accel-npu/tensorium-npu/Upstream CI/build (npu910")
+            await told(labelled, "ciflow/crcr/npu", "crcr/accel-npu/tensorium-npu")
             refused = await told(blocked, "needs the maintain role")
             assert "/crcr status" in refused
             await told(blocked, "novagpu/tensorium-nova waived by")

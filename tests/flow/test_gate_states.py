@@ -210,6 +210,7 @@ async def test_a_running_job_keeps_the_gate_pending(tmp_path: Path) -> None:
         pull = await open_pull(it)
         await start(it, newest_run(it))
         await finish(it, newest_run(it), build="success")
+        await look(it, 61)  # GitHub confirms it
 
         assert gate(it, pull) == "pending"
         assert await live_reasons(it, pull.head_sha) == ["test running"]

@@ -31,7 +31,7 @@ _ASKED = Statement(
 _RUNNING = Statement(
     text(
         "SELECT 1 FROM jobs WHERE delivery = :delivery AND upstream = :upstream AND downstream = :downstream"
-        " AND state = 'in_progress' LIMIT 1"
+        " AND state = 'in_progress' AND superseded = 0 LIMIT 1"
     )
 )
 

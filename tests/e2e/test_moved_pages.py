@@ -69,6 +69,7 @@ class House:
             yield from (f"{backend}/levels.csv", f"{backend}/refusals", f"{backend}/refusals.csv")
             yield f"/api/v1/setup/{each}"
         yield from ("/", "/crcr/", "/crcr/pr/1/", "/api/v1/effects", "/api/v1/onboarding", "/crcr/onboarding")
+        yield from ("/api/v1/health", "/readyz/callback")
         yield from (
             "/crcr/deliveries?show=effects",
             "/crcr/sandbox",

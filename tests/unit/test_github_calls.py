@@ -271,7 +271,7 @@ async def test_a_rerun_has_no_body(github: GitHubClient, server: FakeGitHub) -> 
 
 async def test_urgent_checks_go_when_others_wait(github: GitHubClient, server: FakeGitHub) -> None:
     server.will(CHECKS, httpx.Response(201, json={"id": 4}))
-    for _ in range(90):
+    for _ in range(108):
         await create(github, urgency=Urgency.DETAILS)
     with pytest.raises(OutsideLimited) as caught:
         await create(github, urgency=Urgency.DETAILS)

@@ -16,7 +16,7 @@ from bench.lateness import StoreLog
 from bench.shown_gates import CallListener
 from bench.simulated_time import SimulatedClock
 from crcr import log as logs
-from crcr.record.migrate import migrate
+from crcr.record.migrations.run import migrate
 from crcr.settings import Settings
 from crcr.sim.github import GitHub
 from crcr.wiring.front import build_app

@@ -11,11 +11,11 @@ import httpx
 
 from crcr.app import Edge
 from crcr.errors import StoreUnavailable
-from crcr.record.database import Database, Unit
-from crcr.record.forwards import Forwards
-from crcr.record.outcomes import Outcomes
-from crcr.record.publishing import Publishing
-from crcr.record.reports import Reports
+from crcr.record.checks.refresh import Publishing
+from crcr.record.reports.forwards import Forwards
+from crcr.record.reports.outcomes import Outcomes
+from crcr.record.reports.reports import Reports
+from crcr.record.store.database import Database, Unit
 from crcr.sim.github import Job, JobSpec, Workflow, WorkflowRun
 from crcr.wiring.front import build_app
 from stage import AUDIENCE, RELAY_URL, UPSTREAM, WORKFLOW, Stage, stage

@@ -9,11 +9,11 @@ import sys
 from typing import Any
 
 from crcr.decide.window import Kind, Span, Window
-from crcr.record.clickhouse_history import ClickHouseHistory
-from crcr.record.clickhouse_link import ClickHouseLink, ClickHousePlace
-from crcr.record.clickhouse_rows import TABLES
-from crcr.record.clickhouse_schema import ensure_schema
-from crcr.record.times import from_us
+from crcr.record.clickhouse.connection import ClickHouseLink, ClickHousePlace
+from crcr.record.clickhouse.queries import ClickHouseHistory
+from crcr.record.clickhouse.rows import TABLES
+from crcr.record.clickhouse.schema import ensure_schema
+from crcr.record.store.times import from_us
 
 
 async def story(asked: dict[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import BigInteger, Column, Double, Integer, LargeBinary, SmallInteger, Table
 
-from crcr.record.tables import metadata
+from crcr.record.schema.all_tables import metadata
 from services.postgres import run_on
 from stage import place_empty_database
 

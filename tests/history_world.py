@@ -13,18 +13,18 @@ from crcr.decide.model import Conclusion, Level, RepoName
 from crcr.decide.numbers import Durations, Figures
 from crcr.decide.report import Report, ReportStatus
 from crcr.decide.window import Kind, Span, Window
-from crcr.record.clickhouse_feeder import ClickHouseFeeder
-from crcr.record.clickhouse_history import ClickHouseHistory
-from crcr.record.clickhouse_link import ClickHouseLink, ClickHousePlace
-from crcr.record.database import Tx
-from crcr.record.feeding import Feeding
-from crcr.record.ingested import IngestedResults
-from crcr.record.times import from_us
-from crcr.record.views_figures import figures_of, read_figures
-from crcr.record.views_job import jobs_by_name, worst_first
-from crcr.record.views_listed import who_is_seen
-from crcr.record.views_search import search
-from crcr.record.views_search_jobs import JOBS_BACK
+from crcr.record.clickhouse.connection import ClickHouseLink, ClickHousePlace
+from crcr.record.clickhouse.feed_state import Feeding
+from crcr.record.clickhouse.feeder import ClickHouseFeeder
+from crcr.record.clickhouse.queries import ClickHouseHistory
+from crcr.record.reports.ingested import IngestedResults
+from crcr.record.store.database import Tx
+from crcr.record.store.times import from_us
+from crcr.record.views.backends.figures import figures_of, read_figures
+from crcr.record.views.backends.job_detail import jobs_by_name, worst_first
+from crcr.record.views.logs.search import search
+from crcr.record.views.logs.search_jobs import JOBS_BACK
+from crcr.record.views.visibility import who_is_seen
 from made import a_start
 from sums_walk import BACKENDS, JOBS, Walk
 

@@ -11,9 +11,9 @@ from sqlalchemy import text
 from contract.databases import Stores
 from crcr.decide.model import Conclusion
 from crcr.decide.report import ReportStatus
-from crcr.record.database import Database, Row, Tx, Unit
-from crcr.record.retention import Keeps, Retention
-from crcr.record.statement import Statement
+from crcr.record.store.database import Database, Row, Tx, Unit
+from crcr.record.store.statement import Statement
+from crcr.record.upkeep.retention import Keeps, Retention
 from sums_walk import Walk
 
 T = TypeVar("T")

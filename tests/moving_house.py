@@ -9,10 +9,10 @@ import httpx
 
 from clock import ManualClock
 from crcr.cli.history import fill_database
-from crcr.record.backup import copy_database
-from crcr.record.moving import move
-from crcr.record.places import PostgresPlace
-from crcr.record.times import to_us
+from crcr.record.sqlite_to_postgres.copy import move
+from crcr.record.store.location import PostgresPlace
+from crcr.record.store.sqlite.backup import copy_database
+from crcr.record.store.times import to_us
 from crcr.settings import Postgres, Settings
 from crcr.settings.services import ServiceUrl
 from crcr.sim.history import Plan

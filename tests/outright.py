@@ -15,12 +15,12 @@ from sqlalchemy import CursorResult, Executable, create_engine
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 from sqlalchemy.pool import NullPool
 
-from crcr.record.database import Database
-from crcr.record.places import PostgresPlace
-from crcr.record.postgres import PostgresDatabase
-from crcr.record.postgres_link import PostgresLink, connect
-from crcr.record.signals import Signals
-from crcr.record.sqlite import InMemory, SqliteDatabase
+from crcr.record.store.database import Database
+from crcr.record.store.location import PostgresPlace
+from crcr.record.store.postgres.connection import PostgresLink, connect
+from crcr.record.store.postgres.database import PostgresDatabase
+from crcr.record.store.signals import Signals
+from crcr.record.store.sqlite.database import InMemory, SqliteDatabase
 
 T = TypeVar("T")
 Where = Path | InMemory | PostgresPlace

@@ -16,16 +16,16 @@ from crcr.decide.downstream import Outcome
 from crcr.decide.identity import Identity
 from crcr.decide.upstream import Receipt
 from crcr.receive.report import parse_report
-from crcr.record.database import Tx
-from crcr.record.forwards import Forwards
-from crcr.record.outcomes import Outcomes
-from crcr.record.places import PostgresPlace
-from crcr.record.postgres import PostgresDatabase
-from crcr.record.postgres_link import Connection, PostgresLink
-from crcr.record.publishing import Publishing
-from crcr.record.reports import Reports
-from crcr.record.signals import Signals
-from crcr.record.statement import Statement
+from crcr.record.checks.refresh import Publishing
+from crcr.record.reports.forwards import Forwards
+from crcr.record.reports.outcomes import Outcomes
+from crcr.record.reports.reports import Reports
+from crcr.record.store.database import Tx
+from crcr.record.store.location import PostgresPlace
+from crcr.record.store.postgres.connection import Connection, PostgresLink
+from crcr.record.store.postgres.database import PostgresDatabase
+from crcr.record.store.signals import Signals
+from crcr.record.store.statement import Statement
 from made import a_caller, a_pull
 from services.postgres import new_database
 

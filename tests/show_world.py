@@ -19,16 +19,16 @@ from clock import ManualClock
 from crcr.decide.model import RepoName
 from crcr.decide.window import Kind
 from crcr.receive.allowlist_yaml import read_allowlist as check
-from crcr.record import schema, schema_gate, schema_history
-from crcr.record.allowlists import Allowlists
-from crcr.record.places import PostgresPlace
-from crcr.record.postgres import PostgresDatabase
-from crcr.record.publishing import Publishing
-from crcr.record.sqlite import SqliteDatabase
-from crcr.record.sums_anew import find_extremes, sum_anew
-from crcr.record.targets import Targets
-from crcr.record.times import to_us
-from crcr.record.views import SqlViews
+from crcr.record.checks.refresh import Publishing
+from crcr.record.repositories.allowlists import Allowlists
+from crcr.record.repositories.downstreams import Targets
+from crcr.record.schema import checks, core, statistics
+from crcr.record.statistics.rebuild import find_extremes, sum_anew
+from crcr.record.store.location import PostgresPlace
+from crcr.record.store.postgres.database import PostgresDatabase
+from crcr.record.store.sqlite.database import SqliteDatabase
+from crcr.record.store.times import to_us
+from crcr.record.views.sql_views import SqlViews
 from outright import Hand, Outright, Where, opened, outright
 from stage import database_url, in_postgresql, place_empty_database
 
@@ -59,7 +59,7 @@ class World:
     def sum_up(self) -> None:
         """Work out the sums of the jobs and dispatches that are there: rows that go in by hand are in none."""
         with self.engine.begin() as connection:
-            for table in (schema_history.hours, schema_history.days, schema_history.job_days):
+            for table in (statistics.hours, statistics.days, statistics.job_days):
                 connection.execute(delete(table).where(table.c.kind != Kind.INGESTED.value))
             sum_anew(connection)
             find_extremes(connection)
@@ -74,7 +74,7 @@ class World:
         row = {"upstream": upstream.key, "version": version, "source": "allowlist.yml", "text": text}
         at = self.ago(minutes=5)
         self.add(
-            schema.allowlist_versions,
+            core.allowlist_versions,
             {**row, "good": int(good), "problems": json.dumps(problems), "read_at": at},
         )
 
@@ -96,7 +96,7 @@ class World:
             "body_bytes": 10,
             "body": zlib.compress(b"secret body"),
         }
-        self.add(schema.deliveries, {**row, **more})
+        self.add(core.deliveries, {**row, **more})
         return guid
 
     def dispatch(self, delivery: str, downstream: str = "good/backend", **more: Any) -> None:
@@ -115,7 +115,7 @@ class World:
             "created_at": self.ago(hours=hours_ago),
             "sent_at": self.ago(hours=hours_ago),
         }
-        self.add(schema.dispatches, {**row, **more})
+        self.add(core.dispatches, {**row, **more})
 
     def job(self, delivery: str, conclusion: str | None = "success", **more: Any) -> None:
         hours_ago = more.pop("hours_ago", 1.5)
@@ -141,19 +141,19 @@ class World:
             "untrusted": b"{}",
         }
         row |= more
-        self.add(schema.jobs, {"reported_name": row["job_name"], **row})
+        self.add(core.jobs, {"reported_name": row["job_name"], **row})
 
     def pull(self, number: int = 7, **more: Any) -> str:
         """A pull request with one accepted delivery of its head, which is returned."""
         head = more.setdefault("head_sha", f"{number:040x}")
         row = {"upstream": UPSTREAM.key, "number": number, "updated_at": self.ago(hours=2), "is_open": 1}
         text = {"draft": 0, "labels": '["ciflow/crcr/npu"]', "base_ref": "main", "title": "Fuse it"}
-        self.add(schema.pulls, {**row, **text, "author": "ada", **more})
+        self.add(core.pulls, {**row, **text, "author": "ada", **more})
         return self.delivery(number=number, head_sha=head, base_ref=more.get("base_ref", text["base_ref"]))
 
     def gate(self, head_sha: str, state: str = "pending", title: str = "recorded words") -> None:
         row = {"upstream": UPSTREAM.key, "head_sha": head_sha, "state": state, "title": title}
-        self.add(schema_gate.gates, {**row, "judged_at": self.ago(minutes=1)})
+        self.add(checks.gates, {**row, "judged_at": self.ago(minutes=1)})
 
     def waiver(self, downstream: str = "gate/one", **more: Any) -> None:
         row: dict[str, Any] = {
@@ -166,7 +166,7 @@ class World:
             "reason": "known on the new driver",
             "created_at": self.ago(minutes=30),
         }
-        self.add(schema_gate.waivers, {**row, **more})
+        self.add(checks.waivers, {**row, **more})
 
     def check(self, name: str, downstream: str | None = None, **more: Any) -> None:
         row: dict[str, Any] = {
@@ -184,25 +184,25 @@ class World:
             "digest": "",
             "published_at": self.ago(minutes=1),
         }
-        self.add(schema_gate.checks, {**row, **more})
+        self.add(checks.checks, {**row, **more})
 
     def group(self, head_sha: str, numbers: str | None = "[7]", **more: Any) -> str:
         guid = self.delivery(number=None, event="merge_group", action="checks_requested", head_sha=head_sha)
         row = {"upstream": UPSTREAM.key, "head_sha": head_sha, "delivery": guid, "base_sha": "b" * 40}
         refs = {"head_ref": "gh-readonly-queue/main/pr-7", "base_ref": "refs/heads/main"}
         at = {"created_at": self.ago(minutes=20)}
-        self.add(schema_gate.merge_groups, {**row, **refs, "numbers": numbers, **at, **more})
+        self.add(checks.merge_groups, {**row, **refs, "numbers": numbers, **at, **more})
         return guid
 
     def effect(self, state: str = "waiting", target: str = "good/backend", **more: Any) -> None:
         at = self.ago(minutes=3)
         row = {"upstream": UPSTREAM.key, "kind": "send_dispatch", "target": target, "lane": "pull/7"}
         times = {"due_at": at, "created_at": at, "finished_at": None if state == "waiting" else at}
-        self.add(schema.effects, {**row, "state": state, **times, **more})
+        self.add(core.effects, {**row, "state": state, **times, **more})
 
     def change(self, kind: str = "job", downstream: str | None = "good/backend", **more: Any) -> None:
         row = {"upstream": UPSTREAM.key, "kind": kind, "downstream": downstream, "at": self.ago(seconds=0)}
-        self.add(schema.changes, {**row, **more})
+        self.add(core.changes, {**row, **more})
 
 
 def _insert(connection: Hand, table: Table, rows: tuple[dict[str, Any], ...]) -> None:
@@ -225,7 +225,7 @@ async def open_world(
     world = World(engine, database, SqlViews(database, lists, upstreams), clock)
     for each in upstreams:
         row = {"upstream": each.key, "name": each.full_name, "created_at": world.ago(days=1)}
-        world.add(schema.upstreams, row)
+        world.add(core.upstreams, row)
     try:
         yield world
     finally:

@@ -23,7 +23,7 @@ from starlette.types import ASGIApp
 from clock import ManualClock
 from crcr.app import Edge
 from crcr.decide.model import RepoName
-from crcr.record.migrate import migrate
+from crcr.record.migrations.run import migrate
 from crcr.settings import Postgres, Settings, Sqlite, load_settings
 from crcr.sim.github import GitHub, JobSpec, Workflow
 from crcr.wiring.front import build_app

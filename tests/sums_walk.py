@@ -21,15 +21,15 @@ from crcr.decide.report import Report, ReportStatus
 from crcr.decide.retry import GiveUp, TryAgain
 from crcr.decide.upstream import Receipt
 from crcr.errors import NotPossible
-from crcr.record.acts import ParkedFilter
-from crcr.record.forwards import Forwards
-from crcr.record.group_rows import let_go
-from crcr.record.lookups import Lookups
-from crcr.record.outcomes import Outcomes
-from crcr.record.publishing import Publishing
-from crcr.record.reports import Reports
-from crcr.record.self_reports import SelfReports
-from crcr.record.sweeps import Sweeps
+from crcr.record.admin.operations import ParkedFilter
+from crcr.record.checks.refresh import Publishing
+from crcr.record.deliveries.merge_groups import let_go
+from crcr.record.reports.forwards import Forwards
+from crcr.record.reports.outcomes import Outcomes
+from crcr.record.reports.reports import Reports
+from crcr.record.reports.self_reports import SelfReports
+from crcr.record.upkeep.timeouts import Sweeps
+from crcr.record.workflow_runs.lookups import Lookups
 from made import a_caller, a_pull, a_push, a_start
 
 START = datetime(2026, 1, 1, 22, 30, tzinfo=UTC)

@@ -23,7 +23,7 @@ from crcr.decide.identity import IssuerKind
 from crcr.decide.model import DispatchState, EffectKind, Level, Mark
 from crcr.decide.payload_trim import STEPS
 from crcr.receive.allowlist_yaml import read_allowlist
-from crcr.record.clickhouse_rows import TABLES
+from crcr.record.clickhouse.rows import TABLES
 from crcr.settings import Settings, UpstreamSetting, rows
 from crcr.show.metrics import Metrics
 from stage import stage
@@ -182,7 +182,7 @@ def test_a_module_or_name_in_one_that_is_named_exists(page: Path) -> None:
 
 
 def _is_ours(name: str) -> bool:
-    """Whether a dotted name is a module, or something that a module defines, as `record.reports.take` is."""
+    """Whether a dotted name is a module, or something that a module defines, as `record.reports.reports.take` is."""
     parts = name.split(".")
     for length in range(len(parts), 0, -1):
         place = SOURCE.joinpath(*parts[:length])

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from crcr.record.signals import EFFECTS
+from crcr.record.store.signals import EFFECTS
 from crcr.sim.github import GitHub
 from stage import Stage, in_postgresql
 

@@ -13,7 +13,7 @@ from typing import Any
 import asyncpg
 from sqlalchemy import Double
 
-from crcr.record.tables import metadata
+from crcr.record.schema.all_tables import metadata
 from services.postgres import new_database
 
 

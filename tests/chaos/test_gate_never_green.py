@@ -21,8 +21,8 @@ import structlog
 
 from chaos.random_walks import Rule, Step, check_walk, deliver_some, draw_steps, reconcile
 from crcr.errors import StoreUnavailable
-from crcr.record.leases import free_leases
-from crcr.record.sqlite import SqliteDatabase
+from crcr.record.outbox.leases import free_leases
+from crcr.record.store.sqlite.database import SqliteDatabase
 from crcr.sim.github import Job, Match, PullRequest, WorkflowRun
 from gate_oracle import HARMLESS, Listed, Truth
 from gating import GATE, GATING, LABEL, NAMED

@@ -17,19 +17,19 @@ from sqlalchemy import text
 from crcr.decide.allowlist import Reading
 from crcr.decide.model import RepoName
 from crcr.receive.allowlist_yaml import read_allowlist
-from crcr.record.acts import Acts
-from crcr.record.allowlists import Allowlists
-from crcr.record.database import Database, Tx
-from crcr.record.inbox import Inbox
-from crcr.record.outbox import Outbox
-from crcr.record.places import PostgresPlace
-from crcr.record.postgres import PostgresDatabase
-from crcr.record.postgres_link import PostgresLink
-from crcr.record.publishing import Publishing
-from crcr.record.signals import Signals
-from crcr.record.sqlite import InMemory, SqliteDatabase, connect
-from crcr.record.statement import Statement
-from crcr.record.targets import Targets
+from crcr.record.admin.operations import Acts
+from crcr.record.checks.refresh import Publishing
+from crcr.record.deliveries.inbox import Inbox
+from crcr.record.outbox.claims import Outbox
+from crcr.record.repositories.allowlists import Allowlists
+from crcr.record.repositories.downstreams import Targets
+from crcr.record.store.database import Database, Tx
+from crcr.record.store.location import PostgresPlace
+from crcr.record.store.postgres.connection import PostgresLink
+from crcr.record.store.postgres.database import PostgresDatabase
+from crcr.record.store.signals import Signals
+from crcr.record.store.sqlite.database import InMemory, SqliteDatabase, connect
+from crcr.record.store.statement import Statement
 from services.postgres import new_database
 from stage import place_empty_database
 

@@ -14,9 +14,9 @@ from crcr.decide.views_backend import BackendQuery, JobKey, Matrix
 from crcr.decide.window import Kind, Span
 from crcr.errors import NotFound
 from crcr.receive.allowlist_yaml import read_allowlist
-from crcr.record.allowlists import Allowlists
-from crcr.record.publishing import Publishing
-from crcr.record.targets import Targets
+from crcr.record.checks.refresh import Publishing
+from crcr.record.repositories.allowlists import Allowlists
+from crcr.record.repositories.downstreams import Targets
 from show_world import UPSTREAM, World, open_world
 
 

@@ -10,7 +10,7 @@ from backend_world import GOOD, NOW, PROBING, deliveries, event, page_of, push
 from crcr.decide.numbers import Counted
 from crcr.decide.window import Kind
 from crcr.errors import BadRequest
-from crcr.record import schema
+from crcr.record.schema import core
 from show_world import UPSTREAM, World, open_world
 
 
@@ -48,7 +48,7 @@ async def test_a_filter_that_looks_through_more_than_a_page_misses_nothing(world
         world.pull(number, author=author)
     wanted = {0, 1, 1_999, 2_000, 2_001, 3_333, 4_499}  # at most 2,000 events are looked through at a time
     world.add(
-        schema.dispatches, *(_dispatch(world, place, 1 if place in wanted else 2) for place in range(4_500))
+        core.dispatches, *(_dispatch(world, place, 1 if place in wanted else 2) for place in range(4_500))
     )
     found = await deliveries(world, author="ADA", limit=3)
     assert found == [f"e-{place:04d}" for place in sorted(wanted, reverse=True)]

@@ -8,10 +8,10 @@ import pytest
 from sqlalchemy import text
 
 from contract.databases import CORE
-from crcr.record.database import Tx
-from crcr.record.log_rows import note_change
-from crcr.record.statement import Statement
-from crcr.record.views import SqlViews
+from crcr.record.change_and_audit_log import note_change
+from crcr.record.store.database import Tx
+from crcr.record.store.statement import Statement
+from crcr.record.views.sql_views import SqlViews
 from racing import NOW, Process, halfway, nothing, processes
 
 LISTED = "L2: [org/backend]\n"

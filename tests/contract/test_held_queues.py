@@ -14,8 +14,8 @@ from crcr.decide.model import EffectKind
 from crcr.decide.urgency import Urgency
 from crcr.deliver.worker import Worker
 from crcr.errors import HeldBy, OutsideLimited
-from crcr.record.database import Tx
-from crcr.record.effect_rows import add_effects, add_once, add_paced, effect_row
+from crcr.record.outbox.effects import add_effects, add_once, add_paced, effect_row
+from crcr.record.store.database import Tx
 from crcr.show.metrics import Metrics
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -13,7 +13,7 @@ from crcr.cli.history import fill_database
 from crcr.decide.model import Conclusion, JobState
 from crcr.decide.numbers import TIMED, Ended, bucket_of, ended_as
 from crcr.decide.window import kind_of
-from crcr.record.schema_history import EXECUTION, QUEUE
+from crcr.record.schema.statistics import EXECUTION, QUEUE
 from crcr.sim.history import Plan, fill
 from crcr.sim.history_backends import Listed
 

@@ -14,18 +14,18 @@ from contract.databases import CORE, DATABASES, OpenDatabase, Stores
 from crcr.decide.model import Conclusion
 from crcr.decide.report import ReportStatus
 from crcr.errors import NotPossible, OutsideUnreachable
-from crcr.record.backfill import Backfill, Counted
-from crcr.record.clickhouse_feeder import ClickHouseFeeder
-from crcr.record.clickhouse_history import ClickHouseHistory
-from crcr.record.clickhouse_link import ClickHouseLink, ClickHousePlace
-from crcr.record.clickhouse_rows import DISPATCHES, JOBS, TABLES
-from crcr.record.clickhouse_schema import ensure_schema, kept_days, schema_version
-from crcr.record.database import Tx
-from crcr.record.feeding import Feeding
-from crcr.record.schema_feeding import Mark
-from crcr.record.statement import Statement, inserting
-from crcr.record.tables import metadata
-from crcr.record.views_history import history_lag
+from crcr.record.clickhouse.backfill import Backfill, Counted
+from crcr.record.clickhouse.connection import ClickHouseLink, ClickHousePlace
+from crcr.record.clickhouse.feed_state import Feeding
+from crcr.record.clickhouse.feeder import ClickHouseFeeder
+from crcr.record.clickhouse.queries import ClickHouseHistory
+from crcr.record.clickhouse.rows import DISPATCHES, JOBS, TABLES
+from crcr.record.clickhouse.schema import ensure_schema, kept_days, schema_version
+from crcr.record.schema.all_tables import metadata
+from crcr.record.schema.clickhouse_feed import Mark
+from crcr.record.store.database import Tx
+from crcr.record.store.statement import Statement, inserting
+from crcr.record.views.relay.clickhouse_lag import history_lag
 from history_world import Fed, by_clickhouse, by_sql
 from services.clickhouse import new_database
 from sums_walk import Walk
@@ -240,7 +240,7 @@ async def _many(statement: Statement, rows: list[dict[str, Any]], tx: Tx) -> Non
 async def test_a_backfill_that_was_broken_off_goes_on_and_takes_away_what_moved_meanwhile(
     fed: Fed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("crcr.record.backfill.COUNTED_AT_ONCE", 2)
+    monkeypatch.setattr("crcr.record.clickhouse.backfill.COUNTED_AT_ONCE", 2)
     stores, walk = fed.walk.stores, fed.walk
     await pushed(walk)
     await fed.feed()

@@ -17,13 +17,13 @@ from crcr.decide.report import ReportStatus
 from crcr.decide.views import Summary
 from crcr.decide.views_backend import BackendQuery
 from crcr.decide.window import Kind, Span, Window
-from crcr.record.clickhouse_history import ClickHouseHistory
-from crcr.record.clickhouse_link import ClickHouseLink, ClickHousePlace
-from crcr.record.database import Tx
-from crcr.record.history import LEFT_ALONE, History
-from crcr.record.schema_feeding import Mark
-from crcr.record.statement import Statement
-from crcr.record.views import SqlViews
+from crcr.record.clickhouse.connection import ClickHouseLink, ClickHousePlace
+from crcr.record.clickhouse.history import LEFT_ALONE, History
+from crcr.record.clickhouse.queries import ClickHouseHistory
+from crcr.record.schema.clickhouse_feed import Mark
+from crcr.record.store.database import Tx
+from crcr.record.store.statement import Statement
+from crcr.record.views.sql_views import SqlViews
 from history_world import Fed
 from services.clickhouse import ClickHouseServer, new_database
 

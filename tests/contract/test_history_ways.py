@@ -13,8 +13,8 @@ from certificates import Authority
 from contract.databases import CORE, Stores
 from crcr.decide.window import Kind, Span, Window
 from crcr.errors import OutsideFault, OutsideRefused, OutsideUnreachable
-from crcr.record.clickhouse_link import ClickHouseLink, ClickHousePlace
-from crcr.record.times import to_us
+from crcr.record.clickhouse.connection import ClickHouseLink, ClickHousePlace
+from crcr.record.store.times import to_us
 from history_world import Fed
 from services.clickhouse import ClickHouseServer, new_database
 

@@ -26,16 +26,16 @@ from crcr.decide.views_log import AuditQuery, DeliveryQuery, EffectQuery, Waiver
 from crcr.errors import BadReport, BadRequest, CrcrError, NotFound
 from crcr.receive.ingest_body import parse_envelope
 from crcr.receive.report import MAX_ATTEMPT, parse_report
-from crcr.record.database import Tx
-from crcr.record.forwards import Forwards
-from crcr.record.ingested import IngestedResults
-from crcr.record.outcomes import Outcomes
-from crcr.record.publishing import Publishing
-from crcr.record.refusals import Refusals
-from crcr.record.reports import Reports
-from crcr.record.sandbox import SandboxJobs
-from crcr.record.statement import Statement, storable
-from crcr.record.views import SqlViews
+from crcr.record.checks.refresh import Publishing
+from crcr.record.reports.forwards import Forwards
+from crcr.record.reports.ingested import IngestedResults
+from crcr.record.reports.outcomes import Outcomes
+from crcr.record.reports.refusals import Refusals
+from crcr.record.reports.reports import Reports
+from crcr.record.reports.sandbox import SandboxJobs
+from crcr.record.store.database import Tx
+from crcr.record.store.statement import Statement, storable
+from crcr.record.views.sql_views import SqlViews
 from crcr.show import cursors
 from made import a_caller, a_pull, a_push, a_start
 

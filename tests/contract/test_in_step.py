@@ -10,12 +10,12 @@ import pytest
 from sqlalchemy import text
 
 from crcr.errors import NotFound, StoreUnavailable
-from crcr.record.database import Tx, Unit
-from crcr.record.places import Limits, PostgresPlace
-from crcr.record.postgres import PostgresDatabase
-from crcr.record.postgres_link import Connection, PostgresLink
-from crcr.record.signals import Signals
-from crcr.record.statement import Statement
+from crcr.record.store.database import Tx, Unit
+from crcr.record.store.location import Limits, PostgresPlace
+from crcr.record.store.postgres.connection import Connection, PostgresLink
+from crcr.record.store.postgres.database import PostgresDatabase
+from crcr.record.store.signals import Signals
+from crcr.record.store.statement import Statement
 from racing import halfway, nothing
 from services.postgres import new_database, run_on
 

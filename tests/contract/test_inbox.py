@@ -11,9 +11,9 @@ from contract.databases import CORE, OTHER, OpenDatabase, Stores
 from crcr.decide.model import DeliveryState
 from crcr.decide.upstream import Ignored, Receipt, Seen, Taken
 from crcr.errors import NoAllowlist, StoreUnavailable
-from crcr.record.postgres import PostgresDatabase
-from crcr.record.signals import EFFECTS
-from crcr.record.sqlite import SqliteDatabase
+from crcr.record.store.postgres.database import PostgresDatabase
+from crcr.record.store.signals import EFFECTS
+from crcr.record.store.sqlite.database import SqliteDatabase
 from made import a_pull, a_push
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

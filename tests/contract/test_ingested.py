@@ -24,15 +24,15 @@ from crcr.decide.views_backend import BackendPage, BackendQuery, JobFigures, Job
 from crcr.decide.window import Kind, Span, Window
 from crcr.errors import BadRequest
 from crcr.receive.ingest_body import parse_envelope
-from crcr.record.database import Tx
-from crcr.record.ingested import IngestedResults
-from crcr.record.statement import Statement
-from crcr.record.times import to_us
-from crcr.record.views import SqlViews
-from crcr.record.views_figures import ingested_running, read_figures, read_last
-from crcr.record.views_ingested import ingested_job, ingested_matrix
-from crcr.record.views_job import jobs_by_name
-from crcr.record.views_listed import who_is_seen
+from crcr.record.reports.ingested import IngestedResults
+from crcr.record.store.database import Tx
+from crcr.record.store.statement import Statement
+from crcr.record.store.times import to_us
+from crcr.record.views.backends.figures import ingested_running, read_figures, read_last
+from crcr.record.views.backends.ingested import ingested_job, ingested_matrix
+from crcr.record.views.backends.job_detail import jobs_by_name
+from crcr.record.views.sql_views import SqlViews
+from crcr.record.views.visibility import who_is_seen
 from made import a_pull
 from stage import place_empty_database
 

@@ -12,14 +12,14 @@ from contract.databases import CORE
 from crcr.decide.effects import ClaimedEffect
 from crcr.decide.model import EffectKind
 from crcr.errors import StoreUnavailable
-from crcr.record.database import Tx, Unit
-from crcr.record.effect_rows import add_once, effect_row
-from crcr.record.log_rows import note_change
-from crcr.record.outbox import Outbox
-from crcr.record.signals import CHANGES
-from crcr.record.statement import Statement
-from crcr.record.times import to_us
-from crcr.record.views_relay import newest_change
+from crcr.record.change_and_audit_log import note_change
+from crcr.record.outbox.claims import Outbox
+from crcr.record.outbox.effects import add_once, effect_row
+from crcr.record.store.database import Tx, Unit
+from crcr.record.store.signals import CHANGES
+from crcr.record.store.statement import Statement
+from crcr.record.store.times import to_us
+from crcr.record.views.relay.state import newest_change
 from racing import NOW, Process, halfway, nothing, processes
 
 LISTED = "L2:\n  - org/backend\n"

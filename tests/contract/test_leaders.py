@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy import text
 
 from contract.databases import OpenDatabase
-from crcr.record.database import Database
-from crcr.record.leaders import Leaders
-from crcr.record.statement import Statement
+from crcr.record.outbox.leader import Leaders
+from crcr.record.store.database import Database
+from crcr.record.store.statement import Statement
 
 NOW = datetime(2026, 8, 3, 12, tzinfo=UTC)
 LEASE = timedelta(seconds=30)

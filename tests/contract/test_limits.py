@@ -13,9 +13,9 @@ from clock import ManualClock
 from crcr.errors import LimiterUnavailable, RateLimited
 from crcr.ports import Clock, Limits
 from crcr.receive.callback import CALLBACK, FAILED_AUTHENTICATION
-from crcr.record.memory_limits import MemoryLimits, Rule
-from crcr.record.redis_limits import RedisLimits
-from crcr.record.redis_link import RedisLink, redis_place
+from crcr.record.limits.memory import MemoryLimits, Rule
+from crcr.record.limits.redis import RedisLimits
+from crcr.record.redis.connection import RedisLink, redis_place
 from services.redis import new_name, shared_redis
 
 RULES = {CALLBACK: Rule(limit=300, window_s=60), FAILED_AUTHENTICATION: Rule(limit=30, window_s=60)}

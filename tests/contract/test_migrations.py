@@ -20,11 +20,11 @@ from crcr.decide.model import RepoName
 from crcr.decide.packing import pack
 from crcr.errors import StoreUnavailable
 from crcr.receive.allowlist_yaml import read_allowlist
-from crcr.record.commit_facts import load_commit
-from crcr.record.migrate import _config, _on_postgres, head, migrate
-from crcr.record.places import Place, PostgresPlace
-from crcr.record.tables import metadata
-from crcr.record.times import from_us
+from crcr.record.checks.commit_facts import load_commit
+from crcr.record.migrations.run import _config, _on_postgres, head, migrate
+from crcr.record.schema.all_tables import metadata
+from crcr.record.store.location import Place, PostgresPlace
+from crcr.record.store.times import from_us
 from outright import opened, outright
 from services.postgres import new_database
 

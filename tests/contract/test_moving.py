@@ -12,13 +12,13 @@ import pytest
 from sqlalchemy import Column, LargeBinary, MetaData, Table, Text
 
 from crcr.errors import CrcrError, NotFound, NotPossible, StoreUnavailable
-from crcr.record.migrate import revision
-from crcr.record.moving import Move, Progress, move
-from crcr.record.moving_rows import Carrying, Tally
-from crcr.record.places import PostgresPlace
-from crcr.record.signals import Signals
-from crcr.record.sqlite import SqliteDatabase
-from crcr.record.tables import metadata
+from crcr.record.migrations.run import revision
+from crcr.record.schema.all_tables import metadata
+from crcr.record.sqlite_to_postgres.copy import Move, Progress, move
+from crcr.record.sqlite_to_postgres.rows import Carrying, Tally
+from crcr.record.store.location import PostgresPlace
+from crcr.record.store.signals import Signals
+from crcr.record.store.sqlite.database import SqliteDatabase
 from grown import HOSTILE, change, counts, grown, on_postgresql, on_sqlite
 from running import crcr
 from services.postgres import cluster, new_database, run_on

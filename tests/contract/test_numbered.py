@@ -8,8 +8,8 @@ import asyncpg
 import pytest
 
 import crcr.record
-from crcr.record.in_step import _numbered
-from crcr.record.statement import Adding, Statement
+from crcr.record.store.postgres.batching import _numbered
+from crcr.record.store.statement import Adding, Statement
 from services.postgres import new_database
 
 

@@ -13,8 +13,8 @@ from crcr.decide.model import RepoName
 from crcr.decide.retry import GiveUp, TryAgain
 from crcr.decide.upstream import Receipt, Taken
 from crcr.errors import StoreUnavailable
-from crcr.record.acts import ParkedFilter
-from crcr.record.times import to_us
+from crcr.record.admin.operations import ParkedFilter
+from crcr.record.store.times import to_us
 from made import a_pull
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

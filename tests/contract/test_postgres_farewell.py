@@ -4,11 +4,11 @@ import asyncpg
 import pytest
 
 from crcr.errors import StoreUnavailable
-from crcr.record.database import Tx
-from crcr.record.places import PostgresPlace
-from crcr.record.postgres import PostgresDatabase
-from crcr.record.postgres_link import PostgresLink
-from crcr.record.signals import Signals
+from crcr.record.store.database import Tx
+from crcr.record.store.location import PostgresPlace
+from crcr.record.store.postgres.connection import PostgresLink
+from crcr.record.store.postgres.database import PostgresDatabase
+from crcr.record.store.signals import Signals
 from services.postgres import drop_database, new_database
 
 FAREWELL = asyncpg.InternalClientError("cannot switch to state 15; another operation (2) is in progress")

@@ -10,15 +10,15 @@ from sqlalchemy import text
 
 from contract.databases import CORE, Stores
 from crcr.errors import StoreUnavailable
-from crcr.record import postgres
-from crcr.record.database import Tx
-from crcr.record.log_rows import note_change
-from crcr.record.migrate import head, migrate
-from crcr.record.places import Limits, PostgresPlace
-from crcr.record.postgres import PostgresDatabase
-from crcr.record.postgres_link import FAULTS, PostgresLink, connect
-from crcr.record.signals import CHANGES, Signals
-from crcr.record.statement import Statement
+from crcr.record.change_and_audit_log import note_change
+from crcr.record.migrations.run import head, migrate
+from crcr.record.store.database import Tx
+from crcr.record.store.location import Limits, PostgresPlace
+from crcr.record.store.postgres import database as postgres
+from crcr.record.store.postgres.connection import FAULTS, PostgresLink, connect
+from crcr.record.store.postgres.database import PostgresDatabase
+from crcr.record.store.signals import CHANGES, Signals
+from crcr.record.store.statement import Statement
 from racing import NOW, halfway, nothing
 from services.postgres import Cluster, new_database, run_on
 

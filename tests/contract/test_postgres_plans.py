@@ -20,11 +20,11 @@ from contract.databases import CORE, Stores
 from contract.test_query_plans import ALLOWLIST, BACKENDS, GROWING, PAGES, UPSTREAM
 from crcr.cli.history import fill_database
 from crcr.decide.allowlist import Reading
-from crcr.record.places import PostgresPlace
-from crcr.record.postgres_tx import PostgresTx
-from crcr.record.statement import Statement
-from crcr.record.times import to_us
-from crcr.record.views import SqlViews
+from crcr.record.store.location import PostgresPlace
+from crcr.record.store.postgres.transaction import PostgresTx
+from crcr.record.store.statement import Statement
+from crcr.record.store.times import to_us
+from crcr.record.views.sql_views import SqlViews
 from crcr.show.frame import Frame
 from crcr.show.pages import routes
 from crcr.sim.history import Plan

@@ -2,9 +2,9 @@
 
 from contextlib import AsyncExitStack
 
-from crcr.record.places import PostgresPlace
-from crcr.record.postgres_link import PostgresLink
-from crcr.record.store_tally import Uncounted
+from crcr.record.store.counters import Uncounted
+from crcr.record.store.location import PostgresPlace
+from crcr.record.store.postgres.connection import PostgresLink
 from services.postgres import drop_database, new_database
 
 

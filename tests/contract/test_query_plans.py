@@ -22,12 +22,12 @@ from crcr.cli.history import fill_database
 from crcr.decide.allowlist import Allowlist
 from crcr.decide.model import RepoName
 from crcr.receive.allowlist_yaml import read_allowlist
-from crcr.record.database import Database, Tx, Unit
-from crcr.record.migrate import migrate
-from crcr.record.sqlite import SqliteTx, connect
-from crcr.record.statement import Statement
-from crcr.record.times import to_us
-from crcr.record.views import SqlViews
+from crcr.record.migrations.run import migrate
+from crcr.record.store.database import Database, Tx, Unit
+from crcr.record.store.sqlite.database import SqliteTx, connect
+from crcr.record.store.statement import Statement
+from crcr.record.store.times import to_us
+from crcr.record.views.sql_views import SqlViews
 from crcr.show.frame import Frame
 from crcr.show.pages import routes
 from crcr.sim.history import Plan

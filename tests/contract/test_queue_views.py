@@ -8,10 +8,10 @@ from contract.databases import CORE, OTHER, Stores
 from crcr.decide.allowlist import Reading
 from crcr.decide.model import RepoName
 from crcr.decide.queues import Queue, Watched
-from crcr.record import views_queues
-from crcr.record.statement import Statement
-from crcr.record.times import to_us
-from crcr.record.views_queues import queues_of, watched_of
+from crcr.record.store.statement import Statement
+from crcr.record.store.times import to_us
+from crcr.record.views.relay import queue_metrics
+from crcr.record.views.relay.queue_metrics import queues_of, watched_of
 from services.postgres import new_database, run_on
 
 NOW = datetime(2026, 8, 3, 12, tzinfo=UTC)
@@ -103,10 +103,10 @@ _RECEIVED = """
 INSERT INTO deliveries (guid, upstream, event, state, source, received_at, body_bytes)
 SELECT 'guid' || n, ?, 'push', 'accepted', 'webhook', n, 0 FROM generate_series(1, 50000) AS n"""
 _WALKED = (
-    views_queues._OPEN,
-    views_queues._PARKED,
-    views_queues._LAST_DELIVERY,
-    views_queues._OVERDUE_GATE,
+    queue_metrics._OPEN,
+    queue_metrics._PARKED,
+    queue_metrics._LAST_DELIVERY,
+    queue_metrics._OVERDUE_GATE,
 )
 
 

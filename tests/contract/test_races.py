@@ -16,9 +16,9 @@ from crcr.decide.identity import Identity
 from crcr.decide.model import Conclusion, EffectKind, RepoName
 from crcr.decide.retry import TryAgain
 from crcr.errors import NotFound
-from crcr.record.database import Tx
-from crcr.record.effect_rows import add_once, effect_row
-from crcr.record.statement import Statement
+from crcr.record.outbox.effects import add_once, effect_row
+from crcr.record.store.database import Tx
+from crcr.record.store.statement import Statement
 from made import a_caller
 from racing import NOW, Process, halfway, nothing, processes
 

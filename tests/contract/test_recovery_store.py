@@ -6,9 +6,9 @@ from sqlalchemy import text
 
 from contract.databases import OpenDatabase
 from crcr.decide.recovery import Known, Outcome
-from crcr.record.database import Database
-from crcr.record.recovery import RecoveryStore
-from crcr.record.statement import Statement
+from crcr.record.deliveries.missed_webhooks import RecoveryStore
+from crcr.record.store.database import Database
+from crcr.record.store.statement import Statement
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 _DELIVERY = Statement(

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from crcr.cli.doctor_redis import redis_findings
 from crcr.join.finding import Finding, State
-from crcr.record.redis_link import RedisLink, redis_place
+from crcr.record.redis.connection import RedisLink, redis_place
 from crcr.settings import load_settings
 from services.redis import RedisServer
 

@@ -15,8 +15,8 @@ from crcr.decide.identity import IssuerKind, KeySetText
 from crcr.errors import KeysUnavailable, NotAuthentic
 from crcr.receive.issuers import GITHUB_ACTIONS, issuer_of
 from crcr.receive.jwks import KeyCache
-from crcr.record.redis_keys import RedisKeySets
-from crcr.record.redis_link import RedisLink, redis_place
+from crcr.record.redis.connection import RedisLink, redis_place
+from crcr.record.redis.key_sets import RedisKeySets
 from services.redis import RedisServer, new_name, shared_redis
 
 GITHUB = issuer_of(GITHUB_ACTIONS, IssuerKind.GITHUB)

@@ -13,9 +13,9 @@ import pytest
 from certificates import Authority
 from clock import ManualClock
 from crcr.errors import LimiterUnavailable, RateLimited
-from crcr.record.memory_limits import Rule
-from crcr.record.redis_limits import RedisLimits
-from crcr.record.redis_link import CALL_S, RedisLink, redis_place
+from crcr.record.limits.memory import Rule
+from crcr.record.limits.redis import RedisLimits
+from crcr.record.redis.connection import CALL_S, RedisLink, redis_place
 from services.redis import RedisServer, new_name, shared_redis
 
 RULES = {"door": Rule(limit=40, window_s=60), "brief": Rule(limit=1, window_s=0.05)}

@@ -8,9 +8,9 @@ from functools import partial
 import pytest
 from redis.asyncio import Redis
 
-from crcr.record.redis_link import RedisLink, redis_place
-from crcr.record.redis_signals import RedisSignals
-from crcr.record.signals import ALLOWLIST, CHANGES, EFFECTS, Signals
+from crcr.record.redis.connection import RedisLink, redis_place
+from crcr.record.redis.signals import RedisSignals
+from crcr.record.store.signals import ALLOWLIST, CHANGES, EFFECTS, Signals
 from services.redis import RedisServer, new_name, shared_redis
 
 ENOUGH_S = 20

@@ -10,11 +10,11 @@ from sqlalchemy import text
 from contract.databases import CORE, OTHER, UPSTREAMS, OpenDatabase, Stores
 from crcr.decide.model import RepoName
 from crcr.decide.refusal import Refusal
-from crcr.record.database import Database
-from crcr.record.refusals import KEPT, Refusals
-from crcr.record.retention import Retention
-from crcr.record.statement import Statement
-from crcr.record.views import SqlViews
+from crcr.record.reports.refusals import KEPT, Refusals
+from crcr.record.store.database import Database
+from crcr.record.store.statement import Statement
+from crcr.record.upkeep.retention import Retention
+from crcr.record.views.sql_views import SqlViews
 from keeping import FOR_EVER
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

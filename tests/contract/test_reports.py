@@ -22,19 +22,19 @@ from crcr.decide.model import RepoName
 from crcr.errors import NoAllowlist, StoreUnavailable
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.receive.report import parse_report
-from crcr.record.allowlists import Allowlists
-from crcr.record.database import Database
-from crcr.record.forwards import Forwards
-from crcr.record.outcomes import Outcomes
-from crcr.record.places import PostgresPlace
-from crcr.record.postgres import PostgresDatabase
-from crcr.record.publishing import Publishing
-from crcr.record.reports import Reports
-from crcr.record.schema import deliveries, dispatches
-from crcr.record.sqlite import InMemory
-from crcr.record.statement import Statement, inserting
-from crcr.record.targets import Targets
-from crcr.record.times import to_us
+from crcr.record.checks.refresh import Publishing
+from crcr.record.reports.forwards import Forwards
+from crcr.record.reports.outcomes import Outcomes
+from crcr.record.reports.reports import Reports
+from crcr.record.repositories.allowlists import Allowlists
+from crcr.record.repositories.downstreams import Targets
+from crcr.record.schema.core import deliveries, dispatches
+from crcr.record.store.database import Database
+from crcr.record.store.location import PostgresPlace
+from crcr.record.store.postgres.database import PostgresDatabase
+from crcr.record.store.sqlite.database import InMemory
+from crcr.record.store.statement import Statement, inserting
+from crcr.record.store.times import to_us
 from made import a_caller
 from outright import place_of
 from racing import halfway, nothing

@@ -13,9 +13,9 @@ from contract.databases import CORE, OTHER, Stores
 from crcr.decide.views_backend import BackendQuery
 from crcr.decide.window import Kind, Span
 from crcr.errors import NotFound, NotPossible
-from crcr.record.log_rows import note_act
-from crcr.record.times import to_us
-from crcr.record.views import SqlViews
+from crcr.record.change_and_audit_log import note_act
+from crcr.record.store.times import to_us
+from crcr.record.views.sql_views import SqlViews
 from keeping import (
     DAY,
     ENDED,

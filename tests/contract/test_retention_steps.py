@@ -9,10 +9,10 @@ import pytest
 
 from contract.databases import CORE, UPSTREAMS, Stores
 from crcr.receive.ingest_body import parse_envelope
-from crcr.record.database import Tx
-from crcr.record.ingested import IngestedResults
-from crcr.record.log_rows import note_act
-from crcr.record.retention import MOST_ROWS
+from crcr.record.change_and_audit_log import note_act
+from crcr.record.reports.ingested import IngestedResults
+from crcr.record.store.database import Tx
+from crcr.record.upkeep.retention import MOST_ROWS
 from keeping import (
     DAY,
     OF_DELIVERIES,

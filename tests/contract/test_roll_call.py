@@ -7,9 +7,9 @@ import pytest
 from contract.databases import UPSTREAMS, OpenDatabase, Stores
 from contract.test_outbox import dispatch, take, two_targets
 from crcr.decide.presence import ROLL_CALL_EVERY_S, Roll
-from crcr.record.database import Database
-from crcr.record.leaders import Leaders
-from crcr.record.roll_call import RollCall
+from crcr.record.outbox.leader import Leaders
+from crcr.record.outbox.worker_registry import RollCall
+from crcr.record.store.database import Database
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 EVERY = timedelta(seconds=ROLL_CALL_EVERY_S)

@@ -25,15 +25,15 @@ from crcr.decide.views_joining import SandboxQuery
 from crcr.decide.views_log import AuditQuery, DeliveryQuery, EffectQuery, WaiverQuery
 from crcr.decide.window import Kind, Span
 from crcr.errors import CrcrError
-from crcr.record import schema_gate
-from crcr.record.database import Database
-from crcr.record.operator_views import OperatorViews
-from crcr.record.places import PostgresPlace
-from crcr.record.refusals import Refusals
-from crcr.record.sandbox import SandboxJobs
-from crcr.record.times import to_us
-from crcr.record.views import SqlViews
-from crcr.record.views_effects import STATES
+from crcr.record.reports.refusals import Refusals
+from crcr.record.reports.sandbox import SandboxJobs
+from crcr.record.schema import checks
+from crcr.record.store.database import Database
+from crcr.record.store.location import PostgresPlace
+from crcr.record.store.times import to_us
+from crcr.record.views.logs.effects import STATES
+from crcr.record.views.logs.operator import OperatorViews
+from crcr.record.views.sql_views import SqlViews
 from crcr.sim.history import Plan
 from crcr.sim.history_backends import Listed
 from history_world import Others
@@ -150,11 +150,11 @@ def _by_hand(path: Path, now: datetime) -> None:
             )
             state = ("pending", "passed", "failed")[place % 3]
             gate = {"head_sha": sha, "upstream": CORE.key, "state": state, "title": "t", "judged_at": at}
-            connection.execute(schema_gate.gates.insert().prefix_with("OR IGNORE"), gate)
+            connection.execute(checks.gates.insert().prefix_with("OR IGNORE"), gate)
             for downstream in ("org/four", "org/one"):
                 waiver = {"upstream": CORE.key, "number": number, "head_sha": sha, "downstream": downstream}
                 told = {"who": "Mia", "reason": "known", "created_at": at - place // 2, "until_at": None}
-                connection.execute(schema_gate.waivers.insert(), {**waiver, **told})
+                connection.execute(checks.waivers.insert(), {**waiver, **told})
             for name in ("gate", "org/four"):
                 check = {"upstream": CORE.key, "head_sha": sha, "name": name, "round": 1, "tier": "backend"}
                 shown = {"status": "completed", "conclusion": "success", "title": "t", "digest": ""}
@@ -164,7 +164,7 @@ def _by_hand(path: Path, now: datetime) -> None:
                     "downstream": name if "/" in name else None,
                 }
                 connection.execute(
-                    schema_gate.checks.insert().prefix_with("OR IGNORE"), {**check, **shown, **more}
+                    checks.checks.insert().prefix_with("OR IGNORE"), {**check, **shown, **more}
                 )
     engine.dispose()
 

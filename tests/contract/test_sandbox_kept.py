@@ -15,11 +15,11 @@ from crcr.decide.report import FailedTest, Report, ReportStatus, TestCounts
 from crcr.decide.sandbox import TrialOutcome
 from crcr.decide.views_joining import SandboxJob, SandboxQuery
 from crcr.errors import BadRequest, NotFound
-from crcr.record.database import Database
-from crcr.record.retention import Retention
-from crcr.record.sandbox import SandboxJobs
-from crcr.record.tables import metadata
-from crcr.record.views import SqlViews
+from crcr.record.reports.sandbox import SandboxJobs
+from crcr.record.schema.all_tables import metadata
+from crcr.record.store.database import Database
+from crcr.record.upkeep.retention import Retention
+from crcr.record.views.sql_views import SqlViews
 from keeping import FOR_EVER
 from made import a_caller, a_start
 

@@ -20,14 +20,14 @@ from crcr.decide.model import RepoName
 from crcr.decide.self_report import OwnOutcome, OwnResult
 from crcr.errors import NoAllowlist
 from crcr.receive.report import parse_report
-from crcr.record.commits import Commits
-from crcr.record.database import Tx
-from crcr.record.forwards import Forwards
-from crcr.record.outcomes import Outcomes
-from crcr.record.publishing import Publishing
-from crcr.record.reports import Reports
-from crcr.record.self_reports import SelfReports
-from crcr.record.statement import Statement
+from crcr.record.checks.refresh import Publishing
+from crcr.record.reports.forwards import Forwards
+from crcr.record.reports.outcomes import Outcomes
+from crcr.record.reports.reports import Reports
+from crcr.record.reports.self_reports import SelfReports
+from crcr.record.reports.tested_commits import Commits
+from crcr.record.store.database import Tx
+from crcr.record.store.statement import Statement
 from made import a_caller
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

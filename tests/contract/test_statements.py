@@ -10,7 +10,7 @@ from pathlib import Path
 import asyncpg
 
 import crcr.record
-from crcr.record.statement import Adding, Statement
+from crcr.record.store.statement import Adding, Statement
 from services.postgres import new_database
 from stage import place_empty_database
 

@@ -15,9 +15,9 @@ from crcr.decide.numbers import Figures
 from crcr.decide.report import ReportStatus
 from crcr.decide.views_backend import BackendQuery
 from crcr.decide.window import Kind, Span, Window
-from crcr.record.sums_anew import find_extremes, sum_anew
-from crcr.record.times import to_us
-from crcr.record.views import SqlViews
+from crcr.record.statistics.rebuild import find_extremes, sum_anew
+from crcr.record.store.times import to_us
+from crcr.record.views.sql_views import SqlViews
 from outright import outright, place_of
 from sums_oracle import (
     DAY_US,

@@ -8,11 +8,11 @@ from sqlalchemy import text
 
 from contract.databases import OpenDatabase
 from crcr.errors import NotFound, StoreUnavailable
-from crcr.record.database import Database, Tx, Unit
-from crcr.record.postgres import PostgresDatabase
-from crcr.record.signals import CHANGES, Signals
-from crcr.record.sqlite import SqliteDatabase
-from crcr.record.statement import Statement
+from crcr.record.store.database import Database, Tx, Unit
+from crcr.record.store.postgres.database import PostgresDatabase
+from crcr.record.store.signals import CHANGES, Signals
+from crcr.record.store.sqlite.database import SqliteDatabase
+from crcr.record.store.statement import Statement
 from stage import place_empty_database
 
 ADD = Statement(text("INSERT INTO upstreams (upstream, name, created_at) VALUES (:name, :name, 0)"))

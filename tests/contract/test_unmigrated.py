@@ -6,13 +6,13 @@ import pytest
 from sqlalchemy import text
 
 from crcr.errors import SchemaMismatch
-from crcr.record.database import Database, Tx
-from crcr.record.places import PostgresPlace
-from crcr.record.postgres import PostgresDatabase
-from crcr.record.postgres_link import PostgresLink
-from crcr.record.signals import Signals
-from crcr.record.sqlite import SqliteDatabase
-from crcr.record.statement import Statement
+from crcr.record.store.database import Database, Tx
+from crcr.record.store.location import PostgresPlace
+from crcr.record.store.postgres.connection import PostgresLink
+from crcr.record.store.postgres.database import PostgresDatabase
+from crcr.record.store.signals import Signals
+from crcr.record.store.sqlite.database import SqliteDatabase
+from crcr.record.store.statement import Statement
 from services.postgres import new_database
 
 _ASK = Statement(text("SELECT upstream FROM upstreams"))

@@ -27,8 +27,8 @@ from crcr.decide.views_commit import (
 )
 from crcr.decide.window import Span
 from crcr.errors import BadRequest, NotFound
-from crcr.record.schema import pulls
-from crcr.record.schema_joining import commits
+from crcr.record.schema.core import pulls
+from crcr.record.schema.joining import commits
 from show_world import OTHER, UPSTREAM, World, open_world
 
 HEAD = f"{7:040x}"

@@ -16,20 +16,15 @@ from crcr.decide.model import DeliveryState
 from crcr.decide.views_commit import WaiverState
 from crcr.decide.views_log import AuditQuery, DeliveryQuery, EffectQuery, HitKind, SearchView, WaiverQuery
 from crcr.errors import BadRequest
-from crcr.record import (
-    schema,
-    schema_history,
-    views_audit,
-    views_deliveries,
-    views_effects,
-    views_search,
-    views_waivers,
-    views_walk,
-)
-from crcr.record.database import Row, Tx
-from crcr.record.statement import Statement
-from crcr.record.times import from_us, to_us
-from crcr.record.views_walk import Key
+from crcr.record.schema import core, statistics
+from crcr.record.store.database import Row, Tx
+from crcr.record.store.statement import Statement
+from crcr.record.store.times import from_us, to_us
+from crcr.record.views import paging
+from crcr.record.views.commits import waivers
+from crcr.record.views.logs import audit as views_audit
+from crcr.record.views.logs import deliveries, effects, search
+from crcr.record.views.paging import Key
 from show_world import OTHER, UPSTREAM, World, open_world
 
 LISTED = """
@@ -80,14 +75,14 @@ async def guids(world: World, query: DeliveryQuery) -> list[str]:
 def audit(world: World, act: str = "pause", subject: str = "Torch/torch", **more: Any) -> None:
     detail = more.pop("detail", {})
     row = {"upstream": UPSTREAM.key, "at": world.ago(hours=1), "who": "ops", "act": act, "subject": subject}
-    world.add(schema.audit, {**row, "detail": json.dumps(detail), **more})
+    world.add(core.audit, {**row, "detail": json.dumps(detail), **more})
 
 
 def ran(world: World, job_name: str, downstream: str = "good/backend", days: float = 1, **more: Any) -> None:
     day = world.ago(days=days) // DAY_US * DAY_US
     row = {"upstream": UPSTREAM.key, "downstream": downstream, "kind": "pull_request", "day_at": day}
     what = {"workflow": "ci.yml", "workflow_name": "CI", "job_name": job_name}
-    world.add(schema_history.job_days, {**row, **what, **more})
+    world.add(statistics.job_days, {**row, **what, **more})
 
 
 async def look(world: World, wanted: str) -> SearchView:
@@ -145,7 +140,7 @@ async def test_what_is_rare_is_looked_for_in_steps_and_none_is_passed_over(world
         found, steps = set[str](), 0
         place: Key | None = (0,)
         while place is not None:
-            rows, place = await views_walk.walk(
+            rows, place = await paging.walk(
                 read,
                 place,
                 4,
@@ -182,7 +177,7 @@ async def test_pages_know_the_newest_change_and_that_dispatching_is_paused(world
     assert (await world.views.deliveries(DELIVERIES)).outbox.paused_at is None
     world.change()
     with world.engine.begin() as connection:
-        connection.execute(schema.upstreams.update().values(paused_at=to_us(world.clock.now())))
+        connection.execute(core.upstreams.update().values(paused_at=to_us(world.clock.now())))
     for page in (await world.views.deliveries(DELIVERIES), await world.views.effect_page(EFFECTS)):
         assert (page.cursor, page.outbox.paused_at) == (1, world.clock.now())
     assert (await world.views.audit(AUDIT)).cursor == 1
@@ -294,7 +289,7 @@ async def test_a_backlog_of_a_hidden_backend_neither_ends_a_page_early_nor_stand
     row = {"upstream": UPSTREAM.key, "kind": "send_dispatch", "lane": "x", "state": "waiting"}
     times = {"due_at": world.ago(minutes=1), "created_at": world.ago(minutes=1)}
     hidden = {**row, **times, "target": "secret/one"}
-    world.add(schema.effects, *[hidden] * (views_walk.LOOKED_THROUGH + 10))
+    world.add(core.effects, *[hidden] * (paging.LOOKED_THROUGH + 10))
     world.effect("waiting", UPSTREAM.key)
     first = await world.views.effect_page(replace(EFFECTS, limit=1))
     assert first.next is not None
@@ -582,9 +577,7 @@ async def test_any_text_can_be_searched_for(world: World, wanted: str) -> None:
     assert len(found.text) <= 200
 
 
-@pytest.mark.parametrize(
-    "module", [views_deliveries, views_effects, views_audit, views_waivers, views_search]
-)
+@pytest.mark.parametrize("module", [deliveries, effects, views_audit, waivers, search])
 async def test_no_list_walks_all_that_an_upstream_ever_had(world: World, module: ModuleType) -> None:
     """A planner without statistics takes `upstream` for something that tells rows apart."""
     statements = [each for each in vars(module).values() if isinstance(each, Statement)]

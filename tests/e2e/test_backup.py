@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from crcr.errors import NotPossible, StoreUnavailable
-from crcr.record.backup import copy_database
-from crcr.record.sqlite import connect
+from crcr.record.store.sqlite.backup import copy_database
+from crcr.record.store.sqlite.database import connect
 from crcr.sim.github import GitHub
 from crcr.sim.server import serve
 from desk_world import World, environ_for

@@ -16,9 +16,9 @@ import pytest
 
 from crcr.cli.history import fill_database
 from crcr.errors import OutsideHeld
-from crcr.record.chdb_owner import is_held, is_held_by_another
-from crcr.record.clickhouse_link import ClickHouseLink, ClickHousePlace
-from crcr.record.times import to_us
+from crcr.record.clickhouse.chdb_lock import is_held, is_held_by_another
+from crcr.record.clickhouse.connection import ClickHouseLink, ClickHousePlace
+from crcr.record.store.times import to_us
 from crcr.sim.history import Plan
 from crcr.sim.history_backends import Listed
 from desk_world import environ_for

@@ -9,7 +9,7 @@ import pytest
 from crcr.cli.doctor_history import history_findings
 from crcr.cli.history import fill_database
 from crcr.join.finding import Finding, State
-from crcr.record.times import to_us
+from crcr.record.store.times import to_us
 from crcr.settings import load_settings
 from crcr.sim.history import Plan
 from crcr.sim.history_backends import Listed

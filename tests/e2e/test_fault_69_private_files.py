@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from crcr.cli.doctor_sqlite import file_findings
-from crcr.record.migrate import migrate
+from crcr.record.migrations.run import migrate
 from desk_world import environ_for
 from init_stage import FLAGS, LOCAL_GIT, WORKFLOW, checkout
 from running import crcr, free_port

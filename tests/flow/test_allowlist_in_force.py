@@ -7,10 +7,10 @@ from structlog.testing import capture_logs
 
 from crcr.deliver.allowlist_source import AllowlistRefresher, FileSource
 from crcr.receive.allowlist_yaml import read_allowlist
-from crcr.record.allowlists import Allowlists
-from crcr.record.publishing import Publishing
-from crcr.record.signals import Signals
-from crcr.record.targets import Targets
+from crcr.record.checks.refresh import Publishing
+from crcr.record.repositories.allowlists import Allowlists
+from crcr.record.repositories.downstreams import Targets
+from crcr.record.store.signals import Signals
 from crcr.wiring.stores import open_database
 from stage import UPSTREAM, Stage, repo, stage
 from told import BOTH, TWO, actions

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from checking import checks_of, jobs_named, states, upstream_settings
-from crcr.record.publishing import GATHERING
+from crcr.record.checks.refresh import GATHERING
 from crcr.sim.call_counts import InstallationCalls, count_calls
 from crcr.sim.github import PullRequest
 from gating import LABEL, Stage, gate, gated, look, names, open_pull

@@ -9,7 +9,7 @@ from typing import Any, cast
 from clock import settle
 from crcr.deliver.duties import UPKEEP
 from crcr.deliver.worker import Worker
-from crcr.record.leaders import Leaders
+from crcr.record.outbox.leader import Leaders
 from crcr.sim.faults import Match
 from crcr.wiring.company import Company
 from crcr.wiring.ground import Seams

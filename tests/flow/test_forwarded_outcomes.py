@@ -12,11 +12,11 @@ import pytest
 
 from callbacks import BACKEND, CALLBACK, LISTED, bearer, dispatched, outcome, with_jobs
 from crcr.decide.model import RepoName
-from crcr.record.acts import ParkedFilter
-from crcr.record.forwards import Forwards
-from crcr.record.outcomes import Outcomes
-from crcr.record.publishing import Publishing
-from crcr.record.sweeps import Sweeps
+from crcr.record.admin.operations import ParkedFilter
+from crcr.record.checks.refresh import Publishing
+from crcr.record.reports.forwards import Forwards
+from crcr.record.reports.outcomes import Outcomes
+from crcr.record.upkeep.timeouts import Sweeps
 from crcr.sim.github import Job, Workflow, WorkflowRun
 from gating import GATING, NAMED, Stage, gated, look, newest_run, open_pull, run_all
 from nightlies import head, night, tell

@@ -19,8 +19,8 @@ ANSWERED_WITHIN_S = 8.0
 LOCK = "BEGIN; SELECT * FROM jobs FOR UPDATE"
 FREEZING = f"""
 import asyncio, sys
-from crcr.record.places import PostgresPlace
-from crcr.record.postgres_link import connect
+from crcr.record.store.location import PostgresPlace
+from crcr.record.store.postgres.connection import connect
 
 async def hold():
     connection = await connect(PostgresPlace(sys.argv[1]))

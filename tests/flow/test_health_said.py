@@ -13,8 +13,8 @@ from checking import UPDATES
 from commanding import answers
 from crcr.decide.health import HealthFacts
 from crcr.decide.model import RepoName
-from crcr.record.database import Tx, Unit
-from crcr.record.views_health import health_facts
+from crcr.record.store.database import Tx, Unit
+from crcr.record.views.relay.health import health_facts
 from crcr.sim.github import PullRequest
 from gating import GATE, GATING, LABEL, Stage, finish, gate, gated, newest_run, open_pull, run_all, say, start
 from gating import shown as check_shown

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from callbacks import BACKEND, dispatched, outcome, post
-from crcr.record.schema_feeding import Mark
+from crcr.record.schema.clickhouse_feed import Mark
 from services.clickhouse import ClickHouseServer
 from stage import UPSTREAM, Stage
 

@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from callbacks import BACKEND, LISTED, client_of, dispatched, outcome, post, refused
-from crcr.record.redis_link import RedisLink, redis_place
-from crcr.record.signals import ALLOWLIST
+from crcr.record.redis.connection import RedisLink, redis_place
+from crcr.record.store.signals import ALLOWLIST
 from crcr.settings import load_settings
 from crcr.wiring.company import Company
 from crcr.wiring.front import build_app

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from crcr.record.times import to_us
+from crcr.record.store.times import to_us
 from numbers_story import EVERYBODY, LISTED, QUIET, REPORTING, Story
 from stage import Stage, stage
 from sums_oracle import HOUR_US, durations, pass_rate, percentile, places

@@ -21,7 +21,7 @@ from callbacks import (
     refused,
 )
 from crcr import log
-from crcr.record.database import Unit
+from crcr.record.store.database import Unit
 from crcr.sim.github import Hostile
 from stage import UPSTREAM, Stage
 

@@ -21,8 +21,8 @@ from typing import Any
 
 import asyncpg
 
-from crcr.record.migrate import migrate
-from crcr.record.places import PostgresPlace
+from crcr.record.migrations.run import migrate
+from crcr.record.store.location import PostgresPlace
 
 _QUICK = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "autovacuum=off")
 _ALWAYS = (

@@ -16,7 +16,7 @@ from starlette.routing import BaseRoute, Route
 from clock import ManualClock
 from crcr.app import create_app, problem_response
 from crcr.errors import CrcrError
-from crcr.record.memory_limits import MemoryLimits, Rule
+from crcr.record.limits.memory import MemoryLimits, Rule
 from crcr.show import headers
 from crcr.show.access import FAILED_SIGN_IN, Access, Doors
 from crcr.show.local import local_path

@@ -10,7 +10,7 @@ from clickhouse_connect.driver.exceptions import OperationalError
 from urllib3.exceptions import HTTPError
 
 from crcr.errors import OutsideUnreachable
-from crcr.record.clickhouse_link import TAKEN_WITHIN_S, WHOLE_WITHIN_S, ClickHouseLink, ClickHousePlace
+from crcr.record.clickhouse.connection import TAKEN_WITHIN_S, WHOLE_WITHIN_S, ClickHouseLink, ClickHousePlace
 
 
 class Answer:

@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 
-from crcr.record.crew import Crew
+from crcr.record.store.postgres.task_pool import Crew
 
 
 async def test_who_comes_just_as_the_last_one_goes_is_served() -> None:

@@ -16,7 +16,7 @@ from crcr.cli.doctor_reach import reached, skew, version_in
 from crcr.cli.doctor_sqlite import file_findings
 from crcr.decide.outside import LoggedDelivery, LogPage
 from crcr.join.finding import Finding, State
-from crcr.record.migrate import head
+from crcr.record.migrations.run import head
 
 NOW = datetime(2026, 8, 3, 12, tzinfo=UTC)
 

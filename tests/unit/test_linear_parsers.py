@@ -37,7 +37,7 @@ from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.receive.readers import _workflow_ref
 from crcr.receive.report import parse_report
 from crcr.receive.webhook_events import parse_event
-from crcr.record.views_search import asked_of_history
+from crcr.record.views.logs.search import asked_of_history
 from crcr.show.cursors import decode
 from crcr.show.exports import cell, file_name
 from crcr.show.head_names import shortened

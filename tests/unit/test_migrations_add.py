@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from crcr.record import migrate
+from crcr.record.migrations import run
 
-VERSIONS = sorted((Path(migrate.__file__).parent / "migrations" / "versions").glob("0*.py"))
+VERSIONS = sorted((Path(run.__file__).parent / "migrations" / "versions").glob("0*.py"))
 ADDS = {"add_column", "create_index", "create_table"}
 ELSE = {"bulk_insert", "drop_index", "execute", "f", "get_bind", "get_context"}
 """What changes no table's shape. An index is gone before its successor is there: slower for a moment, and no failure."""

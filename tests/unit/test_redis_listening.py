@@ -7,9 +7,9 @@ from typing import Any, Self
 import pytest
 from structlog.testing import capture_logs
 
-from crcr.record import redis_signals
-from crcr.record.redis_signals import RedisSignals
-from crcr.record.signals import Signals
+from crcr.record.redis import signals
+from crcr.record.redis.signals import RedisSignals
+from crcr.record.store.signals import Signals
 
 SUBSCRIBED: dict[str, Any] = {"type": "subscribe", "data": 1}
 
@@ -77,7 +77,7 @@ async def lines_about(*attempts: list[dict[str, Any]]) -> int:
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(redis_signals, "_AGAIN_S", 0.0)
+    monkeypatch.setattr(signals, "_AGAIN_S", 0.0)
 
 
 async def test_a_long_outage_is_one_line() -> None:

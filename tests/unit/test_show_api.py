@@ -16,8 +16,8 @@ from crcr.app import create_app
 from crcr.decide.health import HealthFacts
 from crcr.decide.model import RepoName
 from crcr.errors import BadRequest, StoreUnavailable
-from crcr.record.database import Tx
-from crcr.record.views_health import health_facts
+from crcr.record.store.database import Tx
+from crcr.record.views.relay.health import health_facts
 from crcr.show import api, cursors, health, pages
 from crcr.show.frame import Frame
 from crcr.show.metrics import Metrics

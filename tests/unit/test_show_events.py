@@ -14,8 +14,8 @@ from starlette.routing import Route
 
 from clock import settle
 from crcr.errors import BadRequest, CrcrError, NotFound, StoreUnavailable, Unavailable
-from crcr.record.signals import CHANGES, Signals
-from crcr.record.times import to_us
+from crcr.record.store.signals import CHANGES, Signals
+from crcr.record.store.times import to_us
 from crcr.show import events
 from crcr.show.events import HEARTBEAT_S, Caps
 from crcr.show.feed import Feed, Wakeups

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from crcr.decide.commands import Waive, parse_commands
 from crcr.errors import StoreUnavailable
-from crcr.record import schema, schema_history
+from crcr.record.schema import core, statistics
 from crcr.show import pages
 from crcr.show.frame import Frame
 from crcr.show.reader import Reader, Way
@@ -75,7 +75,7 @@ def links_of(answer: httpx.Response) -> list[str]:
 
 def act(world: World, name: str = "pause", subject: str = "Torch/torch", **more: Any) -> None:
     row = {"upstream": UPSTREAM.key, "at": world.ago(hours=1), "who": "ops", "act": name, "subject": subject}
-    world.add(schema.audit, {**row, "detail": json.dumps(more)})
+    world.add(core.audit, {**row, "detail": json.dumps(more)})
 
 
 def ran(world: World, job_name: str, downstream: str = "good/backend") -> None:
@@ -86,7 +86,7 @@ def ran(world: World, job_name: str, downstream: str = "good/backend") -> None:
         "day_at": world.ago(days=1),
     }
     what = {"workflow": "ci.yml", "workflow_name": "CI", "job_name": job_name}
-    world.add(schema_history.job_days, {**row, **what})
+    world.add(statistics.job_days, {**row, **what})
 
 
 async def test_an_empty_log_says_what_is_missing(world: World, browser: httpx.AsyncClient) -> None:
@@ -314,7 +314,7 @@ async def test_acts_are_offered_to_administrators_only(
 async def test_a_paused_upstream_is_told_and_can_be_let_go(world: World, admin: httpx.AsyncClient) -> None:
     world.allowlist(LISTED)
     with world.engine.begin() as connection:
-        connection.execute(schema.upstreams.update().values(paused_at=world.ago(hours=1)))
+        connection.execute(core.upstreams.update().values(paused_at=world.ago(hours=1)))
     answer = await admin.get("/crcr/deliveries")
     assert "Dispatching is paused" in text_of(answer)
     assert 'action="/crcr/admin/unpause"' in answer.text

@@ -12,8 +12,8 @@ from starlette.applications import Starlette
 
 from crcr.decide.window import Span
 from crcr.errors import StoreUnavailable
-from crcr.record import schema
-from crcr.record.sums_anew import sum_anew
+from crcr.record.schema import core
+from crcr.record.statistics.rebuild import sum_anew
 from crcr.show import pages
 from crcr.show.frame import Frame
 from show_reading import HOSTILE, Page, inert
@@ -45,7 +45,7 @@ async def fill_with(world: World, hostile: str) -> None:
     delivery = world.delivery(ref=storable, head_sha=storable, reason=storable)
     row = {"upstream": UPSTREAM.key, "number": 7, "head_sha": "f" * 40, "updated_at": 0, "is_open": 1}
     more = {"draft": 0, "labels": "[]", "base_ref": "main", "title": storable, "author": storable}
-    world.add(schema.pulls, {**row, **more})
+    world.add(core.pulls, {**row, **more})
     world.dispatch(delivery, reason=storable, head_sha=storable, action=storable)
     other = world.delivery(number=None, ref=storable)
     world.dispatch(other, number=None, event=storable, action=None)
@@ -55,7 +55,7 @@ async def fill_with(world: World, hostile: str) -> None:
     failed = {"failed_tests": tests, "tests_failed": 1, "tests_total": 2}
     world.job(delivery, "failure", **text, **links, **failed, disputed=1, disputed_conclusion="success")
     repository = {"upstream": UPSTREAM.key, "downstream": "good/backend", "name": "Good/Backend"}
-    world.add(schema.repositories, {**repository, "alarm": storable})
+    world.add(core.repositories, {**repository, "alarm": storable})
     world.effect("parked", last_error=storable)
 
 

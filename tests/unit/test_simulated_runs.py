@@ -11,8 +11,8 @@ from bench.lateness import StoreLog
 from bench.shown_gates import ShownGate
 from bench.simulated_time import START, SimulatedClock, run_simulated
 
-from crcr.record.migrate import migrate
-from crcr.record.times import to_us
+from crcr.record.migrations.run import migrate
+from crcr.record.store.times import to_us
 
 HEAD = "a" * 40
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from crcr.errors import LimiterUnavailable, RateLimited
-from crcr.record.watched_limits import WatchedLimits
+from crcr.record.limits.monitored import WatchedLimits
 
 
 class Limiter:

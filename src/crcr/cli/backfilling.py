@@ -10,8 +10,8 @@ from crcr.cli.opening import read_settings
 from crcr.cli.printing import console
 from crcr.clock import SystemClock
 from crcr.errors import NotPossible
-from crcr.record.backfill import Backfill, Counted
-from crcr.record.signals import Signals
+from crcr.record.clickhouse.backfill import Backfill, Counted
+from crcr.record.store.signals import Signals
 from crcr.settings import Settings
 from crcr.wiring.past import Past, past_of
 from crcr.wiring.stores import open_database, require_database

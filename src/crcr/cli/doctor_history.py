@@ -8,14 +8,14 @@ from datetime import datetime
 
 from crcr.errors import OutsideFault, OutsideHeld, StoreUnavailable
 from crcr.join.finding import Finding, ok, problem, unknown, warning
-from crcr.record.clickhouse_link import ANSWER_WITHIN_S, TAKEN_WITHIN_S, ClickHouseLink
-from crcr.record.clickhouse_rows import JOBS
-from crcr.record.clickhouse_schema import VERSION, kept_days, schema_version
-from crcr.record.database import Tx
-from crcr.record.feeding import mark
-from crcr.record.schema_feeding import Mark
-from crcr.record.signals import Signals
-from crcr.record.views_history import history_lag
+from crcr.record.clickhouse.connection import ANSWER_WITHIN_S, TAKEN_WITHIN_S, ClickHouseLink
+from crcr.record.clickhouse.feed_state import mark
+from crcr.record.clickhouse.rows import JOBS
+from crcr.record.clickhouse.schema import VERSION, kept_days, schema_version
+from crcr.record.schema.clickhouse_feed import Mark
+from crcr.record.store.database import Tx
+from crcr.record.store.signals import Signals
+from crcr.record.views.relay.clickhouse_lag import history_lag
 from crcr.settings import Settings
 from crcr.settings.readers import LOOPBACK
 from crcr.wiring.past import link_of

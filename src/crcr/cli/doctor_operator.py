@@ -31,10 +31,10 @@ from crcr.join.finding import Finding, State, ok, problem, warning
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.receive.issuers import GITHUB_ACTIONS
 from crcr.receive.jwks import http_fetcher
-from crcr.record.allowlists import text_in_force
-from crcr.record.database import Tx
-from crcr.record.signals import Signals
-from crcr.record.views_listed import allowlist_state
+from crcr.record.repositories.allowlists import text_in_force
+from crcr.record.store.database import Tx
+from crcr.record.store.signals import Signals
+from crcr.record.views.visibility import allowlist_state
 from crcr.settings import Settings, UpstreamSetting, load_settings
 from crcr.wiring.drivers import require_drivers
 from crcr.wiring.ground import github_client

@@ -11,9 +11,9 @@ import asyncpg
 from crcr.cli.doctor_schema import schema_finding
 from crcr.errors import StoreUnavailable
 from crcr.join.finding import Finding, ok, problem, warning
-from crcr.record.migrate import head, revision
-from crcr.record.places import PostgresPlace
-from crcr.record.postgres_link import FAULTS, WHAT_TO_CHECK, Connection, connect
+from crcr.record.migrations.run import head, revision
+from crcr.record.store.location import PostgresPlace
+from crcr.record.store.postgres.connection import FAULTS, WHAT_TO_CHECK, Connection, connect
 
 _OLDEST = 130000
 _OFF = timedelta(seconds=10)

@@ -15,7 +15,7 @@ from crcr.wiring.sharing import link_of
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from crcr.record.redis_link import RedisLink
+    from crcr.record.redis.connection import RedisLink
 
 _SLOW_S = 0.05
 _KEEPS_ALL = "noeviction"
@@ -42,7 +42,7 @@ def _unused(settings: Settings) -> Finding:
 
 
 async def _asked(link: "RedisLink") -> tuple[Finding, ...]:
-    from crcr.record.redis_link import RedisDown  # the driver is large, and few need it
+    from crcr.record.redis.connection import RedisDown  # the driver is large, and few need it
 
     try:
         await link.call(_connect)

@@ -1,7 +1,7 @@
 """The schema of the relay's database against this release's, as a line of the doctor."""
 
 from crcr.join.finding import Finding, ok, problem, warning
-from crcr.record.migrate import head, is_known
+from crcr.record.migrations.run import head, is_known
 
 
 def schema_finding(found: str | None, shown: str) -> Finding:

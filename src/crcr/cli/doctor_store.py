@@ -7,10 +7,10 @@ from crcr.cli import doctor_sqlite
 from crcr.decide.views import Vitals
 from crcr.errors import StoreUnavailable
 from crcr.join.finding import Finding, ok, problem, warning
-from crcr.record.database import Tx
-from crcr.record.places import PostgresPlace
-from crcr.record.signals import Signals
-from crcr.record.views_relay import vitals_of
+from crcr.record.store.database import Tx
+from crcr.record.store.location import PostgresPlace
+from crcr.record.store.signals import Signals
+from crcr.record.views.relay.state import vitals_of
 from crcr.settings import Settings
 from crcr.wiring.stores import open_database, place_of
 

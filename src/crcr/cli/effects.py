@@ -21,7 +21,7 @@ from crcr.decide.model import EffectKind, RepoName
 if TYPE_CHECKING:
     from crcr.cli.opening import Desk
     from crcr.decide.lines import EffectLine
-    from crcr.record.acts import ParkedFilter
+    from crcr.record.admin.operations import ParkedFilter
 
 app = typer.Typer(
     name="effects",
@@ -104,7 +104,7 @@ def retry(
 ) -> None:
     """Give parked effects another 24 hours of tries, beginning now; audited."""
     from crcr.cli.opening import at_desk
-    from crcr.record.acts import ParkedFilter
+    from crcr.record.admin.operations import ParkedFilter
 
     chosen = target or since or until
     if bool(ids) + bool(chosen) + everything != 1:

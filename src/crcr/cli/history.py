@@ -11,9 +11,9 @@ from sqlalchemy.pool import NullPool
 
 from crcr.cli.printing import console, say
 from crcr.receive.allowlist_yaml import read_allowlist
-from crcr.record.migrate import migrate
-from crcr.record.sums_anew import find_extremes, sum_anew
-from crcr.record.times import to_us
+from crcr.record.migrations.run import migrate
+from crcr.record.statistics.rebuild import find_extremes, sum_anew
+from crcr.record.store.times import to_us
 from crcr.sim.demo_world import ALLOWLIST, BACKENDS, UPSTREAM
 from crcr.sim.history import Filled, Plan, fill
 from crcr.sim.history_backends import Listed

@@ -16,8 +16,8 @@ import typer
 
 from crcr.cli.opening import read_settings
 from crcr.cli.printing import ProgressLine, print_json, say, warn
-from crcr.record.moving import Move, Progress, move
-from crcr.record.places import PostgresPlace
+from crcr.record.sqlite_to_postgres.copy import Move, Progress, move
+from crcr.record.store.location import PostgresPlace
 from crcr.settings import Postgres, readers
 from crcr.settings.services import ca_file, postgres_url
 from crcr.settings.sources import sqlite_file

@@ -18,11 +18,11 @@ import typer
 from crcr.clock import SystemClock
 from crcr.decide.model import RepoName
 from crcr.receive.allowlist_yaml import read_allowlist
-from crcr.record.acts import Acts
-from crcr.record.allowlists import Allowlists
-from crcr.record.operator_views import OperatorViews
-from crcr.record.signals import Signals
-from crcr.record.targets import Targets
+from crcr.record.admin.operations import Acts
+from crcr.record.repositories.allowlists import Allowlists
+from crcr.record.repositories.downstreams import Targets
+from crcr.record.store.signals import Signals
+from crcr.record.views.logs.operator import OperatorViews
 from crcr.settings import Settings, load_settings
 from crcr.wiring.drivers import require_drivers
 from crcr.wiring.ground import publishing_of

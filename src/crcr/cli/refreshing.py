@@ -10,7 +10,7 @@ from crcr.cli.opening import pick_acting, read_settings, user_name
 from crcr.decide.allowlist import Allowlist
 from crcr.decide.model import RepoName
 from crcr.decide.views import AllowlistState
-from crcr.record.operator_views import OperatorViews
+from crcr.record.views.logs.operator import OperatorViews
 from crcr.settings import Settings
 from crcr.wiring.services import build
 

@@ -110,7 +110,7 @@ def migrate(
         move_database(config, source, target, as_json=as_json)
         return
     from crcr.cli.opening import read_settings
-    from crcr.record.migrate import migrate as bring_up_to_date
+    from crcr.record.migrations.run import migrate as bring_up_to_date
     from crcr.wiring.stores import place_of
 
     settings = read_settings(config)

@@ -68,7 +68,7 @@ def rank(report: Report, outcome_number: int | None = None) -> int:
     """Of two reports of one job the one of higher rank counts: a result over a start, the worse result over the other.
 
     Where the other relay counts the outcomes of a job, its later result counts: it knows what it corrected. Of the same
-    rank, the one of the later attempt does (`record.ingested`).
+    rank, the one of the later attempt does (`record.reports.ingested`).
     """
     if report.status is ReportStatus.IN_PROGRESS:
         return 0

@@ -13,7 +13,7 @@ _UNITS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class StoreNumbers:
-    """Implements `record.store_tally.StoreTally`."""
+    """Implements `record.store.counters.StoreTally`."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._seconds = Histogram(

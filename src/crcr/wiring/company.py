@@ -14,8 +14,8 @@ from crcr.deliver.duties import Duties, Duty
 from crcr.deliver.reconcile import RECONCILE_EVERY_S
 from crcr.deliver.sweeper import FORGET_EVERY_S, REFRESH_EVERY_S, SWEEP_EVERY_S
 from crcr.errors import StoreUnavailable
-from crcr.record.leases import free_leases, is_gone
-from crcr.record.signals import EFFECTS
+from crcr.record.outbox.leases import free_leases, is_gone
+from crcr.record.store.signals import EFFECTS
 from crcr.wiring.services import Services
 
 log = structlog.get_logger(__name__)

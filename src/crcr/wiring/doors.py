@@ -15,15 +15,15 @@ from crcr.receive.jwks import KeyCache
 from crcr.receive.refused_webhooks import RefusedWebhooks
 from crcr.receive.sandbox import SandboxDoor
 from crcr.receive.webhook import WebhookIntake
-from crcr.record.actions_news import ActionsNews
-from crcr.record.inbox import Inbox
-from crcr.record.ingested import IngestedResults
-from crcr.record.installations import Installations
-from crcr.record.refusals import Refusals
-from crcr.record.refused_webhooks import RefusalCounts
-from crcr.record.reports import Reports
-from crcr.record.sandbox import SandboxJobs
-from crcr.record.self_reports import SelfReports
+from crcr.record.deliveries.inbox import Inbox
+from crcr.record.deliveries.refused_webhooks import RefusalCounts
+from crcr.record.reports.ingested import IngestedResults
+from crcr.record.reports.refusals import Refusals
+from crcr.record.reports.reports import Reports
+from crcr.record.reports.sandbox import SandboxJobs
+from crcr.record.reports.self_reports import SelfReports
+from crcr.record.repositories.installations import Installations
+from crcr.record.workflow_runs.webhook_events import ActionsNews
 from crcr.settings import FileSource, Settings
 from crcr.wiring.ground import Ground, outcomes_of
 

@@ -17,10 +17,10 @@ from crcr.deliver.app_page import AppPage
 from crcr.errors import CrcrError
 from crcr.receive.address import client_address, limit_subject
 from crcr.receive.ingest import IngestIntake
-from crcr.record.admin import AdminDesk
-from crcr.record.inspections import Inspections
-from crcr.record.signals import CHANGES
-from crcr.record.views import SqlViews
+from crcr.record.admin.http import AdminDesk
+from crcr.record.repositories.inspections import Inspections
+from crcr.record.store.signals import CHANGES
+from crcr.record.views.sql_views import SqlViews
 from crcr.settings import GitHubSource, Settings
 from crcr.show import admin, api, api_onboarding, api_setup, events, headers, login, pages
 from crcr.show import health as probes

@@ -19,17 +19,17 @@ from crcr.github.tokens import TokenCache
 from crcr.ports import Clock, Trace, Untraced
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.receive.issuers import GITHUB_ACTIONS
-from crcr.record.allowlists import Allowlists
-from crcr.record.commit_checks import CommitChecks
-from crcr.record.database import Database
-from crcr.record.desk import Desk
-from crcr.record.forwards import Forwards
-from crcr.record.migrate import migrate
-from crcr.record.outcomes import Outcomes
-from crcr.record.publishing import GATHERING, Publishing, UpstreamPolicy
-from crcr.record.signals import Signals
-from crcr.record.targets import Targets
-from crcr.record.views_health import HealthViews
+from crcr.record.checks.check_runs import CommitChecks
+from crcr.record.checks.refresh import GATHERING, Publishing, UpstreamPolicy
+from crcr.record.checks.requests import Desk
+from crcr.record.migrations.run import migrate
+from crcr.record.reports.forwards import Forwards
+from crcr.record.reports.outcomes import Outcomes
+from crcr.record.repositories.allowlists import Allowlists
+from crcr.record.repositories.downstreams import Targets
+from crcr.record.store.database import Database
+from crcr.record.store.signals import Signals
+from crcr.record.views.relay.health import HealthViews
 from crcr.settings import Settings, Sqlite, UpstreamSetting
 from crcr.show.metrics import Metrics
 from crcr.show.shared_health import SHARED_FOR_S, SharedHealth

@@ -16,15 +16,15 @@ from crcr.deliver.rerun import Rerun
 from crcr.deliver.upstream_target import Upstreams
 from crcr.deliver.verify_commit import VerifyCommit
 from crcr.deliver.worker import Handler
-from crcr.record.commands import Commands
-from crcr.record.commits import Commits
-from crcr.record.dispatch_loads import DispatchLoads
-from crcr.record.doubts import Doubts
-from crcr.record.inspections import Inspections
-from crcr.record.lookups import Lookups
-from crcr.record.merge_groups import MergeGroups
-from crcr.record.path_questions import PathQuestions
-from crcr.record.reruns import Reruns
+from crcr.record.checks.commands import Commands
+from crcr.record.checks.reruns import Reruns
+from crcr.record.deliveries.dispatch_payloads import DispatchLoads
+from crcr.record.deliveries.head_conflicts import Doubts
+from crcr.record.deliveries.merge_group_contents import MergeGroups
+from crcr.record.deliveries.path_filters import PathQuestions
+from crcr.record.reports.tested_commits import Commits
+from crcr.record.repositories.inspections import Inspections
+from crcr.record.workflow_runs.lookups import Lookups
 from crcr.settings import Settings
 from crcr.wiring.ground import Ground, outcomes_of
 

@@ -14,12 +14,12 @@ from crcr.decide.model import RepoName
 from crcr.deliver.feed_history import FeedHistory
 from crcr.deliver.worker import Handler
 from crcr.ports import Clock
-from crcr.record.clickhouse_feeder import ClickHouseFeeder
-from crcr.record.clickhouse_history import ClickHouseHistory
-from crcr.record.clickhouse_link import ClickHouseLink, ClickHousePlace
-from crcr.record.database import Database
-from crcr.record.feeding import Feeding
-from crcr.record.history import History
+from crcr.record.clickhouse.connection import ClickHouseLink, ClickHousePlace
+from crcr.record.clickhouse.feed_state import Feeding
+from crcr.record.clickhouse.feeder import ClickHouseFeeder
+from crcr.record.clickhouse.history import History
+from crcr.record.clickhouse.queries import ClickHouseHistory
+from crcr.record.store.database import Database
 from crcr.settings import Settings
 
 log = structlog.get_logger(__name__)

@@ -29,17 +29,17 @@ from crcr.receive.ingest import IngestIntake
 from crcr.receive.jwks import KeyCache, http_fetcher
 from crcr.receive.sandbox import SANDBOX
 from crcr.receive.webhook import WebhookIntake
-from crcr.record.acts import Acts
-from crcr.record.allowlists import Allowlists
-from crcr.record.database import Database
-from crcr.record.inbox import Inbox
-from crcr.record.leaders import Leaders
-from crcr.record.leases import new_owner
-from crcr.record.memory_limits import Rule
-from crcr.record.outbox import Outbox
-from crcr.record.reports import Reports
-from crcr.record.signals import Signals
-from crcr.record.targets import Targets
+from crcr.record.admin.operations import Acts
+from crcr.record.deliveries.inbox import Inbox
+from crcr.record.limits.memory import Rule
+from crcr.record.outbox.claims import Outbox
+from crcr.record.outbox.leader import Leaders
+from crcr.record.outbox.leases import new_owner
+from crcr.record.reports.reports import Reports
+from crcr.record.repositories.allowlists import Allowlists
+from crcr.record.repositories.downstreams import Targets
+from crcr.record.store.database import Database
+from crcr.record.store.signals import Signals
 from crcr.settings import FileSource, Settings, UpstreamSetting
 from crcr.show.access import FAILED_SIGN_IN
 from crcr.show.api_setup import INSPECTION, TEST_DISPATCH

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 from crcr.clock import SystemClock
 from crcr.errors import NoAllowlist, StoreUnavailable
 from crcr.receive.key_sets import KeySets, Unshared
-from crcr.record.memory_limits import MemoryLimits, Rule
-from crcr.record.signals import ALLOWLIST
-from crcr.record.watched_limits import WatchedLimits
+from crcr.record.limits.memory import MemoryLimits, Rule
+from crcr.record.limits.monitored import WatchedLimits
+from crcr.record.store.signals import ALLOWLIST
 from crcr.settings import Settings
 from crcr.wiring.ground import Ground
 
 if TYPE_CHECKING:
-    from crcr.record.redis_link import RedisLink
-    from crcr.record.redis_signals import RedisSignals
+    from crcr.record.redis.connection import RedisLink
+    from crcr.record.redis.signals import RedisSignals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,9 +65,9 @@ def share(ground: Ground, rules: Mapping[str, Rule]) -> Shared:
     if link is None:
         own = WatchedLimits(MemoryLimits(rules, ground.clock), ground.metrics)
         return Shared(ground=ground, limits=own, scope=scope, key_sets=Unshared())
-    from crcr.record.redis_keys import RedisKeySets  # noqa: PLC0415  the driver is large, and few need it
-    from crcr.record.redis_limits import RedisLimits  # noqa: PLC0415
-    from crcr.record.redis_signals import RedisSignals  # noqa: PLC0415
+    from crcr.record.limits.redis import RedisLimits  # noqa: PLC0415
+    from crcr.record.redis.key_sets import RedisKeySets  # noqa: PLC0415  the driver is large, and few need it
+    from crcr.record.redis.signals import RedisSignals  # noqa: PLC0415
 
     signals = RedisSignals(link, ground.signals)
     ground.signals.carry_by(signals)
@@ -87,6 +87,6 @@ def share(ground: Ground, rules: Mapping[str, Rule]) -> Shared:
 def link_of(settings: Settings) -> "RedisLink | None":
     if settings.redis_url is None:
         return None
-    from crcr.record.redis_link import RedisLink, redis_place  # noqa: PLC0415
+    from crcr.record.redis.connection import RedisLink, redis_place  # noqa: PLC0415
 
     return RedisLink(redis_place(settings.redis_url.get_secret_value(), settings.redis_ca))

@@ -1,11 +1,11 @@
 """The main store by its setting: where it is, whether it is there, and how it is opened."""
 
 from crcr.errors import NotFound
-from crcr.record.database import Database
-from crcr.record.migrate import revision
-from crcr.record.places import Place, PostgresPlace
-from crcr.record.signals import Signals
-from crcr.record.store_tally import StoreTally
+from crcr.record.migrations.run import revision
+from crcr.record.store.counters import StoreTally
+from crcr.record.store.database import Database
+from crcr.record.store.location import Place, PostgresPlace
+from crcr.record.store.signals import Signals
 from crcr.settings import Settings, Sqlite
 
 
@@ -21,11 +21,11 @@ def place_of(settings: Settings) -> Place:
 def open_database(settings: Settings, signals: Signals, tally: StoreTally | None = None) -> Database:
     place = place_of(settings)
     if isinstance(place, PostgresPlace):
-        from crcr.record.postgres import PostgresDatabase  # noqa: PLC0415  one of the two is enough
-        from crcr.record.postgres_link import PostgresLink  # noqa: PLC0415
+        from crcr.record.store.postgres.connection import PostgresLink  # noqa: PLC0415
+        from crcr.record.store.postgres.database import PostgresDatabase  # noqa: PLC0415  one of the two is enough
 
         return PostgresDatabase(PostgresLink(place, tally), signals, tally)
-    from crcr.record.sqlite import SqliteDatabase  # noqa: PLC0415
+    from crcr.record.store.sqlite.database import SqliteDatabase  # noqa: PLC0415
 
     return SqliteDatabase(place, signals, tally)
 

@@ -9,13 +9,13 @@ from crcr.deliver.duties import LEASE
 from crcr.deliver.reconcile import Reconciler
 from crcr.deliver.recover import Intake, Recovery
 from crcr.deliver.sweeper import Sweeper
-from crcr.record.leaders import Leaders
-from crcr.record.recovery import RecoveryStore
-from crcr.record.repairs import Repairs
-from crcr.record.retention import Keeps, Retention
-from crcr.record.roll_call import RollCall
-from crcr.record.silences import Silences
-from crcr.record.sweeps import Sweeps
+from crcr.record.checks.repairs import Repairs
+from crcr.record.deliveries.missed_webhooks import RecoveryStore
+from crcr.record.outbox.leader import Leaders
+from crcr.record.outbox.worker_registry import RollCall
+from crcr.record.upkeep.retention import Keeps, Retention
+from crcr.record.upkeep.timeouts import Sweeps
+from crcr.record.workflow_runs.unanswered import Silences
 from crcr.settings import Settings
 from crcr.wiring.ground import Ground, outcomes_of
 

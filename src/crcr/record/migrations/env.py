@@ -1,8 +1,8 @@
-"""Alembic's entry: runs the steps on the connection that `record.migrate` hands over."""
+"""Alembic's entry: runs the steps on the connection that `record.migrations.run` hands over."""
 
 from alembic import context
 
-from crcr.record.tables import metadata
+from crcr.record.schema.all_tables import metadata
 
 connection = context.config.attributes["connection"]
 context.configure(connection=connection, target_metadata=metadata, transaction_per_migration=True)

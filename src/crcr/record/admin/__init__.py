@@ -1,0 +1,1 @@
+"""Operators' acts, over HTTP and by command line."""

@@ -1,0 +1,1 @@
+"""Check runs, gates, waivers and `/crcr` commands in their tables."""

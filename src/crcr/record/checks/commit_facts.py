@@ -1,0 +1,285 @@
+"""A commit's recorded facts, gathered in one transaction for `decide.gate` and `decide.checks`.
+
+A pull request speaks for its head on its base through its newest delivery; older ones of the same head (it was closed
+and reopened, or pushed back to), and those of another base, count no more. While GitHub is asked whether a commit is the head again, it counts as
+one: what it earned before must not let it in.
+"""
+
+import json
+from collections import defaultdict
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import bindparam, select, text
+
+from crcr.decide.allowlist import Allowlist
+from crcr.decide.commit import Backend, Commit, FailedTestShown, Job, Run, Subject, Verification, Waiver
+from crcr.decide.identity import IssuerKind
+from crcr.decide.merge_group import branch_of
+from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoName
+from crcr.decide.ordering import has_landed
+from crcr.record.checks.waivers import waivers_in_force
+from crcr.record.deliveries.head_deliveries import newest_delivery
+from crcr.record.deliveries.merge_groups import load_group
+from crcr.record.repositories.renames import Listing, find_listings
+from crcr.record.schema.core import jobs
+from crcr.record.store.database import Row, Tx
+from crcr.record.store.statement import Statement
+from crcr.record.store.times import from_us, from_us_or_none, to_us
+
+_FIRST_FAILURES = 50
+
+_PULLS = Statement(
+    text(
+        "SELECT number, labels, updated_at, base_ref FROM pulls"
+        " WHERE head_sha = :head_sha AND upstream = :upstream AND is_open = 1"
+        " UNION SELECT p.number, p.labels, p.updated_at, p.base_ref FROM effects e"
+        " JOIN deliveries v ON v.guid = e.delivery AND v.upstream = e.upstream"
+        " JOIN pulls p ON p.upstream = v.upstream AND p.number = v.number"
+        " WHERE e.upstream = :upstream AND e.target = :upstream AND e.state IN ('waiting', 'claimed')"
+        " AND e.kind = 'confirm_head' AND v.state = 'in_doubt' AND v.action <> 'closed' AND v.head_sha = :head_sha"
+        " ORDER BY number"
+    )
+)
+_OPEN_PULL = Statement(
+    text(
+        "SELECT number, head_sha, base_ref, labels, updated_at FROM pulls WHERE upstream = :upstream"
+        " AND number = :number AND is_open = 1"
+    )
+)
+# Found by the deliveries of the head: closed pull requests have no index by their head.
+_CLOSED_PULLS = Statement(
+    text(
+        "SELECT merged, labels FROM pulls p WHERE p.upstream = :upstream AND p.is_open = 0 AND p.head_sha = :head_sha"
+        " AND p.number IN (SELECT v.number FROM deliveries v WHERE v.head_sha = :head_sha AND v.upstream = :upstream"
+        " AND v.number IS NOT NULL)"
+    )
+)
+_DISPATCHES = Statement(
+    text(
+        "SELECT d.delivery, d.downstream, d.level, d.state, d.reason, d.created_at, d.sent_at, d.listed_at,"
+        " d.repository_id, r.repository_id AS bound_id, r.name,"
+        # What was known at the dispatch counts: a right that is taken away later must not open anything.
+        " coalesce(d.reads_actions, r.reads_actions) AS reads_actions"
+        " FROM dispatches d LEFT JOIN repositories r ON r.upstream = d.upstream AND r.downstream = d.downstream"
+        " WHERE d.delivery = :delivery AND d.upstream = :upstream AND d.level >= 3 ORDER BY d.downstream"
+    )
+)
+_RUNS = Statement(
+    text(
+        "SELECT downstream, run_id, workflow, superseded, first_seen_at, attempt, attempt_at, over_attempt, rerun_from,"
+        " rerun_at, conclusion, issuer FROM runs WHERE delivery = :delivery AND upstream = :upstream ORDER BY first_seen_at, run_id"
+    )
+)
+_JOB_COLUMNS = (
+    *("downstream", "workflow", "workflow_name", "run_id", "attempt", "job_name", "state", "conclusion"),
+    *("verification", "superseded", "github_conclusion", "environment", "url", "artifact_url"),
+    *("in_progress_at", "completed_at", "swept_at", "tests_passed", "tests_failed", "tests_skipped"),
+    *("failed_tests", "failed_tests_cut"),
+)
+_JOBS = Statement(
+    select(*(jobs.c[name] for name in _JOB_COLUMNS))
+    .where(
+        jobs.c.delivery == bindparam("delivery"), jobs.c.upstream == bindparam("upstream"), jobs.c.level >= 3
+    )
+    .order_by(jobs.c.downstream, jobs.c.workflow, jobs.c.run_id, jobs.c.attempt, jobs.c.job_name)
+)
+
+
+async def load_commit(
+    tx: Tx, upstream: RepoName, head_sha: str, allowlist: Allowlist, now: datetime
+) -> Commit:
+    """Everything recorded about the commit; without a subject when nobody wants it merged."""
+    subjects = [
+        *await _pull_subjects(tx, upstream, head_sha, allowlist, now),
+        *await _group_subject(tx, upstream, head_sha, allowlist, now),
+    ]
+    landed = not subjects and await _has_landed(tx, upstream, head_sha)
+    return Commit(upstream=upstream, head_sha=head_sha, subjects=tuple(subjects), landed=landed)
+
+
+async def _has_landed(tx: Tx, upstream: RepoName, head_sha: str) -> bool:
+    """Whether a pull request with this head, or the merge group that it is, was merged."""
+    key = {"head_sha": head_sha, "upstream": upstream.key}
+    group = await load_group(tx, upstream, head_sha)
+    if group is not None and group["merged"]:
+        return True
+    closed = await tx.all(_CLOSED_PULLS, **key)
+    return any(has_landed(json.loads(row["labels"]), merged=bool(row["merged"])) for row in closed)
+
+
+async def _pull_subjects(
+    tx: Tx, upstream: RepoName, head_sha: str, allowlist: Allowlist, now: datetime
+) -> list[Subject]:
+    pulls = await tx.all(_PULLS, head_sha=head_sha, upstream=upstream.key)
+    return [await _pull_subject(tx, upstream, pull, head_sha, allowlist, now=now) for pull in pulls]
+
+
+async def _pull_subject(
+    tx: Tx, upstream: RepoName, pull: Row, head_sha: str, allowlist: Allowlist, *, now: datetime
+) -> Subject:
+    number = pull["number"]
+    where = {"head_sha": head_sha, "base_ref": pull["base_ref"]}
+    delivery = await newest_delivery(tx, upstream, number, **where)
+    if delivery is None:
+        return _unheard(pull)
+    return Subject(
+        number=number,
+        base_ref=pull["base_ref"],
+        delivery=delivery["guid"],
+        in_doubt=delivery["state"] == "in_doubt",
+        received_at=from_us(delivery["received_at"]),
+        labels=tuple(json.loads(pull["labels"])),
+        backends=await _backends(tx, upstream, delivery["guid"], allowlist),
+        waivers=await waivers_in_force(tx, upstream, (number,), to_us(now), **where),
+    )
+
+
+def _unheard(pull: Row) -> Subject:
+    """An open pull request whose own event has not arrived: nobody can say yet whom it concerns."""
+    return Subject(
+        number=pull["number"],
+        base_ref=pull["base_ref"],
+        delivery="",
+        in_doubt=True,
+        received_at=from_us(pull["updated_at"]),
+        labels=tuple(json.loads(pull["labels"])),
+    )
+
+
+async def _group_subject(
+    tx: Tx, upstream: RepoName, head_sha: str, allowlist: Allowlist, now: datetime
+) -> list[Subject]:
+    group = await load_group(tx, upstream, head_sha)
+    if group is None or group["destroyed_at"] is not None:
+        return []
+    numbers = None if group["numbers"] is None else tuple(json.loads(group["numbers"]))
+    base_ref = branch_of(group["base_ref"])
+    waivers: tuple[Waiver, ...] = ()
+    if numbers:
+        waivers = await waivers_in_force(tx, upstream, numbers, to_us(now), base_ref=base_ref)
+    subject = Subject(
+        number=None,
+        base_ref=base_ref,
+        numbers=numbers,
+        delivery=group["delivery"],
+        received_at=from_us(group["created_at"]),
+        backends=await _backends(tx, upstream, group["delivery"], allowlist),
+        waivers=waivers,
+        reused_from=group["reused_from"],
+        own_heads=await _own_heads(tx, upstream, group, allowlist, now) if waivers else (),
+    )
+    return [subject]
+
+
+async def _own_heads(
+    tx: Tx, upstream: RepoName, group: Row, allowlist: Allowlist, now: datetime
+) -> tuple[Subject, ...]:
+    """The open pull requests of a group at their own heads; one that was pushed to since the group was made is left out."""
+    found = []
+    for number in json.loads(group["numbers"] or "[]"):
+        pull = await tx.one(_OPEN_PULL, upstream=upstream.key, number=number)
+        if pull is not None:
+            own = await _pull_subject(tx, upstream, pull, pull["head_sha"], allowlist, now=now)
+            found.append(own)
+    created_at = from_us(group["created_at"])
+    return tuple(own for own in found if own.received_at <= created_at)
+
+
+async def _backends(tx: Tx, upstream: RepoName, delivery: str, allowlist: Allowlist) -> tuple[Backend, ...]:
+    key = {"delivery": delivery, "upstream": upstream.key}
+    dispatches = await tx.all(_DISPATCHES, **key)
+    if not dispatches:
+        return ()
+    runs: dict[str, list[Run]] = defaultdict(list)
+    for row in await tx.all(_RUNS, **key):
+        runs[row["downstream"]].append(_run(row))
+    found: dict[str, list[Job]] = defaultdict(list)
+    for row in await tx.all(_JOBS, **key):
+        found[row["downstream"]].append(_job(row))
+    listings = await find_listings(tx, upstream, allowlist, dispatches)
+    return tuple(
+        _backend(row, listings[row["downstream"]], runs[row["downstream"]], found[row["downstream"]])
+        for row in dispatches
+    )
+
+
+def _backend(row: Row, listing: Listing, runs: list[Run], found: list[Job]) -> Backend:
+    recorded = RepoName(row["name"] or row["downstream"])
+    renamed = listing.entry is not None and listing.entry.name != recorded
+    name = listing.entry.name if listing.entry and renamed else recorded
+    return Backend(
+        name=name,
+        entry=listing.entry,
+        repository_id=listing.repository_id,
+        dispatched_as=recorded if renamed else None,
+        possible_renames=listing.unread,
+        level=Level(row["level"]),
+        state=DispatchState(row["state"]),
+        reason=row["reason"],
+        created_at=from_us(row["created_at"]),
+        sent_at=from_us_or_none(row["sent_at"]),
+        listed_at=from_us_or_none(row["listed_at"]),
+        readable=None if row["reads_actions"] is None else bool(row["reads_actions"]),
+        runs=tuple(runs),
+        jobs=tuple(found),
+    )
+
+
+def _run(row: Row) -> Run:
+    return Run(
+        run_id=row["run_id"],
+        workflow=row["workflow"],
+        attempt=row["attempt"],
+        attempt_at=from_us(row["attempt_at"] or row["first_seen_at"]),
+        first_seen_at=from_us(row["first_seen_at"]),
+        superseded=bool(row["superseded"]),
+        over=(row["over_attempt"] or 0) >= row["attempt"],
+        conclusion=Conclusion(row["conclusion"]) if row["conclusion"] else None,
+        on_github=row["issuer"] == IssuerKind.GITHUB.value,
+        rerun_from=row["rerun_from"],
+        rerun_at=from_us_or_none(row["rerun_at"]),
+    )
+
+
+def _job(row: Row) -> Job:
+    conclusion = row["conclusion"]
+    return Job(
+        workflow=row["workflow"],
+        workflow_name=row["workflow_name"],
+        run_id=row["run_id"],
+        attempt=row["attempt"],
+        name=row["job_name"],
+        state=JobState(row["state"]),
+        conclusion=Conclusion(conclusion) if conclusion else None,
+        verification=Verification(row["verification"]),
+        superseded=bool(row["superseded"]),
+        unreported=row["state"] == JobState.TIMED_OUT.value and row["github_conclusion"] == "success",
+        device=_device(row["environment"]),
+        url=row["url"],
+        artifact_url=row["artifact_url"],
+        began_at=from_us(row["in_progress_at"]),
+        ended_at=from_us_or_none(row["completed_at"] or row["swept_at"]),
+        tests=(row["tests_passed"], row["tests_failed"], row["tests_skipped"]),
+        failed_tests=_failed_tests(row["failed_tests"]),
+        failed_tests_cut=row["failed_tests_cut"],
+    )
+
+
+def _device(environment: str | None) -> str | None:
+    """The report's own word for where it ran, if it is a word."""
+    try:
+        said: Any = json.loads(environment) if environment else None
+    except ValueError:
+        return None
+    device = said.get("device") if isinstance(said, dict) else None
+    return device if isinstance(device, str) else None
+
+
+def _failed_tests(text_: str | None) -> tuple[FailedTestShown, ...]:
+    if not text_:
+        return ()
+    return tuple(
+        FailedTestShown(name=each["name"], file=each.get("file"), message=each.get("message"))
+        for each in json.loads(text_)[:_FIRST_FAILURES]
+    )

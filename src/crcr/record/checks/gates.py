@@ -1,0 +1,119 @@
+"""The gate's state in its table: what pages and merge groups go by, and when time alone may change it.
+
+A commit without a gate has a row too, if its checks must be looked at again at some time.
+"""
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import bindparam, select, text
+
+from crcr.decide.commit import Commit, Waiver
+from crcr.decide.gate import GateJudgement, GateState
+from crcr.decide.model import RepoName
+from crcr.record.change_and_audit_log import note_act, note_change
+from crcr.record.checks.waivers import note_use
+from crcr.record.schema.checks import gates
+from crcr.record.store.database import Row, Tx
+from crcr.record.store.statement import Statement, inserting
+from crcr.record.store.times import to_us
+
+NO_GATE = "none"
+OVER = "over"
+
+_GATE = inserting(gates, "head_sha", "upstream", "state", "title", "judged_at", "recheck_at", "decided_at")
+_SAVE = Statement(
+    _GATE.on_conflict_do_update(
+        index_elements=["head_sha", "upstream"],
+        set_={
+            name: _GATE.excluded[name] for name in ("state", "title", "judged_at", "recheck_at", "decided_at")
+        },
+    )
+)
+_STATE = Statement(
+    select(gates.c.state, gates.c.title, gates.c.judged_at, gates.c.decided_at).where(
+        gates.c.head_sha == bindparam("head_sha"), gates.c.upstream == bindparam("upstream")
+    )
+)
+_LET_GO = Statement(
+    text(
+        "UPDATE gates SET state = CASE WHEN state = 'pending' OR (state = 'passed' AND :landed = 0) THEN 'over'"
+        " ELSE state END, recheck_at = NULL"
+        " WHERE head_sha = :head_sha AND upstream = :upstream"
+    )
+)
+_DUE = Statement(
+    text(
+        "SELECT head_sha FROM gates WHERE recheck_at IS NOT NULL AND recheck_at <= :now AND upstream = :upstream"
+        " ORDER BY recheck_at LIMIT :most"
+    )
+)
+
+
+async def record_gate(
+    tx: Tx,
+    commit: Commit,
+    judgement: GateJudgement | None,
+    *,
+    title: str,
+    recheck_at: datetime | None,
+    now: datetime,
+) -> None:
+    """Write down how the commit's gate stands, and tell open pages if that is news."""
+    key = {"head_sha": commit.head_sha, "upstream": commit.upstream.key}
+    if not commit.subjects:
+        await tx.run(_LET_GO, landed=int(commit.landed), **key)
+        return
+    state = judgement.state.value if judgement else NO_GATE
+    before = await tx.one(_STATE, **key)
+    again = to_us(recheck_at) if recheck_at else None
+    at = to_us(now)
+    decided_at = _decided_at(before, state, at)
+    await tx.run(
+        _SAVE, **key, state=state, title=title, judged_at=at, recheck_at=again, decided_at=decided_at
+    )
+    if judgement is None:
+        return
+    if before is None or (before["state"], before["title"]) != (state, title):
+        await _tell(tx, commit, now)
+    if judgement.state is GateState.PASSED:
+        await _note_waivers(tx, commit.upstream, judgement, now)
+
+
+def _decided_at(before: Row | None, state: str, at: int) -> int:
+    """When the gate came to its state: judging it again to the same state decides nothing."""
+    if before is None or before["state"] != state:
+        return at
+    return int(before["decided_at"] or before["judged_at"])
+
+
+async def gates_due(tx: Tx, upstream: RepoName, now: datetime, most: int) -> list[Row]:
+    return await tx.all(_DUE, upstream=upstream.key, now=to_us(now), most=most)
+
+
+async def _tell(tx: Tx, commit: Commit, now: datetime) -> None:
+    for subject in commit.subjects:
+        where: dict[str, Any] = {"delivery": subject.delivery, "number": subject.number}
+        await note_change(tx, commit.upstream, "gate", now=now, **where)
+
+
+async def _note_waivers(tx: Tx, upstream: RepoName, judgement: GateJudgement, now: datetime) -> None:
+    for waiver in _used_waivers(judgement):
+        if await note_use(tx, upstream, waiver, now):
+            await note_act(
+                tx,
+                upstream,
+                who=waiver.who,
+                act="waiver_used",
+                subject=f"#{waiver.number}",
+                now=now,
+                downstream=str(waiver.downstream),
+                job=waiver.job,
+                reason=waiver.reason,
+            )
+
+
+def _used_waivers(judgement: GateJudgement) -> Iterable[Waiver]:
+    parts = (part for one in judgement.subjects for each in one.backends for part in each.parts)
+    return dict.fromkeys(part.waiver for part in parts if part.waiver is not None)

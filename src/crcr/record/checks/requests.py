@@ -1,0 +1,239 @@
+"""The desk: what people ask on the upstream's pages, taken once and turned into what follows from it.
+
+Buttons and re-runs are obeyed here, in the transaction that takes their webhook; a comment needs an answer about
+its author's rights first, so it becomes an effect.
+"""
+
+import json
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import text
+
+from crcr.decide.checks import Tier
+from crcr.decide.command_answer import offer
+from crcr.decide.commit import Backend
+from crcr.decide.events import Asked, CheckAsked, Commented
+from crcr.decide.gate import GateJudgement, judge_for
+from crcr.decide.model import DeliveryState, EffectKind, Level, RepoName
+from crcr.decide.replays import is_stale
+from crcr.decide.reruns import run_again, run_failed_again
+from crcr.decide.upstream import Ignored, Receipt, Seen, Taken
+from crcr.record.change_and_audit_log import note_act, note_change
+from crcr.record.checks.check_runs import CommitChecks
+from crcr.record.checks.refresh import Publishing
+from crcr.record.checks.reruns import ask_again
+from crcr.record.deliveries.webhook_bodies import SEEN, is_new_body
+from crcr.record.outbox.effects import add_effects, add_once, effect_row
+from crcr.record.repositories.upstreams import is_someone_else
+from crcr.record.schema.core import deliveries
+from crcr.record.store.database import Database, Row, Tx
+from crcr.record.store.statement import Statement, inserting
+from crcr.record.store.times import to_us
+
+WAIVE = "waive"
+
+_TAKE = Statement(
+    inserting(
+        deliveries,
+        *(
+            "guid",
+            "upstream",
+            "event",
+            "action",
+            "state",
+            "source",
+            "number",
+            "head_sha",
+            "received_at",
+            "body_bytes",
+        ),
+    )
+    .on_conflict_do_nothing()
+    .returning(deliveries.c.guid)
+)
+_CHECK = Statement(
+    text(
+        "SELECT tier, downstream, name, incarnation FROM checks"
+        " WHERE check_id = :check_id AND upstream = :upstream AND head_sha = :head_sha"
+        " AND (check_run_id IS NULL OR check_run_id = :check_run_id)"
+    )
+)
+
+
+class Desk:
+    def __init__(self, database: Database, checks: CommitChecks, publishing: Publishing) -> None:
+        self._database = database
+        self._checks = checks
+        self._publishing = publishing
+
+    async def take(self, receipt: Receipt, event: Asked) -> Taken | Seen | Ignored:
+        async def unit(tx: Tx) -> Taken | Seen | Ignored:
+            if await is_someone_else(tx, event.upstream, event.repository_id):
+                return Ignored(f"{event.upstream} is bound to another repository id")
+            row = await self._check(tx, event) if isinstance(event, CheckAsked) else None
+            if isinstance(event, CheckAsked) and row is None:
+                return Ignored("not a check of this relay")
+            if is_stale(event, receipt.received_at):
+                return Ignored("the comment is older than three days")
+            if await tx.one(SEEN, guid=receipt.guid, upstream=event.upstream.key):
+                return Seen()
+            if not await is_new_body(tx, receipt, event):
+                return Seen()
+            if not await tx.all(_TAKE, **_delivery_row(receipt, event)):
+                return Seen()
+            await self._obey(tx, receipt, event, row)
+            return Taken(0, DeliveryState.ACCEPTED)
+
+        return await self._database.write(unit)
+
+    async def retry(
+        self, tx: Tx, upstream: RepoName, head_sha: str, downstream: RepoName | None, now: datetime
+    ) -> int:
+        """Run again what fails on a commit: of every backend, or everything of the one that is named."""
+        commit, judgement = await self._checks.judged(tx, upstream, head_sha, now)
+        asked = 0
+        for subject in commit.subjects:
+            for backend in subject.backends:
+                if downstream in (None, backend.name, backend.recorded_name) and _may_run_again(backend):
+                    judged = judge_for(subject, backend, self._checks.timeouts, now)
+                    wanted = run_failed_again(judged)
+                    if downstream is not None and not wanted:
+                        wanted = run_again(backend)
+                    asked += await ask_again(tx, upstream, subject, backend, wanted=wanted, now=now)
+        if asked:
+            await self._publishing.again(tx, upstream, (head_sha,), now)
+        return asked if judgement is not None else 0
+
+    async def _check(self, tx: Tx, event: CheckAsked) -> Row | None:
+        """The check that is meant, by the id that we gave it, and GitHub's own where that was heard."""
+        given = event.external_id or ""
+        if not given.isdigit() or len(given) > 18:
+            return None
+        return await tx.one(
+            _CHECK,
+            check_id=int(given),
+            check_run_id=event.check_run_id,
+            upstream=event.upstream.key,
+            head_sha=event.head_sha,
+        )
+
+    async def _obey(self, tx: Tx, receipt: Receipt, event: Asked, check: Row | None) -> None:
+        upstream, now = event.upstream, receipt.received_at
+        if isinstance(event, Commented):
+            await add_effects(tx, [_command(event, receipt)])
+            return
+        if isinstance(event, CheckAsked) and event.action == "requested_action":
+            if event.identifier == WAIVE:
+                await add_once(tx, _offer(event, receipt))
+            return
+        asked = await self._run_again(tx, upstream, event.head_sha, check, now)
+        subject = check["name"] if check else f"all checks of {event.head_sha[:12]}"
+        await note_act(
+            tx,
+            upstream,
+            who=event.sender,
+            act="rerun",
+            subject=subject,
+            now=now,
+            head=event.head_sha,
+            runs=asked,
+        )
+        await note_change(tx, upstream, "delivery", delivery=receipt.guid, now=now)
+        await self._publishing.again(tx, upstream, (event.head_sha,), now)
+
+    async def _run_again(
+        self, tx: Tx, upstream: RepoName, head_sha: str, check: Row | None, now: datetime
+    ) -> int:
+        """Re-run what a check stands for; without one, everything of the commit."""
+        tier = Tier(check["tier"]) if check else None
+        if tier is Tier.GATE:
+            return await self.retry(tx, upstream, head_sha, None, now)
+        commit, _ = await self._checks.judged(tx, upstream, head_sha, now)
+        run_id = check["incarnation"].split(" ")[0] if check and tier is Tier.JOB else None
+        meant = [
+            (subject, backend)
+            for subject in commit.subjects
+            for backend in subject.backends
+            if _may_run_again(backend) and (check is None or check["downstream"] in _keys(backend))
+        ]
+        # Of several pull requests on the head, the one whose delivery the job's run answers.
+        own = [(subject, backend) for subject, backend in meant if _knows(backend, run_id)]
+        asked = 0
+        for subject, backend in own or meant:
+            wanted = run_again(backend, only_run=run_id)
+            asked += await ask_again(tx, upstream, subject, backend, wanted=wanted, now=now)
+        return asked
+
+    async def offers(self, upstream: RepoName, head_sha: str, now: datetime) -> tuple[tuple[int, str], ...]:
+        """For each pull request on the head whose gate is blocked: its number and the ready commands."""
+        judgement = await self._database.glance(lambda tx: self.judged(tx, upstream, head_sha, now))
+        if judgement is None:
+            return ()
+        numbers = [one.subject.number for one in judgement.subjects if one.subject.number is not None]
+        found = ((number, offer(judgement, number, head_sha)) for number in numbers)
+        return tuple((number, words) for number, words in found if words is not None)
+
+    async def judged(self, tx: Tx, upstream: RepoName, head_sha: str, now: datetime) -> GateJudgement | None:
+        return (await self._checks.judged(tx, upstream, head_sha, now))[1]
+
+
+def _may_run_again(backend: Backend) -> bool:
+    return backend.entry is not None and backend.entry.level >= Level.L3
+
+
+def _keys(backend: Backend) -> set[str]:
+    """Its check may have been published under a former name."""
+    return {backend.name.key, backend.recorded_name.key}
+
+
+def _knows(backend: Backend, run_id: str | None) -> bool:
+    return any(run.run_id == run_id for run in backend.runs)
+
+
+def _delivery_row(receipt: Receipt, event: Asked) -> dict[str, Any]:
+    comment = event if isinstance(event, Commented) else None
+    return {
+        "guid": receipt.guid,
+        "upstream": event.upstream.key,
+        "event": receipt.event,
+        "action": "created" if comment else getattr(event, "action", "rerequested"),
+        "state": DeliveryState.ACCEPTED.value,
+        "source": receipt.source,
+        "number": comment.number if comment else None,
+        "head_sha": None if isinstance(event, Commented) else event.head_sha,
+        "received_at": to_us(receipt.received_at),
+        "body_bytes": receipt.body_bytes,
+    }
+
+
+def _command(event: Commented, receipt: Receipt) -> dict[str, Any]:
+    asked = {
+        "number": event.number,
+        "comment_id": event.comment_id,
+        "author": event.author,
+        "person": event.author_is_person,
+        "body": event.body,
+        "created_at": event.created_at.isoformat(),
+    }
+    return effect_row(
+        event.upstream,
+        EffectKind.ANSWER_COMMAND,
+        target="commands",
+        lane=f"pull/{event.number}",
+        delivery=receipt.guid,
+        payload=json.dumps(asked).encode(),
+        now=receipt.received_at,
+    )
+
+
+def _offer(event: CheckAsked, receipt: Receipt) -> dict[str, Any]:
+    return effect_row(
+        event.upstream,
+        EffectKind.OFFER_WAIVER,
+        target="commands",
+        lane=f"offer/{event.head_sha}",
+        delivery=receipt.guid,
+        payload=json.dumps({"head_sha": event.head_sha}).encode(),
+        now=receipt.received_at,
+    )

@@ -1,0 +1,1 @@
+"""ClickHouse beside the main store: feeding it, and reading history from it."""

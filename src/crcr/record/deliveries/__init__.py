@@ -1,0 +1,1 @@
+"""Webhook deliveries, their pull requests, merge groups and dispatches."""

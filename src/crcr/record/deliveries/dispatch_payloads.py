@@ -1,0 +1,98 @@
+"""What a worker needs to send one dispatch: the delivery's body, the level, the target's ids."""
+
+import json
+from collections import OrderedDict
+
+from sqlalchemy import text
+
+from crcr.decide.effects import ClaimedEffect, DispatchLoad
+from crcr.decide.model import DispatchState, Level, RepoName
+from crcr.decide.packing import unpack_payload
+from crcr.decide.payload import Prepared, prepare, present_payload
+from crcr.errors import NotFound, OutsideLimited
+from crcr.record.repositories.renames import PRESENT
+from crcr.record.store.database import Database, Row
+from crcr.record.store.statement import Statement
+
+_KEEP = 64
+_PAUSED_S = 5.0
+
+_LOAD = Statement(
+    text(
+        "SELECT d.event, d.action, d.labels, d.level, d.state, d.test, d.trimmed, r.name, r.repository_id, r.installation_id,"  # noqa: S608  our own text
+        " (SELECT v.relay_reason FROM deliveries v WHERE v.guid = d.delivery AND v.upstream = d.upstream) AS relay_reason,"
+        " (SELECT u.paused_at FROM upstreams u WHERE u.upstream = d.upstream) AS paused_at"
+        f" FROM dispatches d{PRESENT}"
+        " WHERE d.upstream = :upstream AND d.delivery = :delivery AND d.downstream = :downstream"
+    )
+)
+_TRIMMED = Statement(
+    text(
+        "UPDATE dispatches SET trimmed = :trimmed WHERE upstream = :upstream AND delivery = :delivery"
+        " AND downstream = :downstream"
+    )
+)
+_BODY = Statement(text("SELECT event, body FROM deliveries WHERE guid = :delivery AND upstream = :upstream"))
+
+
+class DispatchLoads:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        # One delivery goes to many targets within seconds: unpack and trim its payload once.
+        self._prepared: OrderedDict[tuple[str, str, str | None, str | None], Prepared] = OrderedDict()
+
+    async def load(self, effect: ClaimedEffect) -> DispatchLoad | None:
+        """Return what to send; None when the dispatch was dropped meanwhile."""
+        key = {"upstream": effect.upstream.key, "delivery": effect.delivery}
+        row = await self._database.glance(lambda tx: tx.one(_LOAD, downstream=effect.target, **key))
+        if row is None or row["state"] != DispatchState.WAITING.value:
+            return None
+        if row["paused_at"] is not None:
+            raise OutsideLimited("dispatching is paused", retry_after_s=_PAUSED_S)
+        return _load(row, effect, await self._payload(effect, row))
+
+    async def note_trimmed(self, effect: ClaimedEffect, trimmed: tuple[str, ...]) -> None:
+        """Record what is cut from the payload that is about to be sent."""
+        key = {"upstream": effect.upstream.key, "delivery": effect.delivery, "downstream": effect.target}
+        names = json.dumps(trimmed) if trimmed else None
+        await self._database.write(lambda tx: tx.run(_TRIMMED, trimmed=names, **key))
+
+    async def _payload(self, effect: ClaimedEffect, dispatch: Row) -> Prepared:
+        key = (effect.upstream.key, effect.delivery or "", dispatch["action"], dispatch["labels"])
+        prepared = self._prepared.get(key)
+        if prepared is not None:
+            self._prepared.move_to_end(key)
+        else:
+            prepared = self._prepared[key] = await self._prepare(*key)
+            if len(self._prepared) > _KEEP:
+                self._prepared.popitem(last=False)
+        return prepared
+
+    async def _prepare(
+        self, upstream: str, delivery: str, action: str | None, labels: str | None
+    ) -> Prepared:
+        row = await self._database.glance(lambda tx: tx.one(_BODY, upstream=upstream, delivery=delivery))
+        if row is None or row["body"] is None:
+            raise NotFound(f"the body of delivery {delivery} is no longer kept")
+        payload = present_payload(
+            unpack_payload(row["body"]), action=action, labels=None if labels is None else json.loads(labels)
+        )
+        return prepare(event_type=row["event"], delivery_id=delivery, payload=payload)
+
+
+def _load(row: Row, effect: ClaimedEffect, payload: Prepared) -> DispatchLoad:
+    return DispatchLoad(
+        downstream=RepoName(row["name"] or effect.target),
+        level=Level(row["level"]),
+        test=bool(row["test"]),
+        reason=row["relay_reason"],
+        repository_id=row["repository_id"],
+        installation_id=row["installation_id"],
+        payload=payload,
+        trimmed=trimmed_of(row),
+    )
+
+
+def trimmed_of(dispatch: Row) -> tuple[str, ...]:
+    """The names of what was cut from the dispatch's payload."""
+    return tuple(json.loads(dispatch["trimmed"] or "[]"))

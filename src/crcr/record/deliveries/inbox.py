@@ -1,0 +1,272 @@
+"""The durable inbox: one transaction takes a delivery, decides about it, and writes all that follows.
+
+A GUID is taken once, and so is a body. The dispatches, what they supersede and the effects that will send them stand in the
+same commit as the delivery itself, so an acknowledged event is never without its consequences.
+"""
+
+import json
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import text
+
+from crcr.decide.events import Dispatched, MergeGroup, PullRequest, Push
+from crcr.decide.model import DeliveryState, EffectKind, Pull, RepoName
+from crcr.decide.replays import is_stale
+from crcr.decide.upstream import Drop, Ignored, Plan, Receipt, Seen, Taken, UpstreamFacts, plan
+from crcr.record.change_and_audit_log import note_act, note_change
+from crcr.record.checks.refresh import Publishing
+from crcr.record.deliveries.approvals import is_approved
+from crcr.record.deliveries.dispatches import drop_unsent, lane_of, write_dispatches
+from crcr.record.deliveries.head_deliveries import dispatched_before, lacks_delivery_for_base
+from crcr.record.deliveries.held_dispatches import ask_for_files, reconsider
+from crcr.record.deliveries.left_out_dispatches import look_again
+from crcr.record.deliveries.merge_groups import add_group, destroy_group, told_of
+from crcr.record.deliveries.pull_requests import load_pull, save_pull
+from crcr.record.deliveries.webhook_bodies import SEEN, is_new_body
+from crcr.record.outbox.effects import add_effects, add_once, effect_row
+from crcr.record.repositories.allowlists import Allowlists
+from crcr.record.repositories.downstreams import Targets
+from crcr.record.repositories.upstreams import is_someone_else
+from crcr.record.schema.core import deliveries
+from crcr.record.store.database import Database, Tx
+from crcr.record.store.statement import Statement, inserting
+from crcr.record.store.times import to_us
+
+_TAKE = Statement(
+    inserting(
+        deliveries,
+        *("guid", "upstream", "event", "action", "state", "reason", "source"),
+        *("number", "head_sha", "ref", "base_ref", "relay_reason", "received_at", "body_bytes", "body"),
+    )
+    .on_conflict_do_nothing()
+    .returning(deliveries.c.guid)
+)
+_ALARMED = Statement(
+    text(
+        "SELECT 1 FROM audit WHERE upstream = :upstream AND act = 'upstream_identity_changed' AND detail = :detail LIMIT 1"
+    )
+)
+_INSTALLED_AS = Statement(
+    text(
+        "UPDATE upstreams SET repository_id = coalesce(repository_id, :repository_id),"
+        " installation_id = coalesce(:installation_id, installation_id),"
+        " default_branch = coalesce(:default_branch, default_branch)"
+        " WHERE upstream = :upstream AND (repository_id IS NULL OR coalesce(default_branch, '') <> :default_branch"
+        " OR installation_id IS NULL OR installation_id <> :installation_id)"
+    )
+)
+
+
+class Inbox:
+    def __init__(
+        self,
+        database: Database,
+        allowlists: Allowlists,
+        targets: Targets,
+        publishing: Publishing,
+        ignore_refs: dict[str, tuple[str, ...]],
+    ) -> None:
+        self._database = database
+        self._allowlists = allowlists
+        self._targets = targets
+        self._publishing = publishing
+        self._ignore_refs = ignore_refs
+
+    async def take(self, receipt: Receipt, event: Dispatched) -> Taken | Seen | Ignored:
+        return await self._database.write(lambda tx: self._take(tx, receipt, event))
+
+    async def refresh(self, upstreams: tuple[RepoName, ...], now: datetime) -> None:
+        """Have the allowlists of these upstreams read again."""
+        effects = [refresh_effect(upstream, now) for upstream in upstreams]
+        await self._database.write(lambda tx: add_once(tx, *effects))
+
+    async def _take(self, tx: Tx, receipt: Receipt, event: Dispatched) -> Taken | Seen | Ignored:
+        upstream = event.upstream
+        if await tx.one(SEEN, guid=receipt.guid, upstream=upstream.key):
+            return Seen()
+        if await is_someone_else(tx, event.upstream, event.repository_id):
+            await self._alarm(tx, event, receipt.received_at)
+            return Ignored(f"{upstream} is bound to another repository id than {event.repository_id}")
+        if is_stale(event, receipt.received_at):
+            return Ignored("the push is older than three days")
+        facts = await self._facts(tx, event)
+        planned = plan(event, facts)
+        if isinstance(planned, Ignored):
+            return planned
+        if not await is_new_body(tx, receipt, event):
+            return Seen()
+        # The GUID's own key decides between two transactions that both saw nothing.
+        if not await tx.all(_TAKE, **_delivery_row(receipt, event, planned)):
+            return Seen()
+        await tx.run(
+            _INSTALLED_AS,
+            upstream=upstream.key,
+            repository_id=event.repository_id,
+            installation_id=event.installation_id,
+            default_branch=event.default_branch,
+        )
+        await self._write_plan(tx, receipt, event, planned)
+        await self._write_consequences(tx, receipt, event, planned, facts)
+        return Taken(sum(each.leaves for each in planned.dispatches), planned.state)
+
+    async def _alarm(self, tx: Tx, event: Dispatched, now: datetime) -> None:
+        """Say once that somebody else has the upstream's name."""
+        detail = {"repository_id": event.repository_id}
+        if not await tx.one(_ALARMED, upstream=event.upstream.key, detail=json.dumps(detail)):
+            await note_act(
+                tx,
+                event.upstream,
+                who="relay",
+                act="upstream_identity_changed",
+                subject=str(event.upstream),
+                now=now,
+                **detail,
+            )
+
+    async def _facts(self, tx: Tx, event: Dispatched) -> UpstreamFacts:
+        upstream = event.upstream
+        group = event if isinstance(event, MergeGroup) else None
+        facts = UpstreamFacts(
+            allowlist=await self._allowlists.in_force(tx, upstream),
+            ignore_refs=self._ignore_refs[upstream.key],
+            suspended=await self._targets.suspended(tx, upstream),
+            gate_on=await self._publishing.gate_on(tx, upstream),
+            told_of_group=await told_of(tx, upstream, group.head_sha) if group else None,
+        )
+        return await _pull_facts(tx, event, facts) if isinstance(event, PullRequest) else facts
+
+    async def _write_plan(self, tx: Tx, receipt: Receipt, event: Dispatched, planned: Plan) -> None:
+        now = receipt.received_at
+        number = event.number if isinstance(event, PullRequest) else None
+        if planned.pull is not None:
+            await save_pull(tx, event.upstream, planned.pull)
+            if planned.drop is not Drop.NONE:
+                cause = planned.reason
+                await drop_unsent(tx, event.upstream, planned.pull, planned.drop, now, cause=cause)
+        await write_dispatches(tx, _dispatch_columns(receipt, event, planned), planned.dispatches, now)
+        if planned.state is DeliveryState.IN_DOUBT and number is not None:
+            await add_effects(tx, [_confirm_head(event.upstream, receipt, number)])
+        await note_change(tx, event.upstream, "delivery", delivery=receipt.guid, number=number, now=now)
+
+    async def _write_consequences(
+        self, tx: Tx, receipt: Receipt, event: Dispatched, planned: Plan, facts: UpstreamFacts
+    ) -> None:
+        """What follows beside the dispatches: what was held moves on, and the commits' checks are looked at."""
+        now = receipt.received_at
+        if isinstance(event, MergeGroup):
+            await self._follow_group(tx, receipt, event)
+        elif isinstance(event, PullRequest) and planned.pull is not None:
+            if planned.looks_again:
+                await look_again(tx, event.upstream, planned.pull, facts.allowlist, now)
+            if planned.reconsiders:
+                await reconsider(tx, event.upstream, planned.pull, facts.allowlist, now)
+            else:
+                await ask_for_files(tx, event.upstream, event.number, now)
+        if not isinstance(event, Push) and (facts.gate_on or facts.allowlist.speaks):
+            await self._publishing.again(tx, event.upstream, _heads(event, facts.pull, planned), now)
+
+    async def _follow_group(self, tx: Tx, receipt: Receipt, event: MergeGroup) -> None:
+        if event.action == "destroyed":
+            await destroy_group(tx, event, receipt.guid, receipt.received_at)
+            return
+        await add_group(tx, event, receipt.guid, receipt.received_at)
+        await add_effects(tx, [_read_group(event, receipt)])
+
+
+async def _pull_facts(tx: Tx, event: PullRequest, facts: UpstreamFacts) -> UpstreamFacts:
+    """What is known of the pull request besides, of its event's head and base."""
+    upstream, number = event.upstream, event.number
+    where = {"head_sha": event.head_sha, "base_ref": event.base_ref}
+    known = await load_pull(tx, upstream, number)
+    is_known = known is not None and (known.head_sha, known.base_ref) == (event.head_sha, event.base_ref)
+    # Only who may be left out has to be remembered as dispatched.
+    selective = any(entry.labels is not None or entry.paths is not None for entry in facts.allowlist.entries)
+    return replace(
+        facts,
+        pull=known,
+        approved=await is_approved(tx, upstream, number, **where),
+        dispatched=await dispatched_before(tx, upstream, number, **where) if selective else frozenset(),
+        base_lacks_delivery=known is not None
+        and is_known
+        and await lacks_delivery_for_base(tx, upstream, known),
+    )
+
+
+def refresh_effect(upstream: RepoName, now: datetime) -> dict[str, Any]:
+    return effect_row(upstream, EffectKind.REFRESH_ALLOWLIST, target="allowlist", lane="allowlist", now=now)
+
+
+def _heads(event: PullRequest | MergeGroup, known: Pull | None, planned: Plan) -> set[str]:
+    """The commits whose standing an event may have changed: its own, and the one that was the head before."""
+    heads = {event.head_sha}
+    if known is not None:
+        heads.add(known.head_sha)
+    if planned.pull is not None:
+        heads.add(planned.pull.head_sha)
+    return heads
+
+
+def _read_group(event: MergeGroup, receipt: Receipt) -> dict[str, Any]:
+    return effect_row(
+        event.upstream,
+        EffectKind.READ_GROUP,
+        target=event.upstream.key,
+        lane=lane_of(event),
+        delivery=receipt.guid,
+        payload=event.head_sha.encode(),
+        now=receipt.received_at,
+    )
+
+
+def _confirm_head(upstream: RepoName, receipt: Receipt, number: int) -> dict[str, Any]:
+    lane = f"pull/{number}"
+    return effect_row(
+        upstream,
+        EffectKind.CONFIRM_HEAD,
+        target=upstream.key,
+        lane=lane,
+        delivery=receipt.guid,
+        now=receipt.received_at,
+    )
+
+
+def _place(event: Dispatched) -> dict[str, Any]:
+    """Where an event belongs: its action, pull request, commit, ref and base, as far as it has them."""
+    if isinstance(event, Push):
+        return {"action": None, "number": None, "head_sha": event.after, "ref": event.ref, "base_ref": None}
+    if isinstance(event, MergeGroup):
+        place: dict[str, Any] = {"number": None, "ref": event.head_ref, "base_ref": None}
+    else:
+        place = {"number": event.number, "ref": None, "base_ref": event.base_ref}
+    return {"action": event.action, "head_sha": event.head_sha, **place}
+
+
+def _delivery_row(receipt: Receipt, event: Dispatched, planned: Plan) -> dict[str, Any]:
+    return {
+        "guid": receipt.guid,
+        "upstream": event.upstream.key,
+        "event": receipt.event,
+        **_place(event),
+        "state": planned.state.value,
+        "reason": planned.reason,
+        "relay_reason": planned.relay_reason,
+        "source": receipt.source,
+        "received_at": to_us(receipt.received_at),
+        "body_bytes": receipt.body_bytes,
+        "body": receipt.body,
+    }
+
+
+def _dispatch_columns(receipt: Receipt, event: Dispatched, planned: Plan) -> dict[str, Any]:
+    place = _place(event)
+    return {
+        "upstream": event.upstream.key,
+        "delivery": receipt.guid,
+        "event": receipt.event,
+        **{name: place[name] for name in ("number", "head_sha")},
+        "action": planned.sent_as or place["action"],
+        "lane": lane_of(event),
+        "created_at": to_us(receipt.received_at),
+    }

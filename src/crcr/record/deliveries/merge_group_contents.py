@@ -1,0 +1,119 @@
+"""Reading a merge group: what GitHub says is in it, and whether a head that passes is the very same content."""
+
+from datetime import datetime
+
+from sqlalchemy import text
+
+from crcr.decide.gate import GateState
+from crcr.decide.merge_group import GroupToRead, branch_of, pull_of
+from crcr.decide.model import RepoName
+from crcr.decide.outside import ChangedFiles
+from crcr.record.change_and_audit_log import note_change
+from crcr.record.checks.check_runs import CommitChecks
+from crcr.record.checks.refresh import Publishing
+from crcr.record.deliveries.merge_groups import know_group, let_go, live_groups, load_group, reuse
+from crcr.record.deliveries.pull_requests import load_pull
+from crcr.record.repositories.allowlists import Allowlists
+from crcr.record.store.database import Database, Tx
+from crcr.record.store.statement import Statement
+
+# Who takes no such events has said nothing about the content: its pass on a head does not speak for a group.
+_GATING = Statement(
+    text(
+        "SELECT downstream FROM dispatches WHERE delivery = :delivery AND upstream = :upstream AND level = 4"
+        " AND NOT (state = 'left_out' AND reason = 'events')"
+    )
+)
+
+
+class MergeGroups:
+    def __init__(
+        self, database: Database, allowlists: Allowlists, checks: CommitChecks, publishing: Publishing
+    ) -> None:
+        self._database = database
+        self._allowlists = allowlists
+        self._checks = checks
+        self._publishing = publishing
+
+    async def to_read(self, upstream: RepoName, head_sha: str) -> GroupToRead | None:
+        """The group, if it is live and its dispatches still wait."""
+
+        async def unit(tx: Tx) -> GroupToRead | None:
+            group = await load_group(tx, upstream, head_sha)
+            if group is None or group["destroyed_at"] is not None or group["numbers"] is not None:
+                return None
+            return GroupToRead(
+                delivery=group["delivery"],
+                head_sha=head_sha,
+                base_sha=group["base_sha"],
+                head_ref=group["head_ref"],
+                base_ref=branch_of(group["base_ref"]),
+            )
+
+        return await self._database.glance(unit)
+
+    async def queued(self, upstream: RepoName) -> dict[str, int]:
+        """The pull requests that the merge queue has made a group for, by the group's head."""
+        groups = await self._database.glance(lambda tx: live_groups(tx, upstream))
+        named = {row["head_sha"]: pull_of(row["head_ref"]) for row in groups}
+        return {head_sha: number for head_sha, number in named.items() if number is not None}
+
+    async def passed_heads(
+        self, upstream: RepoName, group: GroupToRead, numbers: tuple[int, ...], now: datetime
+    ) -> tuple[str, ...]:
+        """Heads of these pull requests that pass now on the group's base, by the word of everybody who gates it."""
+
+        async def unit(tx: Tx) -> tuple[str, ...]:
+            pulls = [await load_pull(tx, upstream, number) for number in numbers]
+            own = [pull for pull in pulls if pull is not None and pull.base_ref == group.base_ref]
+            heads = [pull.head_sha for pull in own if pull.is_open]
+            return tuple([head for head in heads if await self._speaks_for(tx, upstream, head, group, now)])
+
+        return await self._database.glance(unit)
+
+    async def settle(
+        self,
+        upstream: RepoName,
+        group: GroupToRead,
+        *,
+        numbers: tuple[int, ...],
+        reused_from: str | None,
+        files: ChangedFiles | None,
+        now: datetime,
+    ) -> None:
+        """Record what GitHub said, and let go of the group's dispatches, unless a passed head speaks for it."""
+
+        async def unit(tx: Tx) -> None:
+            row = await load_group(tx, upstream, group.head_sha)
+            if row is None or row["destroyed_at"] is not None:
+                return
+            head = reused_from
+            if head is not None and not await self._speaks_for(tx, upstream, head, group, now):
+                head = None
+            await know_group(tx, upstream, group.head_sha, numbers=numbers, reused_from=head)
+            if head is not None:
+                await reuse(tx, upstream, group.delivery)
+            else:
+                allowlist = await self._allowlists.in_force(tx, upstream)
+                await let_go(tx, upstream, group.delivery, allowlist, files=files, now=now)
+            await note_change(tx, upstream, "delivery", delivery=group.delivery, now=now)
+            await self._publishing.again(tx, upstream, (group.head_sha,), now)
+
+        await self._database.write(unit)
+
+    async def _speaks_for(
+        self, tx: Tx, upstream: RepoName, head_sha: str, group: GroupToRead, now: datetime
+    ) -> bool:
+        """Whether the head passes on the group's base, as judged now: what was last published may be late."""
+        commit, judgement = await self._checks.judged(tx, upstream, head_sha, now)
+        if judgement is None or judgement.state is not GateState.PASSED:
+            return False
+        if not commit.is_for(group.base_ref):
+            return False
+        wanted = await self._gating(tx, upstream, group.delivery)
+        heard = [await self._gating(tx, upstream, subject.delivery) for subject in commit.subjects]
+        return all(wanted <= each for each in heard)
+
+    async def _gating(self, tx: Tx, upstream: RepoName, delivery: str) -> frozenset[str]:
+        rows = await tx.all(_GATING, delivery=delivery, upstream=upstream.key)
+        return frozenset(row["downstream"] for row in rows)

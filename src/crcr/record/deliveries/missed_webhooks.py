@@ -1,0 +1,93 @@
+"""What recovery remembers: which webhooks stand here, what became of those it took up, how far the log was read.
+
+A row of `recovered` only saves a call to GitHub; that nothing is taken twice is the inbox's own promise.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
+from itertools import islice
+
+from sqlalchemy import BindParameter, bindparam, select, text
+
+from crcr.decide.model import DeliveryState
+from crcr.decide.recovery import Known, Outcome
+from crcr.record.schema.checks import recovered, watermarks
+from crcr.record.schema.core import deliveries
+from crcr.record.store.database import Database, Tx
+from crcr.record.store.statement import Statement, inserting
+from crcr.record.store.times import from_us_or_none, to_us
+
+_KEEP = timedelta(days=8)
+"""Longer than any GitHub keeps its log."""
+_CHUNK = 100
+_WATERMARK = "delivery_log"
+
+_GUIDS: list[BindParameter[str]] = [bindparam(f"guid_{place}") for place in range(_CHUNK)]
+_TAKEN = Statement(select(deliveries.c.guid).where(deliveries.c.guid.in_(_GUIDS)))
+_RECOVERED = Statement(select(recovered.c.guid).where(recovered.c.guid.in_(_GUIDS)))
+_SUPERSEDED = Statement(
+    select(deliveries.c.guid).where(
+        deliveries.c.guid.in_(_GUIDS), deliveries.c.state == DeliveryState.SUPERSEDED.value
+    )
+)
+_NOTE = Statement(inserting(recovered, "guid", "outcome", "at").on_conflict_do_nothing())
+_FORGET = Statement(text("DELETE FROM recovered WHERE at < :before"))
+_READ_TO = Statement(text("SELECT at FROM watermarks WHERE name = :name"))
+_insert = inserting(watermarks, "name", "at")
+_MOVE = Statement(
+    _insert.on_conflict_do_update(
+        index_elements=["name"], set_={"at": _insert.excluded.at}, where=watermarks.c.at < _insert.excluded.at
+    )
+)
+_UPSTREAM_IDS = Statement(text("SELECT repository_id FROM upstreams"))
+
+
+class RecoveryStore:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def known(self, guids: Iterable[str]) -> Known:
+        wanted = list(guids)
+        return Known(await self._found(_TAKEN, wanted), await self._found(_RECOVERED, wanted))
+
+    async def superseded(self, guids: Iterable[str]) -> int:
+        """How many of these were older than what is known."""
+        return len(await self._found(_SUPERSEDED, list(guids)))
+
+    async def upstream_ids(self) -> frozenset[int] | None:
+        """The upstreams' repository ids; None while any is not known."""
+        rows = await self._database.glance(lambda tx: tx.all(_UPSTREAM_IDS))
+        ids = [row["repository_id"] for row in rows]
+        return None if None in ids or not ids else frozenset(ids)
+
+    async def note(self, guid: str, outcome: Outcome, now: datetime) -> None:
+        await self._database.write(lambda tx: tx.run(_NOTE, guid=guid, outcome=outcome.value, at=to_us(now)))
+
+    async def watermark(self) -> datetime | None:
+        """Up to when everything in the log was handled."""
+        row = await self._database.glance(lambda tx: tx.one(_READ_TO, name=_WATERMARK))
+        return from_us_or_none(row["at"] if row else None)
+
+    async def complete(self, until: datetime, now: datetime) -> None:
+        """Everything in the log up to then was handled; what the log cannot name any more is forgotten."""
+
+        async def unit(tx: Tx) -> None:
+            await tx.run(_MOVE, name=_WATERMARK, at=to_us(until))
+            await tx.run(_FORGET, before=to_us(now - _KEEP))
+
+        await self._database.write(unit)
+
+    async def _found(self, statement: Statement, guids: Sequence[str]) -> frozenset[str]:
+        async def unit(tx: Tx) -> frozenset[str]:
+            rows = [row for chunk in _chunks(guids) for row in await tx.all(statement, **chunk)]
+            return frozenset(row["guid"] for row in rows)
+
+        return await self._database.read(unit)
+
+
+def _chunks(guids: Sequence[str]) -> Iterator[dict[str, str]]:
+    """The arguments for one statement each; what a chunk lacks is filled with its own first GUID."""
+    rest = iter(guids)
+    while chunk := list(islice(rest, _CHUNK)):
+        chunk += chunk[:1] * (_CHUNK - len(chunk))
+        yield {bind.key: guid for bind, guid in zip(_GUIDS, chunk, strict=True)}

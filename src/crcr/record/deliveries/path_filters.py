@@ -1,0 +1,103 @@
+"""Entries with `paths`: what their dispatches wait for, and what GitHub's list of changed files makes of them."""
+
+from datetime import datetime
+
+from sqlalchemy import text
+
+from crcr.decide.model import Pull, RepoName
+from crcr.decide.outside import ChangedFiles, FilesQuestion
+from crcr.decide.selection import PATHS, touches
+from crcr.record.change_and_audit_log import note_change
+from crcr.record.checks.refresh import Publishing
+from crcr.record.deliveries.held_dispatches import held_of_delivery, reconsider, settle_files
+from crcr.record.deliveries.left_out_dispatches import left_out_of_pull, take_in
+from crcr.record.deliveries.pull_requests import load_pull
+from crcr.record.repositories.allowlists import Allowlists
+from crcr.record.repositories.renames import Listing, find_listings
+from crcr.record.store.database import Database, Row, Tx
+from crcr.record.store.statement import Statement
+
+_QUESTION = Statement(
+    text(
+        "SELECT v.number, v.head_sha, v.base_ref, u.default_branch FROM deliveries v"
+        " LEFT JOIN upstreams u ON u.upstream = v.upstream"
+        " WHERE v.guid = :delivery AND v.upstream = :upstream AND v.state = 'accepted'"
+    )
+)
+
+
+class PathQuestions:
+    def __init__(self, database: Database, allowlists: Allowlists, publishing: Publishing) -> None:
+        self._database = database
+        self._allowlists = allowlists
+        self._publishing = publishing
+
+    async def open(self, upstream: RepoName, delivery: str) -> FilesQuestion | None:
+        """What to ask GitHub; None when nothing of the delivery waits for the answer any more."""
+
+        async def unit(tx: Tx) -> FilesQuestion | None:
+            row = await tx.one(_QUESTION, delivery=delivery, upstream=upstream.key)
+            pull = await load_pull(tx, upstream, row["number"]) if row else None
+            if row is None or pull is None:
+                return None
+            waiting = await _waiting(tx, upstream, delivery)
+            if not waiting and not await _left_out(tx, upstream, delivery, pull):
+                return None
+            return FilesQuestion(
+                number=row["number"],
+                head_sha=row["head_sha"],
+                base_ref=row["base_ref"],
+                default_branch=row["default_branch"],
+            )
+
+        return await self._database.glance(unit)
+
+    async def settle(
+        self, upstream: RepoName, delivery: str, number: int, files: ChangedFiles | None, now: datetime
+    ) -> None:
+        """Leave out who is not concerned; on doubt (no answer, or not all files listed) everybody is.
+
+        Who was left out before, by a complete list, stays so when there is no answer this time.
+        """
+
+        async def unit(tx: Tx) -> None:
+            allowlist = await self._allowlists.in_force(tx, upstream)
+            pull = await load_pull(tx, upstream, number)
+            if pull is None:
+                return
+            waiting = await _waiting(tx, upstream, delivery)
+            left_out = await _left_out(tx, upstream, delivery, pull) if files is not None else []
+            listings = await find_listings(tx, upstream, allowlist, [*waiting, *left_out])
+            concerned = _concerned(listings, files)
+            await settle_files(tx, upstream, waiting, concerned)
+            taken_in = [row for row in left_out if row["downstream"] in concerned]
+            for row in taken_in:
+                await take_in(tx, upstream, row, pull, concerned=True)
+            if not waiting and not taken_in:
+                return
+            await reconsider(tx, upstream, pull, allowlist, now)
+            await note_change(tx, upstream, "delivery", delivery=delivery, number=number, now=now)
+            await self._publishing.again(tx, upstream, (pull.head_sha,), now)
+
+        await self._database.write(unit)
+
+
+async def _waiting(tx: Tx, upstream: RepoName, delivery: str) -> list[Row]:
+    return [row for row in await held_of_delivery(tx, upstream, delivery) if row["reason"] == PATHS]
+
+
+async def _left_out(tx: Tx, upstream: RepoName, delivery: str, pull: Pull) -> list[Row]:
+    """What an earlier list of files left out of the delivery, if it still is the pull request's newest."""
+    rows = await left_out_of_pull(tx, upstream, pull, PATHS)
+    return [row for row in rows if row["delivery"] == delivery]
+
+
+def _concerned(listings: dict[str, Listing], files: ChangedFiles | None) -> frozenset[str]:
+    return frozenset(
+        name
+        for name, listing in listings.items()
+        if (entry := listing.entry) is None
+        or files is None
+        or not files.complete
+        or touches(entry, files.paths)
+    )

@@ -1,0 +1,1 @@
+"""Rate limits, in memory and in Redis."""

@@ -1,0 +1,408 @@
+"""The outbox: effects are claimed with a lease, done, and finished by whoever holds the lease.
+
+A claim takes at most one effect of each target, the oldest due one whose lane is free, so its cost follows the
+number of targets and not the length of their queues. A lease that ran out, or whose owner is gone (`roll_call`), brings
+the effect back, marked `unsure`: the one who held it may have done it. What a former holder says changes nothing.
+"""
+
+import json
+from datetime import datetime, timedelta
+
+from sqlalchemy import text
+
+from crcr.decide.effects import ClaimedEffect, Failure, effect_urgency
+from crcr.decide.model import EffectKind, RepoName
+from crcr.decide.retry import GiveUp
+from crcr.record.change_and_audit_log import note_change
+from crcr.record.checks.refresh import Publishing
+from crcr.record.deliveries.sent_dispatches import mark_arrived, mark_sent
+from crcr.record.store.database import Database, Row, Tx
+from crcr.record.store.statement import Statement
+from crcr.record.store.times import from_us, to_us
+
+_CLAIM_SQL = """
+WITH RECURSIVE queues(target) AS (
+  SELECT min(target) FROM effects WHERE upstream = :upstream AND state IN ('waiting', 'claimed')
+  UNION ALL
+  SELECT (SELECT min(e.target) FROM effects e
+          WHERE e.upstream = :upstream AND e.state IN ('waiting', 'claimed') AND e.target > queues.target)
+  FROM queues WHERE queues.target IS NOT NULL
+), heads(effect_id) AS (
+  SELECT (SELECT e.effect_id FROM effects e
+          WHERE e.upstream = :upstream AND e.target = queues.target AND e.state IN ('waiting', 'claimed')
+          AND e.due_at <= :now
+          AND (:paused = 0 OR e.kind <> 'send_dispatch')
+          AND e.effect_id = (SELECT min(p.effect_id) FROM effects p WHERE p.upstream = e.upstream
+                             AND p.target = e.target AND p.lane = e.lane AND p.state IN ('waiting', 'claimed'))
+          ORDER BY e.due_at LIMIT 1)
+  FROM queues
+  WHERE queues.target IS NOT NULL AND NOT EXISTS (
+    SELECT 1 FROM effects c WHERE c.upstream = :upstream AND c.target = queues.target
+    AND c.state = 'claimed' AND c.lease_until > :now)
+), picked(effect_id) AS (
+  SELECT e.effect_id FROM {heads} ORDER BY e.due_at, e.effect_id LIMIT :most {lock}
+)
+UPDATE effects SET
+  unsure = CASE WHEN state = 'claimed' THEN 1 ELSE unsure END,
+  state = 'claimed', lease_owner = :owner, lease_until = :lease_until, attempts = attempts + 1, held_by = NULL,
+  first_attempt_at = coalesce(first_attempt_at, :now)
+WHERE effect_id IN (SELECT effect_id FROM picked)
+AND (state = 'waiting' OR (state = 'claimed' AND lease_until <= :now))
+RETURNING effect_id, upstream, kind, target, lane, delivery, payload, attempts, unsure, created_at,
+  first_attempt_at, lease_until
+"""
+# What somebody is just changing is left to the next claim, whom the change's commit will wake. An array, because
+# PostgreSQL would rather join all effects there ever were than look up a number of rows that it cannot guess.
+_CLAIM = Statement(
+    text(_CLAIM_SQL.format(heads="heads h JOIN effects e ON e.effect_id = h.effect_id", lock="")),
+    on_postgresql=text(
+        _CLAIM_SQL.format(
+            heads="effects e WHERE e.effect_id = ANY (ARRAY(SELECT effect_id FROM heads))",
+            lock="FOR UPDATE OF e SKIP LOCKED",
+        )
+    ),
+)
+_CLAIMS = "claims"
+"""The lane of all claims: of a target only one effect may be under way, whichever worker takes it."""
+_RENEWALS = "renewals"
+_ALONE_EVERY = timedelta(seconds=2)
+"""Where reports come without a pause, somebody always holds the effect that they all rely on; a claim that runs alone
+finds nothing held."""
+_PAUSED = Statement(text("SELECT paused_at FROM upstreams WHERE upstream = :upstream"))
+_ATTEMPTED = Statement(
+    text(
+        "UPDATE dispatches SET attempted_at = :at, unsure = CASE WHEN :unsure = 1 THEN 1 ELSE unsure END"
+        " WHERE upstream = :upstream AND delivery = :delivery AND downstream = :target"
+    )
+)
+_DONE = Statement(
+    text(
+        "UPDATE effects SET state = 'done', finished_at = :at, lease_owner = NULL, lease_until = NULL, payload = NULL"
+        " WHERE effect_id = :effect_id AND state = 'claimed' AND lease_owner = :owner"
+    )
+)
+_AGAIN = Statement(
+    text(
+        "UPDATE effects SET state = 'waiting', due_at = :due_at, unsure = CASE WHEN :unsure = 1 THEN 1 ELSE unsure END,"
+        " attempts = attempts - :uncounted, last_error = :error, held_by = :held_by, fault = :fault,"
+        " fault_since = CASE WHEN CAST(:fault AS TEXT) IS NULL THEN NULL WHEN fault = :fault THEN fault_since"
+        " ELSE CAST(:at AS bigint) END, lease_owner = NULL, lease_until = NULL"
+        " WHERE effect_id = :effect_id AND state = 'claimed' AND lease_owner = :owner"
+    )
+)
+_POSTPONE = Statement(
+    text(
+        "UPDATE effects SET state = 'waiting', due_at = :due_at, attempts = attempts - 1, last_error = :error,"
+        " lease_owner = NULL, lease_until = NULL"
+        " WHERE effect_id = :effect_id AND state = 'claimed' AND lease_owner = :owner"
+    )
+)
+_CANCEL_IF_DROPPED = Statement(
+    text(
+        "UPDATE effects SET state = 'cancelled', finished_at = :at WHERE effect_id = :effect_id"
+        " AND state IN ('waiting', 'parked') AND EXISTS (SELECT 1 FROM dispatches d WHERE d.upstream = :upstream"
+        " AND d.delivery = :delivery AND d.downstream = :target AND d.state = 'cancelled')"
+    )
+)
+_NOT_CLEAN = Statement(
+    text(
+        "UPDATE dispatches SET unsure = CASE WHEN :unsure = 1 THEN 1 ELSE unsure END, reason = :error"
+        " WHERE upstream = :upstream AND delivery = :delivery AND downstream = :target AND state = 'waiting'"
+    )
+)
+_PARK = Statement(
+    text(
+        "UPDATE effects SET state = 'parked', finished_at = :at, last_error = :error,"
+        " unsure = CASE WHEN :unsure = 1 THEN 1 ELSE unsure END, lease_owner = NULL, lease_until = NULL"
+        " WHERE effect_id = :effect_id AND state = 'claimed' AND lease_owner = :owner"
+    )
+)
+_PARKED_DISPATCH = Statement(
+    text(
+        "UPDATE dispatches SET state = 'parked', reason = :error"
+        " WHERE upstream = :upstream AND delivery = :delivery AND downstream = :target AND state = 'waiting'"
+    )
+)
+_RUN_OF = Statement(
+    text(
+        "SELECT 1 FROM runs WHERE delivery = :delivery AND upstream = :upstream AND downstream = :target"
+        " AND first_seen_at >= :since LIMIT 1"
+    )
+)
+_SPEAKS = Statement(
+    text(
+        "SELECT upstream, event, head_sha, level FROM dispatches"
+        " WHERE upstream = :upstream AND delivery = :delivery AND downstream = :target AND level >= 3"
+    )
+)
+_PAUSE_TARGET = Statement(
+    text(
+        "UPDATE effects SET due_at = :until WHERE upstream = :upstream AND target = :target"
+        " AND state IN ('waiting', 'claimed') AND state = 'waiting' AND due_at < :until"
+    )
+)
+# Microseconds apart, so that they come back in the order in which they were asked for. A thousand at a time: a longer
+# transaction would hold up others, and the first of the next thousand holds those behind it.
+_HOLD = (
+    "UPDATE effects SET held_by = :held_by, last_error = :error, due_at = :until + effect_id % 1000000"
+    " WHERE effect_id IN (SELECT effect_id FROM effects"
+    " WHERE upstream = :upstream AND target = :target AND kind = :kind AND state IN ('waiting', 'claimed')"
+    " AND state = 'waiting' AND due_at < :until ORDER BY due_at LIMIT 1000{lock})"
+)
+# Whoever relies on one that waits holds it until its commit; that one is held back when its own turn comes.
+_HOLD_QUEUE = Statement(
+    text(_HOLD.format(lock="")), on_postgresql=text(_HOLD.format(lock=" FOR UPDATE SKIP LOCKED"))
+)
+_RENEW_SQL = """
+UPDATE effects SET lease_until = :lease_until WHERE effect_id IN (
+  SELECT effect_id FROM effects WHERE effect_id IN ({ids}) AND state = 'claimed' AND lease_owner = :owner {lock})
+RETURNING effect_id, lease_until
+"""
+# Rows that somebody is just changing are left to the next renewal, so that no two transactions wait for each other.
+_RENEW = Statement(
+    text(_RENEW_SQL.format(ids="SELECT value FROM json_each(:ids)", lock="")),
+    on_postgresql=text(
+        _RENEW_SQL.format(
+            ids="SELECT CAST(id AS bigint) FROM jsonb_array_elements_text(CAST(:ids AS jsonb)) AS id",
+            lock="FOR UPDATE SKIP LOCKED",
+        )
+    ),
+)
+_RELEASE = Statement(
+    text(
+        "UPDATE effects SET state = 'waiting', attempts = attempts - 1, lease_owner = NULL, lease_until = NULL"
+        " WHERE effect_id = :effect_id AND state = 'claimed' AND lease_owner = :owner"
+    )
+)
+_NEXT_DUE = Statement(
+    text("""
+WITH RECURSIVE queues(target) AS (
+  SELECT min(target) FROM effects WHERE upstream = :upstream AND state IN ('waiting', 'claimed')
+  UNION ALL
+  SELECT (SELECT min(e.target) FROM effects e
+          WHERE e.upstream = :upstream AND e.state IN ('waiting', 'claimed') AND e.target > queues.target)
+  FROM queues WHERE queues.target IS NOT NULL
+)
+SELECT min(CASE WHEN lease IS NOT NULL THEN lease ELSE due END) AS at FROM (
+  SELECT (SELECT min(e.due_at) FROM effects e WHERE e.upstream = :upstream AND e.target = queues.target
+          AND e.state IN ('waiting', 'claimed') AND e.due_at > :now) AS due,
+         (SELECT min(c.lease_until) FROM effects c WHERE c.upstream = :upstream AND c.target = queues.target
+          AND c.state = 'claimed' AND c.lease_until > :now) AS lease
+  FROM queues WHERE queues.target IS NOT NULL) AS waits
+""")
+)
+
+
+class Outbox:
+    def __init__(
+        self,
+        database: Database,
+        upstreams: tuple[RepoName, ...],
+        publishing: Publishing,
+        *,
+        owner: str,
+        lease: timedelta,
+    ) -> None:
+        self._database = database
+        self._publishing = publishing
+        self._upstreams = upstreams
+        self._owner = owner
+        self._lease = lease
+        self._alone_at: datetime | None = None
+
+    async def claim(self, most: int, now: datetime) -> list[ClaimedEffect]:
+        """Take up to `most` due effects; a dispatch among them is marked attempted before anyone sends it."""
+
+        async def unit(tx: Tx) -> list[ClaimedEffect]:
+            claimed: list[ClaimedEffect] = []
+            for upstream in self._upstreams:
+                claimed += await self._claim_of(tx, upstream, most - len(claimed), now)
+            return claimed
+
+        # Another upstream comes first next time, so that a busy one does not take every claim for itself.
+        self._upstreams = (*self._upstreams[1:], *self._upstreams[:1])
+        alone = self._alone_at is not None and abs(now - self._alone_at) >= _ALONE_EVERY
+        if alone or self._alone_at is None:
+            self._alone_at = now
+        return await self._database.write(unit, lane=None if alone else _CLAIMS)
+
+    async def finish(self, effect: ClaimedEffect, *, began_at: datetime | None, now: datetime) -> bool:
+        """Record that the effect was done; False, and nothing recorded, when another worker has taken it over.
+
+        Without `began_at` there was nothing left to do, and its dispatch stays what it was.
+        """
+
+        async def unit(tx: Tx) -> bool:
+            held = await tx.run(_DONE, effect_id=effect.effect_id, owner=self._owner, at=to_us(now))
+            if held and began_at is not None and effect.kind is EffectKind.SEND_DISPATCH:
+                await mark_sent(tx, _row_of(effect), began_at, now, waited_since=effect.created_at)
+                await self._note(tx, effect, now)
+            return bool(held)
+
+        return await self._database.write(unit, lane=effect.target)
+
+    async def fail(self, effect: ClaimedEffect, failure: Failure, now: datetime) -> None:
+        """Record a failed attempt with what was decided about it, unless another worker has taken it over."""
+
+        async def unit(tx: Tx) -> None:
+            unsure = int(failure.unsure)
+            mine = {
+                "effect_id": effect.effect_id,
+                "owner": self._owner,
+                "error": failure.error,
+                "unsure": unsure,
+            }
+            if failure.unsure and await self._answered(tx, effect):
+                if await tx.run(_DONE, effect_id=effect.effect_id, owner=self._owner, at=to_us(now)):
+                    await mark_arrived(tx, _row_of(effect), now, waited_since=effect.created_at)
+                return
+            if isinstance(failure.decision, GiveUp):
+                held = await tx.run(_PARK, at=to_us(now), **mine)
+                if held and effect.kind is EffectKind.SEND_DISPATCH:
+                    await tx.run(_PARKED_DISPATCH, error=failure.error, **_dispatch_of(effect))
+                    await self._note(tx, effect, now)
+            else:
+                due_at = to_us(failure.decision.due_at)
+                held = await tx.run(
+                    _AGAIN,
+                    due_at=due_at,
+                    uncounted=int(not failure.counts),
+                    held_by=failure.held_by,
+                    fault=failure.fault,
+                    at=to_us(now),
+                    **mine,
+                )
+                if held and failure.holds_queue:
+                    await self._hold_queue(tx, effect, failure, due_at)
+            if held and effect.kind is EffectKind.SEND_DISPATCH:
+                await tx.run(_NOT_CLEAN, error=failure.error, unsure=unsure, **_dispatch_of(effect))
+                await tx.run(
+                    _CANCEL_IF_DROPPED, effect_id=effect.effect_id, at=to_us(now), **_dispatch_of(effect)
+                )
+
+        await self._database.write(unit, lane=effect.target)
+
+    async def _hold_queue(self, tx: Tx, effect: ClaimedEffect, failure: Failure, due_at: int) -> None:
+        await tx.run(
+            _HOLD_QUEUE,
+            upstream=effect.upstream.key,
+            target=effect.target,
+            kind=effect.kind.value,
+            until=due_at,
+            held_by=failure.held_by,
+            error=failure.error,
+        )
+
+    async def postpone(self, effect: ClaimedEffect, until: datetime) -> None:
+        """Leave a target alone for a while: this effect and all that waits behind it."""
+
+        async def unit(tx: Tx) -> None:
+            at = to_us(until)
+            mine = {
+                "effect_id": effect.effect_id,
+                "owner": self._owner,
+                "error": "the target is not answering",
+            }
+            await tx.run(_POSTPONE, due_at=at, **mine)
+            await tx.run(_PAUSE_TARGET, upstream=effect.upstream.key, target=effect.target, until=at)
+
+        await self._database.write(unit)
+
+    async def renew(self, effect_ids: list[int], now: datetime, *, alone: bool) -> dict[int, datetime]:
+        """Prolong these leases as far as they are ours; return the new ends. `alone` leaves out no row."""
+        parameters = {
+            "ids": json.dumps(effect_ids),
+            "owner": self._owner,
+            "lease_until": to_us(now + self._lease),
+        }
+
+        async def unit(tx: Tx) -> list[Row]:
+            return await tx.all(_RENEW, **parameters)
+
+        renewed = await self._database.write(unit, lane=None if alone else _RENEWALS)
+        return {row["effect_id"]: from_us(row["lease_until"]) for row in renewed}
+
+    async def release(self, effects: list[ClaimedEffect]) -> None:
+        """Give back, untouched, what was claimed and not begun."""
+
+        async def unit(tx: Tx) -> None:
+            for effect in effects:
+                await tx.run(_RELEASE, effect_id=effect.effect_id, owner=self._owner)
+
+        await self._database.write(unit)
+
+    async def next_due(self, now: datetime) -> datetime | None:
+        """When something becomes due that is not due now; what is due now was to be claimed."""
+
+        async def unit(tx: Tx) -> list[Row | None]:
+            return [await tx.one(_NEXT_DUE, upstream=each.key, now=to_us(now)) for each in self._upstreams]
+
+        due = [row["at"] for row in await self._database.glance(unit) if row and row["at"] is not None]
+        return from_us(min(due)) if due else None
+
+    async def _claim_of(self, tx: Tx, upstream: RepoName, most: int, now: datetime) -> list[ClaimedEffect]:
+        at = to_us(now)
+        state = await tx.one(_PAUSED, upstream=upstream.key)
+        rows = await tx.all(
+            _CLAIM,
+            upstream=upstream.key,
+            now=at,
+            most=most,
+            owner=self._owner,
+            lease_until=to_us(now + self._lease),
+            paused=int(bool(state and state["paused_at"])),
+        )
+        # The most urgent first, and in the order in which they were asked for; what an UPDATE returns comes in none.
+        claimed = sorted((_claimed(row, upstream) for row in rows), key=_order)
+        sends = [each for each in claimed if each.kind is EffectKind.SEND_DISPATCH]
+        await tx.many(
+            _ATTEMPTED, ({**_dispatch_of(each), "at": at, "unsure": int(each.unsure)} for each in sends)
+        )
+        return claimed
+
+    async def _answered(self, tx: Tx, effect: ClaimedEffect) -> bool:
+        """Whether a run has reported for it since it was first tried: then it arrived, whatever was lost.
+
+        Runs from before that answer an earlier sending of the same delivery.
+        """
+        if effect.kind is not EffectKind.SEND_DISPATCH:
+            return False
+        since = to_us(effect.first_attempt_at)
+        return await tx.one(_RUN_OF, since=since, **_dispatch_of(effect)) is not None
+
+    async def _note(self, tx: Tx, effect: ClaimedEffect, now: datetime) -> None:
+        await note_change(
+            tx, effect.upstream, "dispatch", downstream=effect.target, delivery=effect.delivery, now=now
+        )
+        dispatch = await tx.one(_SPEAKS, **_dispatch_of(effect))
+        if dispatch is not None:
+            await self._publishing.again_for(tx, dispatch, now)
+
+
+def _order(effect: ClaimedEffect) -> tuple[int, int]:
+    return effect_urgency(effect.kind, effect.target), effect.effect_id
+
+
+def _row_of(effect: ClaimedEffect) -> dict[str, str | None]:
+    return {"upstream": effect.upstream.key, "delivery": effect.delivery, "downstream": effect.target}
+
+
+def _dispatch_of(effect: ClaimedEffect) -> dict[str, str | None]:
+    return {"upstream": effect.upstream.key, "delivery": effect.delivery, "target": effect.target}
+
+
+def _claimed(row: Row, upstream: RepoName) -> ClaimedEffect:
+    return ClaimedEffect(
+        effect_id=row["effect_id"],
+        upstream=upstream,
+        kind=EffectKind(row["kind"]),
+        target=row["target"],
+        lane=row["lane"],
+        delivery=row["delivery"],
+        payload=row["payload"],
+        attempts=row["attempts"],
+        unsure=bool(row["unsure"]),
+        created_at=from_us(row["created_at"]),
+        first_attempt_at=from_us(row["first_attempt_at"]),
+        lease_until=from_us(row["lease_until"]),
+    )

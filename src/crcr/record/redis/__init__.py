@@ -1,0 +1,1 @@
+"""The connection to Redis and what is kept there."""

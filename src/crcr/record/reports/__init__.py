@@ -1,0 +1,1 @@
+"""Downstreams' reports: jobs, runs, refusals, self-reports, forwards."""

@@ -1,0 +1,1 @@
+"""Upstreams, downstreams, allowlist versions and installations of the App."""

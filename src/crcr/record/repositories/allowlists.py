@@ -1,0 +1,201 @@
+"""Allowlist versions: every text that was read, good or bad, and the one that is in force.
+
+The newest good version decides; a bad one is kept beside it to be shown. The parsed form of the version in
+force is cached by its number, so a process sees another's refresh on its next transaction.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import bindparam, func, insert, select
+
+from crcr.decide.allowlist import Allowlist, AllowlistVersion, Checked, Problem, Reading
+from crcr.decide.allowlist_check import NO_LEVEL
+from crcr.decide.model import RepoName
+from crcr.errors import NoAllowlist, StoreUnavailable
+from crcr.record.checks.refresh import Publishing
+from crcr.record.repositories.downstreams import Targets
+from crcr.record.repositories.level_history import follow_levels
+from crcr.record.schema.core import allowlist_versions as versions
+from crcr.record.store.database import Database, Row, Tx
+from crcr.record.store.signals import ALLOWLIST
+from crcr.record.store.statement import Statement
+from crcr.record.store.times import from_us, to_us
+
+_IN_FORCE = Statement(
+    select(func.max(versions.c.version).label("version")).where(
+        versions.c.upstream == bindparam("upstream"), versions.c.good == 1
+    )
+)
+_TEXT = Statement(
+    select(versions.c.text).where(
+        versions.c.upstream == bindparam("upstream"), versions.c.version == bindparam("version")
+    )
+)
+_NEWEST = Statement(
+    select(versions)
+    .where(versions.c.upstream == bindparam("upstream"))
+    .order_by(versions.c.version.desc())
+    .limit(1)
+)
+_ADD = Statement(insert(versions))
+
+
+class Allowlists:
+    def __init__(
+        self, database: Database, targets: Targets, publishing: Publishing, check: Callable[[str], Checked]
+    ) -> None:
+        self._database = database
+        self._targets = targets
+        self._publishing = publishing
+        self._check = check
+        self._cache: dict[str, tuple[int, Allowlist]] = {}
+
+    async def in_force(self, tx: Tx, upstream: RepoName) -> Allowlist:
+        """The allowlist that decides, inside the caller's transaction."""
+        row = await tx.one(_IN_FORCE, upstream=upstream.key)
+        return await self.version(tx, upstream, row["version"] if row else None)
+
+    async def version(self, tx: Tx, upstream: RepoName, version: int | None) -> Allowlist:
+        """The allowlist of that version, from the cache unless another process has just recorded it."""
+        if version is None:
+            raise NoAllowlist(f"no valid allowlist was ever read for {upstream}")
+        cached = self._cache.get(upstream.key)
+        if cached is None or cached[0] != version:
+            cached = (version, await self._load(tx, upstream, version))
+            self._cache[upstream.key] = cached
+        return cached[1]
+
+    async def warm(self, upstream: RepoName) -> None:
+        """Read the version in force before a transaction asks for it, beside the event loop."""
+
+        async def unit(tx: Tx) -> tuple[int, str] | None:
+            row = await tx.one(_IN_FORCE, upstream=upstream.key)
+            version, cached = row["version"] if row else None, self._cache.get(upstream.key)
+            if version is None or (cached is not None and cached[0] >= version):
+                return None
+            found = await tx.one(_TEXT, upstream=upstream.key, version=version)
+            return (version, found["text"]) if found else None
+
+        fresh = await self._database.glance(unit)
+        if fresh is None:
+            return
+        allowlist = _recorded(await asyncio.to_thread(self._check, fresh[1]))
+        cached = self._cache.get(upstream.key)
+        if allowlist is not None and (cached is None or cached[0] < fresh[0]):
+            self._cache[upstream.key] = (fresh[0], allowlist)
+
+    async def current(self, upstream: RepoName) -> Allowlist:
+        return await self._database.glance(lambda tx: self.in_force(tx, upstream))
+
+    async def newest(self, upstream: RepoName) -> AllowlistVersion | None:
+        async def unit(tx: Tx) -> AllowlistVersion | None:
+            row = await tx.one(_NEWEST, upstream=upstream.key)
+            return _version(row) if row else None
+
+        return await self._database.glance(unit)
+
+    async def take_reading(
+        self, upstream: RepoName, reading: Reading, now: datetime
+    ) -> AllowlistVersion | None:
+        """Record what was read; None when it says what the newest version says."""
+        # A list of a thousand entries takes a tenth of a second to read: not on the event loop.
+        checked = (
+            Checked(None, (reading.failure,))
+            if reading.failure
+            else await asyncio.to_thread(self._check, reading.text)
+        )
+
+        async def unit(tx: Tx) -> AllowlistVersion | None:
+            newest = await tx.one(_NEWEST, upstream=upstream.key)
+            if newest is not None and _says_the_same(newest, reading, checked):
+                await self._turn_gate_on(tx, upstream, checked, now)
+                if checked.allowlist is not None:
+                    await follow_levels(tx, upstream, checked.allowlist, newest["version"], now)
+                return None
+            row = _row(upstream, reading, checked, (newest["version"] if newest else 0) + 1, now)
+            await tx.run(_ADD, **row)
+            if checked.allowlist is not None:
+                await self._targets.follow(tx, upstream, checked.allowlist, now)
+                await self._publishing.follow(tx, upstream, checked.allowlist, now)
+                await follow_levels(tx, upstream, checked.allowlist, row["version"], now)
+            tx.signal(ALLOWLIST)
+            return _version(row)
+
+        try:
+            return await self._database.write(unit)
+        except StoreUnavailable:
+            # A unit behind this one in its group may have kept a version that was never committed.
+            self._cache.pop(upstream.key, None)
+            raise
+
+    async def _turn_gate_on(self, tx: Tx, upstream: RepoName, checked: Checked, now: datetime) -> None:
+        """A list that an older release read may have had an L4 in it all the time."""
+        if checked.allowlist is not None and await self._publishing.turns_on(
+            tx, upstream, checked.allowlist, now
+        ):
+            await self._publishing.everywhere(tx, upstream, now, speaks=True)
+
+    async def _load(self, tx: Tx, upstream: RepoName, version: int) -> Allowlist:
+        row = await tx.one(_TEXT, upstream=upstream.key, version=version)
+        allowlist = _recorded(self._check(row["text"])) if row else None
+        if allowlist is None:
+            raise NoAllowlist(f"allowlist version {version} of {upstream} is not readable by this release")
+        return allowlist
+
+
+async def text_in_force(tx: Tx, upstream: RepoName) -> str | None:
+    """The text of the newest good version; None while there is none."""
+    newest = await tx.one(_IN_FORCE, upstream=upstream.key)
+    if newest is None or newest["version"] is None:
+        return None
+    row = await tx.one(_TEXT, upstream=upstream.key, version=newest["version"])
+    return row["text"] if row else None
+
+
+def _recorded(checked: Checked) -> Allowlist | None:
+    """The allowlist of a version that is in force. Version 0.1.0 put a file without any level in force."""
+    return Allowlist(()) if checked.problems == (NO_LEVEL,) else checked.allowlist
+
+
+def _says_the_same(newest: Row, reading: Reading, checked: Checked) -> bool:
+    if reading.failure is not None:
+        return bool(newest["problems"] == _encoded((reading.failure,)))
+    # An unreadable file is kept as "", and a newer release may read what an older one could not.
+    if checked.allowlist is None:
+        return bool(newest["text"] == reading.text) and bool(newest["problems"] == _encoded(checked.problems))
+    return bool(newest["text"] == reading.text) and bool(newest["good"])
+
+
+def _encoded(problems: tuple[Problem, ...]) -> str:
+    return json.dumps([[each.line, each.severity, each.message, each.hint] for each in problems])
+
+
+def _row(
+    upstream: RepoName, reading: Reading, checked: Checked, version: int, now: datetime
+) -> dict[str, Any]:
+    return {
+        "upstream": upstream.key,
+        "version": version,
+        "source": reading.source,
+        "text": reading.text,
+        "good": int(checked.allowlist is not None),
+        "problems": _encoded(checked.problems),
+        "etag": reading.etag,
+        "read_at": to_us(now),
+    }
+
+
+def _version(row: Any) -> AllowlistVersion:
+    return AllowlistVersion(
+        version=row["version"],
+        good=bool(row["good"]),
+        source=row["source"],
+        text=row["text"],
+        etag=row["etag"],
+        read_at=from_us(row["read_at"]),
+        problems=tuple(Problem(*each) for each in json.loads(row["problems"])),
+    )

@@ -1,0 +1,379 @@
+"""What is known of each downstream repository: its immutable id, its installation, whether it is suspended.
+
+A binding made from GitHub's own answer is confirmed; one made at a first callback is not. Neither is ever
+overwritten by a caller: a changed id is refused, and only `rebind` by an operator accepts it.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import bindparam, select, text
+
+from crcr.decide.allowlist import Allowlist
+from crcr.decide.inspection import InstallationFacts
+from crcr.decide.model import Binding, EffectKind, Level, RepoName
+from crcr.decide.outside import RepositoryFacts
+from crcr.errors import NotFound
+from crcr.record.change_and_audit_log import note_act, note_change
+from crcr.record.checks.refresh import Publishing
+from crcr.record.outbox.effects import add_effects, effect_row
+from crcr.record.repositories.level_history import levels_now
+from crcr.record.schema.core import repositories
+from crcr.record.store.database import Database, Tx
+from crcr.record.store.statement import Statement, inserting
+from crcr.record.store.times import to_us
+
+IDENTITY_LANE = "identity"
+
+_KNOWN = Statement(
+    select(repositories).where(
+        repositories.c.upstream == bindparam("upstream"), repositories.c.downstream == bindparam("downstream")
+    )
+)
+_ALL = Statement(select(repositories).where(repositories.c.upstream == bindparam("upstream")))
+_UPSTREAM = Statement(
+    text("SELECT name, repository_id, installation_id FROM upstreams WHERE upstream = :upstream")
+)
+_SUSPENDED = Statement(
+    text("SELECT downstream FROM repositories WHERE upstream = :upstream AND suspended_at IS NOT NULL")
+)
+_LIST = Statement(
+    inserting(repositories, "upstream", "downstream", "name").on_conflict_do_update(
+        index_elements=["upstream", "downstream"], set_={"name": bindparam("name")}
+    )
+)
+_ENSURE = Statement(inserting(repositories, "upstream", "downstream", "name").on_conflict_do_nothing())
+_BIND = Statement(
+    text(
+        "UPDATE repositories SET repository_id = :repository_id, owner_id = :owner_id, confirmed = :confirmed, bound_at = :at"
+        " WHERE upstream = :upstream AND downstream = :downstream"
+        " AND (repository_id IS NULL OR (repository_id = :repository_id AND confirmed < :confirmed))"
+    )
+)
+# The newest name of an id is the present one, also for a clock that stood still or went back.
+_BOUND_LAST = Statement(
+    text(
+        "SELECT max(bound_at) AS at FROM repositories WHERE repository_id = :repository_id AND upstream = :upstream"
+        " AND downstream <> :downstream AND confirmed = 1"
+    )
+)
+_REBIND = Statement(
+    text(
+        "UPDATE repositories SET repository_id = :repository_id, owner_id = NULL, confirmed = 1, bound_at = :at,"
+        " installation_id = NULL, default_branch = NULL, alarm = NULL WHERE upstream = :upstream AND downstream = :downstream"
+    )
+)
+_REBIND_UPSTREAM = Statement(
+    text(
+        "UPDATE upstreams SET repository_id = :repository_id, installation_id = NULL WHERE upstream = :upstream"
+    )
+)
+_ALARM = Statement(
+    text("UPDATE repositories SET alarm = :alarm WHERE upstream = :upstream AND downstream = :downstream")
+)
+_SUSPEND = Statement(
+    text("UPDATE repositories SET suspended_at = :at WHERE upstream = :upstream AND downstream = :downstream")
+)
+_SET_INSTALLATION = Statement(
+    text(
+        "UPDATE repositories SET installation_id = :installation_id WHERE upstream = :upstream AND downstream = :downstream"
+    )
+)
+_READS_ACTIONS = Statement(
+    text(
+        "UPDATE repositories SET reads_actions = :reads_actions WHERE upstream = :upstream AND downstream = :downstream"
+    )
+)
+_SET_DEFAULT_BRANCH = Statement(
+    text(
+        "UPDATE repositories SET default_branch = :default_branch"
+        " WHERE upstream = :upstream AND downstream = :downstream"
+    )
+)
+_CANCEL_QUEUE = Statement(
+    text(
+        "UPDATE effects SET state = 'cancelled', finished_at = :at, last_error = :reason"
+        " WHERE upstream = :upstream AND target = :downstream"
+        " AND state IN ('waiting', 'claimed') AND state = 'waiting' AND kind = 'send_dispatch'"
+    )
+)
+_CANCEL_DISPATCHES = Statement(
+    text(
+        "UPDATE dispatches SET state = 'cancelled', reason = :reason"
+        " WHERE upstream = :upstream AND downstream = :downstream AND state IN ('held', 'waiting')"
+    )
+)
+# A merge group does not last long enough to wait for it.
+_HOLD_FOR_RENAME = Statement(
+    text(
+        "UPDATE dispatches SET state = 'held', reason = 'rename' WHERE upstream = :upstream AND downstream = :downstream"
+        " AND state = 'waiting' AND level = 4 AND number IS NOT NULL"
+    )
+)
+_CANCEL_WAITING = Statement(
+    text(
+        "UPDATE dispatches SET state = 'cancelled', reason = :reason"
+        " WHERE upstream = :upstream AND downstream = :downstream AND state = 'waiting'"
+    )
+)
+_ASK_AGAIN = Statement(
+    text("UPDATE repositories SET confirmed = 0 WHERE upstream = :upstream AND downstream = :downstream")
+)
+_QUEUED_TARGETS = Statement(
+    text(
+        "SELECT DISTINCT target FROM effects"
+        " WHERE upstream = :upstream AND kind = 'send_dispatch' AND state IN ('waiting', 'claimed')"
+    )
+)
+_BEING_IDENTIFIED = Statement(
+    text(
+        "SELECT target FROM effects WHERE upstream = :upstream AND lane = 'identity' AND state IN ('waiting', 'claimed')"
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    name: str
+    binding: Binding | None
+    installation_id: int | None
+    suspended: bool
+    default_branch: str | None = None
+
+
+class Targets:
+    def __init__(self, database: Database, publishing: Publishing) -> None:
+        self._database = database
+        self._publishing = publishing
+
+    async def known(self, tx: Tx, upstream: RepoName, downstream: RepoName) -> Known | None:
+        row = await tx.one(_KNOWN, upstream=upstream.key, downstream=downstream.key)
+        if row is None:
+            return None
+        bound = row["repository_id"]
+        binding = None if bound is None else Binding(bound, row["owner_id"], bool(row["confirmed"]))
+        suspended = row["suspended_at"] is not None
+        return Known(row["name"], binding, row["installation_id"], suspended, row["default_branch"])
+
+    async def place(self, upstream: RepoName) -> tuple[RepoName, int | None, int | None]:
+        """The upstream's written name, its repository id and its installation id, as far as they are known."""
+        row = await self._database.glance(lambda tx: tx.one(_UPSTREAM, upstream=upstream.key))
+        if row is None:
+            return upstream, None, None
+        return RepoName(row["name"]), row["repository_id"], row["installation_id"]
+
+    async def suspended(self, tx: Tx, upstream: RepoName) -> frozenset[str]:
+        return frozenset(row["downstream"] for row in await tx.all(_SUSPENDED, upstream=upstream.key))
+
+    async def follow(self, tx: Tx, upstream: RepoName, allowlist: Allowlist, now: datetime) -> None:
+        """Take a new allowlist into account: identify who came in, end the queues of who left.
+
+        The levels are still those of the version before.
+        """
+        listed = {entry.name.key: entry.name.full_name for entry in allowlist.entries}
+        await tx.many(
+            _LIST, ({"upstream": upstream.key, "downstream": k, "name": n} for k, n in listed.items())
+        )
+        before = await levels_now(tx, upstream)
+        gating = {entry.name.key for entry in allowlist.gating}
+        # Who had a name when it was last asked about need not be who has it now.
+        added = [
+            key for key in listed if before.get(key) is None or (key in gating and before[key] != Level.L4)
+        ]
+        await tx.many(_ASK_AGAIN, ({"upstream": upstream.key, "downstream": key} for key in added))
+        rows = await tx.all(_ALL, upstream=upstream.key)
+        busy = {row["target"] for row in await tx.all(_BEING_IDENTIFIED, upstream=upstream.key)}
+        unread = {r["downstream"] for r in rows if r["downstream"] in listed and not r["confirmed"]}
+        incomplete = [r["downstream"] for r in rows if not r["confirmed"] or r["default_branch"] is None]
+        wanted = [key for key in incomplete if key in listed and key not in busy]
+        await add_effects(tx, (identify(upstream, key, now) for key in wanted))
+        present = {r["repository_id"] for r in rows if r["downstream"] in listed and r["confirmed"]}
+        known = {r["downstream"] for r in rows if r["repository_id"] in present - {None}}
+        renamed = bool(gating & unread)
+        for row in await tx.all(_QUEUED_TARGETS, upstream=upstream.key):
+            target = row["target"]
+            if target in listed or target in known:
+                continue
+            if renamed and before.get(target) == Level.L4:
+                await tx.run(_HOLD_FOR_RENAME, upstream=upstream.key, downstream=target)
+                await self._cancel_queue(tx, upstream, target, "checking for a rename", now)
+                await tx.run(
+                    _CANCEL_WAITING, upstream=upstream.key, downstream=target, reason="left the allowlist"
+                )
+            else:
+                await self._end_queue(tx, upstream, target, "left the allowlist", now)
+
+    async def bind(
+        self, tx: Tx, upstream: RepoName, downstream: RepoName, binding: Binding, now: datetime
+    ) -> bool:
+        """Bind a name to its id, if it is free, or confirm the id it has; True when that is news."""
+        await tx.run(_ENSURE, upstream=upstream.key, downstream=downstream.key, name=downstream.full_name)
+        at = to_us(now)
+        if binding.confirmed:
+            at = await _after_other_names(tx, upstream, downstream, binding.repository_id, at)
+        changed = await tx.run(
+            _BIND,
+            upstream=upstream.key,
+            downstream=downstream.key,
+            repository_id=binding.repository_id,
+            owner_id=binding.owner_id,
+            confirmed=int(binding.confirmed),
+            at=at,
+        )
+        return bool(changed)
+
+    async def identify(
+        self,
+        upstream: RepoName,
+        downstream: RepoName,
+        facts: RepositoryFacts,
+        installation: InstallationFacts,
+        now: datetime,
+    ) -> bool:
+        """Record what GitHub says of a repository; False, and an alarm, when that is not who was bound."""
+
+        async def unit(tx: Tx) -> bool:
+            binding = Binding(facts.repository_id, facts.owner_id, confirmed=True)
+            news = await self.bind(tx, upstream, downstream, binding, now)
+            known = await self.known(tx, upstream, downstream)
+            if known and known.binding and known.binding.repository_id != facts.repository_id:
+                await self.alarm(tx, upstream, downstream, "identity_changed", now)
+                return False
+            await tx.run(
+                _SET_INSTALLATION,
+                upstream=upstream.key,
+                downstream=downstream.key,
+                installation_id=installation.installation_id,
+            )
+            await self.note_rights(tx, upstream, downstream, installation)
+            if news and (await levels_now(tx, upstream)).get(downstream.key) == Level.L4:
+                # A member that left may have waited for just this: is it this repository under its new name?
+                await self._publishing.everywhere(tx, upstream, now, speaks=False)
+            if facts.default_branch is not None:
+                await tx.run(
+                    _SET_DEFAULT_BRANCH,
+                    upstream=upstream.key,
+                    downstream=downstream.key,
+                    default_branch=facts.default_branch,
+                )
+            return True
+
+        return await self._database.write(unit)
+
+    async def note_rights(
+        self, tx: Tx, upstream: RepoName, downstream: RepoName, installation: InstallationFacts
+    ) -> None:
+        await tx.run(
+            _READS_ACTIONS,
+            upstream=upstream.key,
+            downstream=downstream.key,
+            reads_actions=int(installation.reads_actions),
+        )
+
+    async def set_installation(
+        self, upstream: RepoName, downstream: RepoName, installation_id: int | None
+    ) -> None:
+        await self._database.write(
+            lambda tx: tx.run(
+                _SET_INSTALLATION,
+                upstream=upstream.key,
+                downstream=downstream.key,
+                installation_id=installation_id,
+            )
+        )
+
+    async def alarm(
+        self, tx: Tx, upstream: RepoName, downstream: RepoName, reason: str, now: datetime
+    ) -> None:
+        await tx.run(_ALARM, upstream=upstream.key, downstream=downstream.key, alarm=reason)
+        await note_act(
+            tx, upstream, who="relay", act="alarm", subject=downstream.full_name, now=now, reason=reason
+        )
+
+    async def suspend(
+        self,
+        upstream: RepoName,
+        downstream: RepoName,
+        *,
+        who: str,
+        now: datetime,
+        lift: bool = False,
+        reason: str | None = None,
+    ) -> None:
+        """Stop talking to a downstream at once (or again, with `lift`); what waits for it is dropped."""
+
+        async def unit(tx: Tx) -> None:
+            await tx.run(_ENSURE, upstream=upstream.key, downstream=downstream.key, name=downstream.full_name)
+            await tx.run(
+                _SUSPEND, upstream=upstream.key, downstream=downstream.key, at=None if lift else to_us(now)
+            )
+            if not lift:
+                await self._end_queue(tx, upstream, downstream.key, "suspended", now)
+            act = "resume" if lift else "suspend"
+            await note_act(
+                tx, upstream, who=who, act=act, subject=downstream.full_name, now=now, reason=reason
+            )
+            await note_change(tx, upstream, "backend", downstream=downstream.key, now=now)
+            await self._publishing.everywhere(tx, upstream, now, speaks=False)
+
+        await self._database.write(unit)
+
+    async def rebind(
+        self, upstream: RepoName, downstream: RepoName, repository_id: int, *, who: str, now: datetime
+    ) -> None:
+        async def unit(tx: Tx) -> None:
+            old = await self.known(tx, upstream, downstream)
+            if downstream == upstream:
+                await tx.run(_REBIND_UPSTREAM, upstream=upstream.key, repository_id=repository_id)
+            elif old is None:
+                raise NotFound(f"{downstream} is not known to {upstream}")
+            before = old.binding.repository_id if old and old.binding else None
+            await tx.run(
+                _REBIND,
+                upstream=upstream.key,
+                downstream=downstream.key,
+                repository_id=repository_id,
+                at=await _after_other_names(tx, upstream, downstream, repository_id, to_us(now)),
+            )
+            await note_act(
+                tx,
+                upstream,
+                who=who,
+                act="rebind",
+                subject=downstream.full_name,
+                now=now,
+                before=before,
+                after=repository_id,
+            )
+            # Who bears the name may be a member that left under another.
+            await self._publishing.everywhere(tx, upstream, now, speaks=False)
+
+        await self._database.write(unit)
+
+    async def _end_queue(
+        self, tx: Tx, upstream: RepoName, downstream: str, reason: str, now: datetime
+    ) -> None:
+        await self._cancel_queue(tx, upstream, downstream, reason, now)
+        await tx.run(_CANCEL_DISPATCHES, upstream=upstream.key, downstream=downstream, reason=reason)
+
+    async def _cancel_queue(
+        self, tx: Tx, upstream: RepoName, downstream: str, reason: str, now: datetime
+    ) -> None:
+        await tx.run(
+            _CANCEL_QUEUE, upstream=upstream.key, downstream=downstream, reason=reason, at=to_us(now)
+        )
+
+
+async def _after_other_names(
+    tx: Tx, upstream: RepoName, downstream: RepoName, repository_id: int, at: int
+) -> int:
+    """The time of a binding, later than that of every other name of the same repository."""
+    where = {"upstream": upstream.key, "downstream": downstream.key}
+    last = await tx.one(_BOUND_LAST, repository_id=repository_id, **where)
+    return at if last is None or last["at"] is None else max(at, last["at"] + 1)
+
+
+def identify(upstream: RepoName, downstream_key: str, now: datetime) -> dict[str, object]:
+    return effect_row(
+        upstream, EffectKind.IDENTIFY_REPOSITORY, target=downstream_key, lane=IDENTITY_LANE, now=now
+    )

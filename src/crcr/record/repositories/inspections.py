@@ -1,0 +1,117 @@
+"""Inspections of downstreams: asked for at most once a minute, and what GitHub said last.
+
+The effect has a queue of its own beside the downstream's: an inspection must go through just when the dispatches
+do not, and must not hold them up when they do.
+"""
+
+from datetime import datetime, timedelta
+
+import msgspec
+from sqlalchemy import text
+
+from crcr.decide.inspection import Inspection
+from crcr.decide.model import EffectKind, RepoName
+from crcr.record.change_and_audit_log import note_change
+from crcr.record.outbox.effects import add_once, effect_row
+from crcr.record.store.database import Database, Row, Tx
+from crcr.record.store.statement import Statement
+from crcr.record.store.times import from_us_or_none, to_us
+
+ASKED_AT_MOST_EVERY = timedelta(minutes=1)
+
+_ASK = Statement(
+    text(
+        "INSERT INTO inspections (upstream, downstream, asked_at) VALUES (:upstream, :downstream, :now)"
+        " ON CONFLICT (upstream, downstream) DO UPDATE SET asked_at = excluded.asked_at"
+        " WHERE inspections.asked_at <= :before"
+    )
+)
+_FOUND = Statement(
+    text(
+        "INSERT INTO inspections (upstream, downstream, asked_at, inspected_at, found)"
+        " VALUES (:upstream, :downstream, :now, :now, :found) ON CONFLICT (upstream, downstream)"
+        " DO UPDATE SET inspected_at = excluded.inspected_at, found = excluded.found"
+    )
+)
+_READS_ACTIONS = Statement(
+    text(
+        "UPDATE repositories SET reads_actions = :reads_actions WHERE upstream = :upstream AND downstream = :downstream"
+    )
+)
+_ONE = Statement(
+    text(
+        "SELECT asked_at, inspected_at, found FROM inspections"
+        " WHERE upstream = :upstream AND downstream = :downstream"
+    )
+)
+_BOUND = Statement(
+    text("SELECT repository_id FROM repositories WHERE upstream = :upstream AND downstream = :downstream")
+)
+
+
+class Inspections:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def ask(self, upstream: RepoName, downstream: RepoName, now: datetime) -> bool:
+        """Have GitHub asked; False when somebody asked less than a minute ago, whose answer serves as well."""
+
+        async def unit(tx: Tx) -> bool:
+            before = to_us(now - ASKED_AT_MOST_EVERY)
+            asked = await tx.run(_ASK, now=to_us(now), before=before, **_key(upstream, downstream))
+            if not asked:
+                return False
+            effect = effect_row(
+                upstream,
+                EffectKind.INSPECT_REPOSITORY,
+                target=f"inspect {downstream.key}",
+                lane=downstream.key,
+                now=now,
+            )
+            await add_once(tx, effect)
+            return True
+
+        return await self._database.write(unit)
+
+    async def known(self, upstream: RepoName, downstream: RepoName) -> Inspection | None:
+        row = await self._database.glance(lambda tx: tx.one(_ONE, **_key(upstream, downstream)))
+        return found_in(row)
+
+    async def bound_id(self, upstream: RepoName, downstream: RepoName) -> int | None:
+        """The id of the repository that was admitted; None while nobody knows it."""
+        row = await self._database.glance(lambda tx: tx.one(_BOUND, **_key(upstream, downstream)))
+        return row["repository_id"] if row else None
+
+    async def note(self, upstream: RepoName, downstream: RepoName, found: Inspection, now: datetime) -> None:
+        async def unit(tx: Tx) -> None:
+            told = msgspec.json.encode(found).decode()
+            await tx.run(_FOUND, found=told, now=to_us(now), **_key(upstream, downstream))
+            if found.installation is not None:
+                reads = int(found.installation.reads_actions)
+                await tx.run(_READS_ACTIONS, reads_actions=reads, **_key(upstream, downstream))
+            await note_change(tx, upstream, "backend", downstream=downstream.key, now=now)
+
+        await self._database.write(unit)
+
+
+async def read_inspection(
+    tx: Tx, upstream: RepoName, downstream: RepoName
+) -> tuple[datetime | None, datetime | None, Inspection | None]:
+    """When it was asked for, when GitHub was asked, and what it said."""
+    row = await tx.one(_ONE, **_key(upstream, downstream))
+    if row is None:
+        return None, None, None
+    return from_us_or_none(row["asked_at"]), from_us_or_none(row["inspected_at"]), found_in(row)
+
+
+def found_in(row: Row | None) -> Inspection | None:
+    if row is None or row["found"] is None:
+        return None
+    try:
+        return msgspec.json.decode(row["found"], type=Inspection)
+    except msgspec.DecodeError:  # of another release: it is asked for anew
+        return None
+
+
+def _key(upstream: RepoName, downstream: RepoName) -> dict[str, str]:
+    return {"upstream": upstream.key, "downstream": downstream.key}

@@ -1,0 +1,119 @@
+"""Installations of the App, kept right by its own webhooks; applying one twice changes nothing.
+
+A deleted installation clears only the rows that name it, so a late `deleted` cannot undo a newer `created`.
+"""
+
+from datetime import datetime
+
+from sqlalchemy import text
+
+from crcr.decide.events import Installation, InstallationRepositories, InstalledRepository, RepositoryMoved
+from crcr.decide.model import DeliveryState, RepoName
+from crcr.decide.upstream import Receipt, Seen, Taken
+from crcr.record.deliveries.webhook_bodies import is_new_body
+from crcr.record.outbox.effects import add_effects
+from crcr.record.repositories.default_branches import compare_default_branch
+from crcr.record.repositories.downstreams import identify
+from crcr.record.store.database import Database, Tx
+from crcr.record.store.statement import Statement
+
+_INSTALLED = Statement(
+    text(
+        "UPDATE repositories SET installation_id = :installation_id, reads_actions = coalesce(:reads_actions, reads_actions)"
+        " WHERE downstream = :downstream AND (repository_id IS NULL OR repository_id = :repository_id)"
+    )
+)
+_PERMITTED = Statement(
+    text("UPDATE repositories SET reads_actions = :reads_actions WHERE installation_id = :installation_id")
+)
+_UNINSTALLED = Statement(
+    text("UPDATE repositories SET installation_id = NULL WHERE installation_id = :installation_id")
+)
+_UNINSTALLED_ONE = Statement(
+    text(
+        "UPDATE repositories SET installation_id = NULL"
+        " WHERE installation_id = :installation_id AND downstream = :downstream"
+    )
+)
+_MOVED = Statement(
+    text(
+        "UPDATE repositories SET alarm = :alarm WHERE repository_id = :repository_id AND downstream <> :new_name"
+    )
+)
+_MOVED_BACK = Statement(
+    text(
+        "UPDATE repositories SET alarm = NULL WHERE repository_id = :repository_id AND downstream = :new_name"
+        " AND alarm LIKE 'moved to %'"
+    )
+)
+_UNCONFIRMED = Statement(
+    text(
+        "SELECT upstream FROM repositories WHERE downstream = :downstream AND confirmed = 0 AND NOT EXISTS ("
+        " SELECT 1 FROM effects e WHERE e.upstream = repositories.upstream AND e.target = repositories.downstream"
+        " AND e.lane = 'identity' AND e.state IN ('waiting', 'claimed'))"
+    )
+)
+_UPSTREAM_INSTALLED = Statement(
+    text(
+        "UPDATE upstreams SET installation_id = :installation_id WHERE upstream = :name"
+        " AND (repository_id IS NULL OR repository_id = :repository_id)"
+    )
+)
+
+
+class Installations:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def follow(
+        self, receipt: Receipt, event: Installation | InstallationRepositories | RepositoryMoved
+    ) -> Taken | Seen:
+        async def unit(tx: Tx) -> Taken | Seen:
+            if not await is_new_body(tx, receipt, event):
+                return Seen()
+            await self._follow(tx, event, receipt.received_at)
+            return Taken(0, DeliveryState.ACCEPTED)
+
+        return await self._database.write(unit)
+
+    async def _follow(
+        self, tx: Tx, event: Installation | InstallationRepositories | RepositoryMoved, now: datetime
+    ) -> None:
+        if isinstance(event, RepositoryMoved):
+            where = {"repository_id": event.repository_id, "new_name": event.new_name.key}
+            await tx.run(_MOVED, alarm=f"moved to {event.new_name}", **where)
+            await tx.run(_MOVED_BACK, **where)
+            await compare_default_branch(tx, event, now)
+            await self._identify(tx, event.new_name, now)
+        elif isinstance(event, InstallationRepositories):
+            await self._installed(tx, event, event.added, now)
+            for gone in event.removed:
+                await tx.run(
+                    _UNINSTALLED_ONE, installation_id=event.installation_id, downstream=gone.name.key
+                )
+        elif event.action in {"deleted", "suspend"}:
+            await tx.run(_UNINSTALLED, installation_id=event.installation_id)
+        else:
+            await self._installed(tx, event, event.repositories, now)
+
+    async def _installed(
+        self,
+        tx: Tx,
+        event: Installation | InstallationRepositories,
+        added: tuple[InstalledRepository, ...],
+        now: datetime,
+    ) -> None:
+        installation_id = event.installation_id
+        reads_actions = None if event.reads_actions is None else int(event.reads_actions)
+        if reads_actions is not None:
+            await tx.run(_PERMITTED, reads_actions=reads_actions, installation_id=installation_id)
+        for repository in added:
+            ids = {"installation_id": installation_id, "repository_id": repository.repository_id}
+            await tx.run(_INSTALLED, downstream=repository.name.key, reads_actions=reads_actions, **ids)
+            await tx.run(_UPSTREAM_INSTALLED, name=repository.name.key, **ids)
+            await self._identify(tx, repository.name, now)
+
+    async def _identify(self, tx: Tx, name: RepoName, now: datetime) -> None:
+        """Find out who bears a listed name that nobody could be asked about before."""
+        for row in await tx.all(_UNCONFIRMED, downstream=name.key):
+            await add_effects(tx, [identify(RepoName(row["upstream"]), name.key, now)])

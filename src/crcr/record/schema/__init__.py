@@ -1,0 +1,1 @@
+"""The tables, defined once for every dialect."""

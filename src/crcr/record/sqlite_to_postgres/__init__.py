@@ -1,0 +1,1 @@
+"""`crcr migrate --from … --to …`: copies an installation from SQLite to PostgreSQL."""

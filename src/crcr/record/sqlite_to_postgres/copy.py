@@ -1,0 +1,213 @@
+"""Moving an installation from SQLite to PostgreSQL: all of it or nothing, compared before it counts.
+
+One transaction on PostgreSQL holds the whole move. It is committed only after every table was read back and comes
+to the same number of rows and the same checksum as what was read from SQLite, so a move that is broken off, by
+whatever, leaves an empty target. Why: docs/adr/0025-moving.md.
+"""
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+from sqlalchemy import LargeBinary, Table
+
+from crcr.errors import CrcrError, NotPossible, StoreUnavailable
+from crcr.record.migrations.run import migrate
+from crcr.record.schema.all_tables import metadata
+from crcr.record.sqlite_to_postgres.rows import Carrying, Tally
+from crcr.record.sqlite_to_postgres.source import Source, locked
+from crcr.record.store.location import Limits, PostgresPlace
+from crcr.record.store.postgres.connection import FAULTS, Connection, as_unavailable, connect
+
+_MOVING = 0x63726372_6D6F7665
+"""The advisory lock that of several moves to one database one holds."""
+_PATIENT = Limits(statement_ms=0, lock_ms=5_000, idle_in_transaction_ms=0)
+_WHOLE_MOVE_S = 7 * 86400.0
+"""Longer than any move: our driver has no way to say "without end" for one call."""
+_CLOSE_S = 5.0
+_ROWS_AT_ONCE, _BODIES_AT_ONCE = 1_000, 100
+_TELL_EVERY = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    table: str
+    done: int
+    rows: int
+    checking: bool
+    """Whether rows are read back and compared, which is the second half."""
+
+
+@dataclass(frozen=True, slots=True)
+class MovedTable:
+    name: str
+    rows: int
+    checksum: str
+    replaced: int
+    """Values in which a NUL was replaced by U+FFFD."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    tables: tuple[MovedTable, ...]
+    claimed: int
+    """Effects that a process had claimed and not given back when it ended; they are tried again."""
+    left: tuple[str, ...]
+    """Tables in the file that are not ours; they were not moved."""
+
+    @property
+    def rows(self) -> int:
+        return sum(each.rows for each in self.tables)
+
+    @property
+    def replaced(self) -> int:
+        return sum(each.replaced for each in self.tables)
+
+
+Tell = Callable[[Progress], None]
+
+
+async def move(source: Path, target: PostgresPlace, tell: Tell = lambda _: None) -> Move:
+    """Copy all rows and compare them, or raise and leave the target as empty as it was."""
+    with locked(source) as held:
+        try:
+            connection = await connect(replace(target, limits=_PATIENT), command_s=None)
+            try:
+                await _require_fit(connection)
+                migrate(target)
+                return await _move(held, connection, tell)
+            finally:
+                await connection.close(timeout=_CLOSE_S)
+        except FAULTS as fault:
+            raise _told(fault) from fault
+
+
+async def _move(source: Source, connection: Connection, tell: Tell) -> Move:
+    async with _all_or_nothing(connection):
+        await _require_empty(connection)
+        moved = [await _move_table(source, connection, table, tell) for table in metadata.sorted_tables]
+        await _count_on(source, connection)
+        await connection.execute(f"ANALYZE {_names()}", timeout=_WHOLE_MOVE_S)
+    return Move(tuple(moved), source.claimed_effects(), source.foreign_tables())
+
+
+@asynccontextmanager
+async def _all_or_nothing(connection: Connection) -> AsyncIterator[None]:
+    transaction, whole = connection.transaction(), False
+    await transaction.start()
+    try:
+        yield
+        whole = True
+    finally:
+        if not whole:
+            connection.terminate()  # which undoes it, whatever the connection was in the middle of
+    try:
+        await transaction.commit()
+    except FAULTS as fault:
+        hint = "move again: if the target is then said to hold rows, all of them had arrived"
+        raise StoreUnavailable(f"it is not known whether the move was kept: {fault}", hint=hint) from fault
+
+
+async def _require_fit(connection: Connection) -> None:
+    """Refuse a target before anything is done to it."""
+    encoding = await connection.fetchval("SHOW server_encoding")
+    if encoding != "UTF8":
+        hint = "make one: CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0"
+        raise NotPossible(f"the target's encoding is {encoding}, and must be UTF8", hint=hint)
+    ours = (
+        "SELECT tablename FROM pg_tables WHERE schemaname = current_schema() AND tablename = ANY($1::text[])"
+    )
+    for row in await connection.fetch(ours, list(metadata.tables)):
+        await _require_no_row(connection, row["tablename"])
+
+
+async def _require_empty(connection: Connection) -> None:
+    """Look once more, now that nobody else can write."""
+    try:
+        await connection.execute(f"SELECT pg_advisory_xact_lock({_MOVING})")
+        await connection.execute(f"LOCK TABLE {_names()} IN EXCLUSIVE MODE")
+    except asyncpg.LockNotAvailableError as fault:
+        hint = "another move may be under way, or a relay may use it already: wait, or stop it"
+        raise NotPossible("the target is in use", hint=hint) from fault
+    for name in metadata.tables:
+        await _require_no_row(connection, name)
+
+
+async def _require_no_row(connection: Connection, name: str) -> None:
+    if await connection.fetchval(f"SELECT EXISTS (SELECT 1 FROM {name})"):  # noqa: S608  our own names
+        raise NotPossible(
+            f"the target is not empty: {name} holds rows",
+            hint="nothing was written; a move needs a database of its own, without rows",
+        )
+
+
+async def _move_table(source: Source, connection: Connection, table: Table, tell: Tell) -> MovedTable:
+    expected, carrying = source.count(table), Carrying(table)
+    with closing(source.rows(table)) as rows:
+        await connection.copy_records_to_table(
+            table.name,
+            columns=[column.name for column in table.columns],
+            records=_counted(carrying.carry(rows), table.name, expected, tell),
+            timeout=_WHOLE_MOVE_S,
+        )
+    there = await _read_back(connection, table, expected, tell)
+    _compare(table.name, expected, carrying.tally, there)
+    return MovedTable(str(table.name), there.rows, there.checksum, carrying.replaced)
+
+
+def _counted(rows: Iterator[Any], name: str, expected: int, tell: Tell) -> Iterator[Any]:
+    for done, row in enumerate(rows):
+        if done % _TELL_EVERY == 0:
+            tell(Progress(name, done, expected, checking=False))
+        yield row
+
+
+async def _read_back(connection: Connection, table: Table, expected: int, tell: Tell) -> Tally:
+    tally = Tally()
+    names = ", ".join(f'"{column.name}"' for column in table.columns)
+    cursor = await connection.cursor(f"SELECT {names} FROM {table.name}")  # noqa: S608  our own names
+    wide = any(isinstance(column.type, LargeBinary) for column in table.columns)
+    while rows := await cursor.fetch(_BODIES_AT_ONCE if wide else _ROWS_AT_ONCE, timeout=_WHOLE_MOVE_S):
+        for row in rows:
+            tally.add(tuple(row.values()))
+        if tally.rows % _TELL_EVERY == 0:
+            tell(Progress(table.name, tally.rows, expected, checking=True))
+    tell(Progress(table.name, tally.rows, expected, checking=True))
+    return tally
+
+
+def _compare(name: str, expected: int, read: Tally, there: Tally) -> None:
+    if not expected == read.rows == there.rows:
+        counts = f"{expected} were counted, {read.rows} were read, {there.rows} arrived"
+        raise NotPossible(f"the rows of {name} do not agree: {counts}", hint="nothing was kept")
+    if read.total != there.total:
+        raise NotPossible(f"the rows of {name} arrived changed", hint="nothing was kept")
+
+
+async def _count_on(source: Source, connection: Connection) -> None:
+    """Let numbers go on where SQLite would have: none is ever given twice, as pages hold them as cursors."""
+    for table in metadata.sorted_tables:
+        if table.autoincrement_column is not None:
+            name = table.autoincrement_column.name
+            sequence = await connection.fetchval("SELECT pg_get_serial_sequence($1, $2)", table.name, name)
+            # Unlike `setval`, this is undone with the transaction.
+            await connection.execute(
+                f"ALTER SEQUENCE {sequence} RESTART WITH {source.last_number(table) + 1}"
+            )
+
+
+def _names() -> str:
+    return ", ".join(metadata.tables)
+
+
+def _told(fault: BaseException) -> CrcrError:
+    away = as_unavailable(fault)
+    if away is not None:
+        return StoreUnavailable(away.detail, hint="the move was not kept; the target is as empty as it was")
+    detail = getattr(fault, "detail", None)
+    return NotPossible(
+        f"PostgreSQL refused: {fault}{f' ({detail})' if detail else ''}", hint="nothing was kept"
+    )

@@ -1,0 +1,1 @@
+"""Sums by hour and by job and day, kept with every fact."""

@@ -1,0 +1,1 @@
+"""PostgreSQL: connections, batching of statements, LISTEN and NOTIFY."""

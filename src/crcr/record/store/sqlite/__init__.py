@@ -1,0 +1,1 @@
+"""SQLite: one writing connection, and backups while in use."""

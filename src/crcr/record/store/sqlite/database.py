@@ -1,0 +1,273 @@
+"""SQLite behind the `Database` port: one writing connection that commits what is waiting as one group.
+
+Statements run inline on the event loop, and one unit's failure is undone for that unit alone; only the COMMIT, which waits for
+the disk (`synchronous=FULL`), runs in a thread. While one group commits the next one gathers. A caller is
+answered after the commit that holds its rows, never before. Why: docs/adr/0005-group-commit.md.
+"""
+
+import asyncio
+import sqlite3
+import threading
+import time
+from collections import deque
+from collections.abc import Awaitable, Coroutine, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from crcr.errors import SchemaMismatch, StoreUnavailable
+from crcr.record.store.counters import StoreTally, Uncounted
+from crcr.record.store.database import Row, Unit
+from crcr.record.store.group_commit import Sums, Waiting, answer, fail
+from crcr.record.store.signals import Signals
+from crcr.record.store.statement import Adding, Statement, all_storable
+
+T = TypeVar("T")
+
+_GROUP = 256
+_BUSY_MS = 10_000
+_FOREIGN_POLL_S = 0.05
+
+
+class SqliteTx:
+    """Runs statements on one connection. Its methods are `async` by contract and never wait."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self.signals: set[str] = set()
+        self._sums = Sums()
+
+    async def one(self, statement: Statement, **params: Any) -> Row | None:
+        return cast("Row | None", self._execute(statement, params).fetchone())
+
+    async def all(self, statement: Statement, **params: Any) -> list[Row]:
+        return self._execute(statement, params).fetchall()
+
+    async def run(self, statement: Statement, **params: Any) -> int:
+        return self._execute(statement, params).rowcount
+
+    async def many(self, statement: Statement, rows: Iterable[Mapping[str, Any]]) -> None:
+        compiled = statement.for_dialect("sqlite")
+        constants = compiled.constants
+        values = [{**constants, **all_storable(row)} for row in rows]
+        self._connection.executemany(compiled.sql, values)
+
+    def add_up(self, adding: Adding, key: tuple[Any, ...], amounts: Mapping[str, float]) -> None:
+        self._sums.add(adding, key, amounts)
+
+    def write_sums(self) -> None:
+        for statement, rows in self._sums.take():
+            self._connection.executemany(statement.for_dialect("sqlite").sql, map(all_storable, rows))
+
+    async def settled_change(self) -> int | None:
+        return None  # with one writer at a time, ids are committed in their order
+
+    def signal(self, name: str) -> None:
+        self.signals.add(name)
+
+    def _execute(self, statement: Statement, params: Mapping[str, Any]) -> sqlite3.Cursor:
+        compiled = statement.for_dialect("sqlite")
+        constants, params = compiled.constants, all_storable(params)
+        return self._connection.execute(compiled.sql, {**constants, **params} if constants else params)
+
+
+def _straight_through(awaitable: Awaitable[T]) -> T:
+    """Run a unit that never waits, without an event loop."""
+    coroutine = cast("Coroutine[Any, Any, T]", awaitable)
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        return cast("T", stop.value)
+    coroutine.close()
+    raise RuntimeError("a unit of work may await nothing but its transaction")
+
+
+@dataclass(frozen=True, slots=True)
+class InMemory:
+    """A database without a file, which lives as long as somebody has it open: for tests.
+
+    SQLite keeps no log of it: its readers and its writer wait for each other.
+    """
+
+    name: str
+
+    def __str__(self) -> str:
+        return f"file:/{self.name}?vfs=memdb"
+
+
+def connect(path: Path | InMemory, *, read_only: bool = False) -> sqlite3.Connection:
+    try:
+        connection = sqlite3.connect(
+            str(path),
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=512,
+            uri=isinstance(path, InMemory),
+        )
+        connection.row_factory = sqlite3.Row
+        connection.execute(f"PRAGMA busy_timeout={_BUSY_MS}")
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute("PRAGMA cache_size=-32000")
+        if read_only:
+            connection.execute("PRAGMA query_only=ON")
+    except sqlite3.Error as fault:
+        raise StoreUnavailable(f"the database {path.name} cannot be opened: {fault}") from fault
+    return connection
+
+
+class SqliteDatabase:
+    def __init__(self, path: Path | InMemory, signals: Signals, tally: StoreTally | None = None) -> None:
+        self.signals = signals
+        self._tally = tally or Uncounted()
+        self._path = path
+        self._writing = connect(path)
+        # See `_begin`: patience has a place of its own. Without a file a write waits for readers, too.
+        self._patience_ms = 0 if isinstance(path, Path) else _BUSY_MS
+        self._writing.execute(f"PRAGMA busy_timeout={self._patience_ms}")
+        self._glancing = connect(path, read_only=True)
+        self._committer = ThreadPoolExecutor(1, thread_name_prefix="commit")
+        self._readers = ThreadPoolExecutor(4, thread_name_prefix="read")
+        self._reading = threading.local()
+        self._reading_all: list[sqlite3.Connection] = []
+        self._waiting: deque[Waiting[Any]] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._closed = False
+
+    async def write(self, unit: Unit[T], *, lane: str | None = None) -> T:  # noqa: ARG002  one writer needs none
+        if self._closed:
+            raise StoreUnavailable("the store is closed")
+        committed: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._waiting.append(Waiting(unit, committed))
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._commit_groups())
+        return await committed
+
+    async def glance(self, unit: Unit[T]) -> T:
+        try:
+            return _straight_through(unit(SqliteTx(self._glancing)))
+        except sqlite3.Error as fault:
+            raise _unavailable(fault) from fault
+
+    async def read(self, unit: Unit[T]) -> T:
+        loop = asyncio.get_running_loop()
+        return cast("T", await loop.run_in_executor(self._readers, self._read_here, unit))
+
+    async def close(self) -> None:
+        """Commit what is waiting, then let go of the file."""
+        self._closed = True
+        if self._task is not None:
+            await self._task
+        self._committer.shutdown()
+        self._readers.shutdown()
+        for connection in (*self._reading_all, self._glancing, self._writing):
+            connection.close()
+
+    async def watch_other_processes(self) -> None:
+        """Wake our waiters when another process has committed; SQLite itself cannot tell us."""
+        seen = None
+        while not self._closed:
+            with suppress(sqlite3.Error):
+                now = self._glancing.execute("PRAGMA data_version").fetchone()[0]
+                if seen is not None and now != seen:
+                    self.signals.heard_all()
+                seen = now
+            await asyncio.sleep(_FOREIGN_POLL_S)
+
+    def _read_here(self, unit: Unit[T]) -> T:
+        connection: sqlite3.Connection | None = getattr(self._reading, "connection", None)
+        if connection is None:
+            connection = self._reading.connection = connect(self._path, read_only=True)
+            self._reading_all.append(connection)
+        try:
+            connection.execute("BEGIN")  # one snapshot for all the questions of a page
+            try:
+                return _straight_through(unit(SqliteTx(connection)))
+            finally:
+                connection.execute("ROLLBACK")
+        except sqlite3.Error as fault:
+            raise _unavailable(fault) from fault
+
+    async def _commit_groups(self) -> None:
+        while self._waiting:
+            await asyncio.sleep(0)  # let requests that are ready now join this group
+            group = [self._waiting.popleft() for _ in range(min(_GROUP, len(self._waiting)))]
+            began = time.perf_counter()
+            try:
+                signals = await self._commit(group)
+            except sqlite3.Error as fault:
+                self._tally.failed()
+                fail(group, StoreUnavailable(f"the store did not take the write: {fault}"))
+                continue
+            except BaseException:
+                # Nobody else would come for those who still wait in line.
+                fail([*group, *self._waiting], StoreUnavailable("the write was broken off"))
+                self._waiting.clear()
+                raise
+            self._tally.committed(len(group), time.perf_counter() - began)
+            answer(group)
+            for name in signals:
+                self.signals.notify(name)
+
+    async def _commit(self, group: list[Waiting[Any]]) -> set[str]:
+        loop = asyncio.get_running_loop()
+        await self._begin(loop)
+        try:
+            signals = self._run_units(group)
+            await loop.run_in_executor(self._committer, self._writing.execute, "COMMIT")
+        except BaseException:
+            if self._writing.in_transaction:
+                self._writing.execute("ROLLBACK")
+            raise
+        return signals
+
+    async def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Take the write lock; when another process holds it, wait for it in the thread, not on the loop."""
+        try:
+            self._writing.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            await loop.run_in_executor(self._committer, self._begin_patiently)
+
+    def _begin_patiently(self) -> None:
+        self._writing.execute(f"PRAGMA busy_timeout={_BUSY_MS}")
+        try:
+            self._writing.execute("BEGIN IMMEDIATE")
+        finally:
+            self._writing.execute(f"PRAGMA busy_timeout={self._patience_ms}")
+
+    def _run_units(self, group: list[Waiting[Any]]) -> set[str]:
+        """Run all without savepoints, as nearly always none fails; if one does, again with a savepoint for each."""
+        tx = SqliteTx(self._writing)
+        try:
+            for waiting in group:
+                waiting.result = _straight_through(waiting.unit(tx))
+            tx.write_sums()
+        except Exception:  # noqa: BLE001  whose failure it is, the second run finds out
+            self._writing.execute("ROLLBACK")
+            self._writing.execute("BEGIN IMMEDIATE")
+            return self._run_units_apart(group)
+        return tx.signals
+
+    def _run_units_apart(self, group: list[Waiting[Any]]) -> set[str]:
+        signals: set[str] = set()
+        for waiting in group:
+            tx = SqliteTx(self._writing)
+            self._writing.execute("SAVEPOINT unit")
+            try:
+                waiting.result = _straight_through(waiting.unit(tx))
+                tx.write_sums()
+            except Exception as failure:  # noqa: BLE001  one caller's failure is not its neighbours'
+                away = isinstance(failure, sqlite3.OperationalError)
+                waiting.failure = _unavailable(failure) if away else failure
+                self._writing.execute("ROLLBACK TO unit")
+            else:
+                signals |= tx.signals
+            self._writing.execute("RELEASE unit")
+        return signals
+
+
+def _unavailable(fault: Exception) -> StoreUnavailable:
+    missing = str(fault).startswith(("no such table", "no such column"))
+    return SchemaMismatch(str(fault)) if missing else StoreUnavailable(str(fault))

@@ -1,0 +1,1 @@
+"""Time-outs of silent jobs, and retention."""

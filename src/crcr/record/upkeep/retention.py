@@ -1,0 +1,180 @@
+"""Letting go of what is kept for a while only, in small steps.
+
+Each step is a unit of its own with few rows, and between two steps everybody else gets a turn, so no writer is held
+for long however much there is to remove. A step can be the last: the next run finds what is left by its age. What is
+still open stays, and so do the sums: figures over any window are the same before and after.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+
+from sqlalchemy import text
+
+from crcr.decide.model import RepoName
+from crcr.decide.replays import KEPT
+from crcr.record.change_and_audit_log import note_act
+from crcr.record.deliveries.webhook_bodies import FORGET_DIGESTS
+from crcr.record.reports.refusals import FORGET_REFUSALS
+from crcr.record.reports.sandbox import FORGET_SANDBOX, KEPT_FOR
+from crcr.record.store.database import Database, Tx, Unit
+from crcr.record.store.statement import Statement
+from crcr.record.store.times import to_us
+from crcr.record.upkeep.old_deliveries import START, Place, forget_deliveries, open_effects
+from crcr.record.upkeep.old_results import forget_ingested, forget_own_reports, next_backend
+from crcr.record.views.joining.refusals import SHOWN_FOR
+
+MOST_ROWS = 200
+"""That one unit removes."""
+_KEEP_CHANGES = timedelta(days=1)
+
+_FORGET_BODIES = Statement(
+    text(
+        "UPDATE deliveries SET body = NULL WHERE (guid, upstream) IN (SELECT guid, upstream FROM deliveries"
+        " WHERE body IS NOT NULL AND received_at < :before"
+        # What is still to be sent, or can still be retried, needs its body however old it is.
+        " AND NOT EXISTS (SELECT 1 FROM dispatches d WHERE d.delivery = deliveries.guid"
+        " AND d.upstream = deliveries.upstream AND d.state IN ('held', 'waiting', 'parked'))"
+        # GitHub re-runs nothing that is older than a month: then an open head's backends are dispatched anew.
+        " AND NOT EXISTS (SELECT 1 FROM dispatches d JOIN pulls p ON p.upstream = d.upstream AND p.number = d.number"
+        " AND p.head_sha = d.head_sha AND p.is_open = 1 WHERE d.delivery = deliveries.guid"
+        " AND d.upstream = deliveries.upstream AND d.level >= 3)"
+        " ORDER BY received_at LIMIT :most)"
+    )
+)
+_FORGET_EFFECTS = Statement(
+    text(
+        "DELETE FROM effects WHERE effect_id IN (SELECT effect_id FROM effects"
+        " WHERE state IN ('done', 'cancelled') AND finished_at < :before ORDER BY finished_at LIMIT :most)"
+    )
+)
+_FORGET_CHANGES = Statement(
+    text(
+        "DELETE FROM changes WHERE change_id IN (SELECT change_id FROM changes WHERE at < :before"
+        " AND change_id < (SELECT max(change_id) FROM changes) ORDER BY change_id LIMIT :most)"
+    )
+)
+_UPSTREAMS = Statement(text("SELECT upstream FROM upstreams ORDER BY upstream"))
+_OLD_ACTS = Statement(
+    text("SELECT count(*) AS number FROM audit WHERE upstream = :upstream AND at < :before")
+)
+_FORGET_ACTS = Statement(
+    text(
+        "DELETE FROM audit WHERE audit_id IN (SELECT audit_id FROM audit WHERE upstream = :upstream AND at < :before"
+        " ORDER BY at LIMIT :most)"
+    )
+)
+
+
+async def _at_once() -> None:
+    await asyncio.sleep(0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keeps:
+    """How long each is kept; None is for ever."""
+
+    bodies: timedelta
+    effects: timedelta
+    jobs: timedelta | None
+    """Deliveries with their dispatches, runs and jobs, and other results."""
+    audit: timedelta | None
+
+
+class Retention:
+    def __init__(
+        self,
+        database: Database,
+        keeps: Keeps,
+        *,
+        goes_on: Callable[[], bool] = lambda: True,
+        breathe: Callable[[], Awaitable[None]] = _at_once,
+    ) -> None:
+        """`goes_on` is asked before each step; `breathe` is awaited between two."""
+        self._database = database
+        self._keeps = keeps
+        self._goes_on = goes_on
+        self._breathe = breathe
+
+    async def forget(self, now: datetime) -> None:
+        """Let go of everything that is older than it is kept."""
+        for statement, kept in (
+            (_FORGET_BODIES, self._keeps.bodies),
+            (_FORGET_EFFECTS, self._keeps.effects),
+            (_FORGET_CHANGES, _KEEP_CHANGES),
+            (FORGET_REFUSALS, SHOWN_FOR),
+            (FORGET_SANDBOX, KEPT_FOR),
+            (FORGET_DIGESTS, KEPT),
+        ):
+            await self._remove(statement, before=to_us(now - kept))
+        for row in await self._database.read(lambda tx: tx.all(_UPSTREAMS)):
+            if not self._goes_on():
+                return
+            if self._keeps.jobs is not None:
+                await self._forget_results(row["upstream"], to_us(now - self._keeps.jobs))
+            if self._keeps.audit is not None:
+                await self._forget_acts(row["upstream"], now, now - self._keeps.audit)
+
+    async def _forget_results(self, upstream: str, before: int) -> None:
+        await self._forget_deliveries(upstream, before)
+        for ingested, forget in ((False, forget_own_reports), (True, forget_ingested)):
+            after = ""
+            while self._goes_on() and (
+                downstream := await self._database.glance(
+                    partial(next_backend, upstream=upstream, after=after, ingested=ingested)
+                )
+            ):
+                await self._until_none(
+                    partial(forget, upstream=upstream, downstream=downstream, before=before, most=MOST_ROWS)
+                )
+                after = downstream
+
+    async def _forget_deliveries(self, upstream: str, before: int) -> None:
+        kept = await self._database.read(lambda tx: open_effects(tx, upstream))
+        place: Place | None = START
+        while place is not None and self._goes_on():
+            unit = partial(
+                forget_deliveries, upstream=upstream, before=before, place=place, most=MOST_ROWS, kept=kept
+            )
+            step = await self._database.write(unit)
+            place = step.place
+            if place is not None:
+                await self._breathe()
+
+    async def _forget_acts(self, upstream: str, now: datetime, before: datetime) -> None:
+        """By whole days, so that the line which this leaves in the audit log is one a day."""
+        before = before.replace(hour=0, minute=0, second=0, microsecond=0)
+        of: dict[str, Any] = {"upstream": upstream, "before": to_us(before)}
+
+        async def announce(tx: Tx) -> bool:
+            row = await tx.one(_OLD_ACTS, **of)
+            number = row["number"] if row else 0
+            if number:
+                await note_act(
+                    tx,
+                    RepoName(upstream),
+                    who="crcr",
+                    act="audit_pruned",
+                    subject=upstream,
+                    now=now,
+                    lines=number,
+                    before=before.date().isoformat(),
+                )
+            return bool(number)
+
+        if self._goes_on() and await self._database.write(announce):
+            await self._remove(_FORGET_ACTS, **of)
+
+    async def _remove(self, statement: Statement, **which: Any) -> None:
+        await self._until_none(lambda tx: tx.run(statement, most=MOST_ROWS, **which))
+
+    async def _until_none(self, unit: Unit[int]) -> None:
+        """Repeat until nothing is left to remove, or there is no time for more."""
+        while self._goes_on():
+            removed = await self._database.write(unit)
+            if not removed:
+                return
+            await self._breathe()

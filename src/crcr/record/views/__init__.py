@@ -1,0 +1,1 @@
+"""Read models behind pages, API, metrics and command line."""

@@ -1,0 +1,1 @@
+"""Read models of backends: overview, matrix, jobs, figures, badge."""

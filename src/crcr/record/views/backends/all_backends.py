@@ -1,0 +1,202 @@
+"""All backends of an upstream in a few statements: what it takes to count, filter and order thousands of them.
+
+A page reads its own rows in full afterwards (`BackendReader.summary`). Each statement jumps along an index from one
+backend that has rows to the next, so its cost follows the backends with something to tell, not the whole allowlist.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from sqlalchemy import text
+
+from crcr.decide.allowlist import Entry
+from crcr.decide.model import JobState
+from crcr.decide.numbers import ANSWER_WITHIN, SILENT_WITHIN, Figures, LastResult, is_silent
+from crcr.decide.views import BackendSummary
+from crcr.decide.window import Kind, Window
+from crcr.record.store.database import Row
+from crcr.record.store.statement import Statement
+from crcr.record.store.times import from_us, to_us
+from crcr.record.views.backends.backend_row import AWAITED, BackendReader, Standing, by_name_only, line_of
+from crcr.record.views.backends.figures import PART_SUMS, figures_of, ingested_running
+
+OWN_KINDS = (Kind.PULLS, Kind.PUSH, Kind.NIGHTLY)
+"""What reached us through our own callbacks."""
+
+
+def _names_in(table: str, where: str = "upstream = :upstream") -> str:
+    """A common table expression `known` with the backends that have rows in a table, and a NULL at its end."""
+    return (
+        f"WITH RECURSIVE known(downstream) AS (SELECT min(downstream) FROM {table} WHERE {where} AND downstream > ''"  # noqa: S608  our own names
+        f" UNION ALL SELECT (SELECT min(downstream) FROM {table} WHERE {where} AND downstream > known.downstream)"
+        " FROM known WHERE known.downstream IS NOT NULL)"
+    )
+
+
+def _sums(table: str, at: str, part: str, group: str) -> Statement:
+    return Statement(
+        text(
+            f"{_names_in(table)} SELECT known.downstream, {part} AS part, {PART_SUMS} FROM known CROSS JOIN {table} s"  # noqa: S608  our own names
+            " WHERE s.upstream = :upstream AND s.downstream = known.downstream AND s.kind = :kind"
+            f" AND s.{at} >= :since AND s.{at} < :until GROUP BY {group}"
+        )
+    )
+
+
+_WHOLE_BY_HOURS = _sums("hours", "hour_at", "0", "known.downstream")
+_WHOLE_BY_DAYS = _sums("days", "day_at", "0", "known.downstream")
+_PARTS_BY_HOURS = _sums("hours", "hour_at", "(s.hour_at - :since) / :width", "1, 2")
+_PARTS_BY_DAYS = _sums("days", "day_at", "(s.day_at - :since) / :width", "1, 2")
+_UNANSWERED = Statement(
+    text(
+        f"{_names_in('dispatches')} SELECT found.downstream, found.reported_at, (SELECT count(*) FROM (SELECT 1"  # noqa: S608  our own names
+        " FROM dispatches d WHERE d.upstream = :upstream AND d.downstream = found.downstream"
+        " AND d.created_at > CASE WHEN found.reported_at > :since THEN found.reported_at ELSE :since END"
+        f" AND {AWAITED} LIMIT 10) AS few) AS unanswered"
+        " FROM (SELECT known.downstream, (SELECT max(j.in_progress_at) FROM jobs j WHERE j.upstream = :upstream"
+        " AND j.downstream = known.downstream) AS reported_at FROM known WHERE known.downstream IS NOT NULL) AS found"
+    )
+)
+_EVENTS = " UNION ALL ".join(f"SELECT '{event}' AS event" for kind in OWN_KINDS for event in kind.events)
+_LAST_ENDED = Statement(
+    text(
+        f"{_names_in('jobs')} SELECT known.downstream, e.event, (SELECT j.completed_at FROM jobs j"  # noqa: S608  our own names
+        " WHERE j.upstream = :upstream AND j.downstream = known.downstream AND j.event = e.event"
+        " AND j.ended_as IN ('success', 'failure', 'timed_out', 'other') ORDER BY j.completed_at DESC LIMIT 1) AS at"
+        f" FROM known CROSS JOIN ({_EVENTS}) AS e WHERE known.downstream IS NOT NULL"
+    )
+)
+_LAST_INGESTED = Statement(
+    text(
+        f"{_names_in('ingested')} SELECT known.downstream, 'ingested' AS event, (SELECT i.completed_at FROM ingested i"  # noqa: S608  our own names
+        " WHERE i.upstream = :upstream AND i.downstream = known.downstream"
+        " AND i.ended_as IN ('success', 'failure', 'timed_out', 'other') ORDER BY i.completed_at DESC LIMIT 1) AS at"
+        " FROM known WHERE known.downstream IS NOT NULL"
+    )
+)
+_RUNS = "upstream = :upstream AND state = 'in_progress'"
+_INGESTED_BEGUN = Statement(
+    text(
+        f"{_names_in('ingested', _RUNS)} SELECT downstream FROM known WHERE downstream IS NOT NULL"  # noqa: S608  our own names
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """Facts of all backends over one window and kind. A backend without rows is in none of the mappings."""
+
+    figures: dict[str, Figures]
+    """Sums over the whole window as a single part."""
+    running: dict[str, int]
+    silences: dict[str, tuple[bool, int]] = field(default_factory=dict)
+    """Whether it ever reported, and how many dispatches it has not answered since."""
+    ended_at: dict[tuple[str, str], datetime] = field(default_factory=dict)
+    """When the newest result of a backend and an event ended."""
+    empty: Figures = field(default_factory=lambda: Figures(parts=()))
+    """Of a backend without rows."""
+
+    def figures_of(self, key: str, kind: Kind) -> Figures:
+        """A backend's figures; of its last result only the time is known."""
+        at = self.last_at(key, kind)
+        return replace(
+            self.figures.get(key, self.empty),
+            running=self.running.get(key, 0),
+            last_result=LastResult(JobState.COMPLETED, None, "", at) if at else None,
+        )
+
+    def silent(self, entry: Entry) -> bool:
+        ever_reported, unanswered = self.silences.get(entry.name.key, (False, 0))
+        return is_silent(entry.level, ever_reported=ever_reported, unanswered=unanswered)
+
+    def last_at(self, key: str, *kinds: Kind) -> datetime | None:
+        found = (self.ended_at.get((key, event)) for kind in kinds for event in kind.events)
+        return max((at for at in found if at is not None), default=None)
+
+
+async def read_overview(reader: BackendReader, standing: Standing) -> Overview:
+    return Overview(
+        await _figures(reader),
+        await _running(reader, standing),
+        await _silences(reader),
+        await _ended_at(reader),
+    )
+
+
+async def _ended_at(reader: BackendReader) -> dict[tuple[str, str], datetime]:
+    rows = await reader.tx.all(_LAST_ENDED, upstream=reader.upstream.key)
+    if reader.kind is Kind.INGESTED:
+        rows = [*rows, *await reader.tx.all(_LAST_INGESTED, upstream=reader.upstream.key)]
+    return {(row["downstream"], row["event"]): from_us(row["at"]) for row in rows if row["at"] is not None}
+
+
+async def _silences(reader: BackendReader) -> dict[str, tuple[bool, int]]:
+    since, before = reader.now - SILENT_WITHIN, reader.now - ANSWER_WITHIN
+    times = {"since": to_us(since), "before": to_us(before)}
+    rows = await reader.tx.all(_UNANSWERED, upstream=reader.upstream.key, **times)
+    return {row["downstream"]: (row["reported_at"] is not None, row["unanswered"]) for row in rows}
+
+
+async def read_all_figures(reader: BackendReader, standing: Standing) -> Overview:
+    """The same facts, with the window's parts in the figures."""
+    width = reader.window.width // timedelta(microseconds=1)
+    asked = _PARTS_BY_DAYS if reader.window.whole_days else _PARTS_BY_HOURS
+    by_backend: defaultdict[str, list[Row]] = defaultdict(list)
+    for row in await reader.tx.all(asked, width=width, **_asked(reader)):
+        by_backend[row["downstream"]].append(row)
+    figures = {key: figures_of(rows, reader.window) for key, rows in by_backend.items()}
+    return Overview(
+        _with_told(reader, figures, reader.window),
+        await _running(reader, standing),
+        await _silences(reader),
+        await _ended_at(reader),
+        empty=figures_of((), reader.window),
+    )
+
+
+def line(reader: BackendReader, entry: Entry, standing: Standing, overview: Overview) -> BackendSummary:
+    """A backend's line as far as it is needed to count and order it."""
+    if entry.name.key not in reader.seen.public:
+        return by_name_only(entry)
+    figures = overview.figures_of(entry.name.key, reader.kind)
+    return line_of(entry, figures, standing, silent=overview.silent(entry))
+
+
+async def _figures(reader: BackendReader) -> dict[str, Figures]:
+    asked = _WHOLE_BY_DAYS if reader.window.whole_days else _WHOLE_BY_HOURS
+    whole = replace(reader.window, parts=1)
+    rows = await reader.tx.all(asked, **_asked(reader))
+    found = {row["downstream"]: figures_of((row,), whole) for row in rows}
+    return _with_told(reader, found, reader.window)
+
+
+def _with_told(reader: BackendReader, found: dict[str, Figures], window: Window) -> dict[str, Figures]:
+    """The figures with those of ClickHouse in the place of the main store's, where it is used."""
+    if reader.told.figures is None:
+        return found
+    told = {
+        key: figures_of(rows, window)
+        for key, rows in reader.told.figures.items()
+        if key not in reader.told.untold
+    }
+    return {**{key: each for key, each in found.items() if key in reader.told.untold}, **told}
+
+
+async def _running(reader: BackendReader, standing: Standing) -> dict[str, int]:
+    if reader.kind is not Kind.INGESTED:
+        found: defaultdict[str, int] = defaultdict(int)
+        for (key, event), number in standing.running.by_event.items():
+            found[key] += number if event in reader.kind.events else 0
+        return found
+    rows = await reader.tx.all(_INGESTED_BEGUN, upstream=reader.upstream.key)
+    where = (reader.tx, reader.upstream.key)
+    return {
+        row["downstream"]: await ingested_running(*where, row["downstream"], reader.window, reader.now)
+        for row in rows
+    }
+
+
+def _asked(reader: BackendReader) -> dict[str, str | int]:
+    times = {"since": to_us(reader.window.since), "until": to_us(reader.window.until)}
+    return {"upstream": reader.upstream.key, "kind": reader.kind.value, **times}

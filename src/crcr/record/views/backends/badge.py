@@ -1,0 +1,116 @@
+"""A backend's badge: how it did on the newest event that has results, and its pass rate."""
+
+from sqlalchemy import text
+
+from crcr.decide.model import RepoName
+from crcr.decide.numbers import Counted
+from crcr.decide.views_backend import BadgeView
+from crcr.decide.window import Kind, Span
+from crcr.errors import NotFound
+from crcr.record.store.database import Row, Tx
+from crcr.record.store.statement import Statement
+from crcr.record.views.backends.backend_row import BackendReader, read_standing
+
+_LOOKED_AT = 50
+
+# Of pushes only the base branch is asked for, once it is known which that is.
+_NEWEST = Statement(
+    text(
+        "SELECT d.delivery FROM dispatches d JOIN deliveries v ON v.guid = d.delivery AND v.upstream = d.upstream"
+        " LEFT JOIN upstreams u ON u.upstream = d.upstream"
+        " WHERE d.upstream = :upstream AND d.downstream = :downstream AND d.event = :event"
+        " AND d.superseded_at IS NULL AND d.test = 0 AND coalesce(d.action, '') <> 'closed'"
+        " AND (d.event <> 'push' OR u.default_branch IS NULL OR v.ref = 'refs/heads/' || u.default_branch)"
+        " ORDER BY d.created_at DESC, d.delivery DESC LIMIT :most"
+    )
+)
+_ENDED = Statement(
+    text(
+        "SELECT ended_as FROM jobs WHERE delivery = :delivery AND upstream = :upstream"
+        " AND downstream = :downstream AND ended_as IS NOT NULL GROUP BY ended_as"
+    )
+)
+# Along `ix_ingested_backend`; each delivery stands in it once for each of its jobs.
+_NEWEST_INGESTED = Statement(
+    text(
+        "SELECT DISTINCT delivery_at, delivery FROM ingested WHERE upstream = :upstream AND downstream = :downstream"
+        " ORDER BY delivery_at DESC, delivery DESC LIMIT :most"
+    )
+)
+_ENDED_INGESTED = Statement(
+    text(
+        "SELECT ended_as FROM ingested WHERE delivery = :delivery AND upstream = :upstream"
+        " AND downstream = :downstream AND ended_as IS NOT NULL GROUP BY ended_as"
+    )
+)
+# Only of commits that belong to the upstream: a badge speaks of the base.
+_LAST_NIGHTS = Statement(
+    text(
+        "SELECT j.workflow, j.run_id, j.ended_as, j.completed_at FROM jobs j JOIN commits c ON c.sha = j.head_sha"
+        " AND c.upstream = j.upstream AND c.standing = 'base' WHERE j.upstream = :upstream"
+        " AND j.downstream = :downstream AND j.event = :event"
+        " AND j.ended_as IN ('success', 'failure', 'timed_out', 'other')"
+        " ORDER BY j.completed_at DESC, j.delivery DESC, j.workflow DESC, j.run_id DESC, j.attempt DESC, j.job_name DESC"
+        " LIMIT :most"
+    )
+)
+_MOST_OF_NIGHT = 500
+_FAILED = frozenset({"failure", "timed_out", "silent"})
+_BASE = {Kind.PUSH: ("push",)}
+
+
+async def badge_view(reader: BackendReader, downstream: RepoName, span: Span) -> BadgeView:
+    """Raises `NotFound` for a backend that shows no results, as for one that is not there."""
+    entry = reader.seen.reporting.get(downstream.key)
+    if entry is None:
+        raise NotFound(f"{downstream} is not a backend of this upstream", hint="see /api/v1/allowlist")
+    figures = await reader.figures(entry.name.key, await read_standing(reader.tx, reader.upstream))
+    return BadgeView(
+        name=entry.name,
+        kind=reader.kind,
+        span=span,
+        state=await _state(reader.tx, reader.upstream, entry.name, reader.kind),
+        tally=figures.tally,
+        stale=await reader.silent(entry),
+    )
+
+
+async def _state(tx: Tx, upstream: RepoName, downstream: RepoName, kind: Kind) -> Counted | None:
+    where = {"upstream": upstream.key, "downstream": downstream.key}
+    if kind is Kind.NIGHTLY:
+        return _together(await _last_night(tx, where))
+    ended_as = _ENDED_INGESTED if kind is Kind.INGESTED else _ENDED
+    for row in await _newest(tx, kind, where):
+        ended = {each["ended_as"] for each in await tx.all(ended_as, delivery=row["delivery"], **where)}
+        if (state := _together(ended)) is not None:
+            return state
+    return None
+
+
+def _together(ended: set[str]) -> Counted | None:
+    if ended & _FAILED:
+        return Counted.FAILURE
+    if ended & {"success", "other"}:
+        return Counted.SUCCESS if "success" in ended else Counted.OTHER
+    return None
+
+
+async def _last_night(tx: Tx, where: dict[str, str]) -> set[str]:
+    """How the jobs of the run ended that reported last, whichever commits they named."""
+    found = [
+        await tx.all(_LAST_NIGHTS, event=event, most=_MOST_OF_NIGHT, **where) for event in Kind.NIGHTLY.events
+    ]
+    rows = max(found, key=lambda rows: rows[0]["completed_at"] if rows else 0)
+    return {row["ended_as"] for row in rows if _run(row) == _run(rows[0])}
+
+
+def _run(row: Row) -> tuple[str, str]:
+    return row["workflow"], row["run_id"]
+
+
+async def _newest(tx: Tx, kind: Kind, where: dict[str, str]) -> list[Row]:
+    """The newest deliveries, in whose order the first with a result decides."""
+    if kind is Kind.INGESTED:
+        return await tx.all(_NEWEST_INGESTED, most=_LOOKED_AT, **where)
+    events = _BASE.get(kind, kind.events)
+    return [row for event in events for row in await tx.all(_NEWEST, event=event, most=_LOOKED_AT, **where)]

@@ -1,0 +1,246 @@
+"""A backend's figures read from the sums, and the few things that sums do not hold: what runs, what came last."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from types import MappingProxyType
+from typing import Any
+
+from sqlalchemy import text
+
+from crcr.decide.ingested import RUNS_AT_MOST, Turn, is_earlier, is_superseded
+from crcr.decide.model import Conclusion, JobState
+from crcr.decide.numbers import Counted, Durations, Figures, LastResult, LeftOut, Part, Tally, count_as
+from crcr.decide.window import Kind, Window
+from crcr.record.schema.statistics import EXECUTION, HIGHS, LOWS, QUEUE
+from crcr.record.store.database import Row, Tx
+from crcr.record.store.statement import Statement
+from crcr.record.store.times import added_up_s, from_us, to_us
+
+_COUNTS = ("success", "failure", "timed_out", "silent", "other", "superseded", "earlier", "sent")
+_SECONDS = ("delay_sum_s", "queue_sum_s", "execution_sum_s")
+_EXTREMES = ", ".join(
+    [*(f"min({name}) AS {name}" for name in LOWS), *(f"max({name}) AS {name}" for name in HIGHS)]
+)
+_SUMS = ", ".join(f"sum({name}) AS {name}" for name in (*_COUNTS, *_SECONDS, *QUEUE, *EXECUTION))
+_BY_HOURS = Statement(
+    text(
+        f"SELECT (hour_at - :since) / :width AS part, {_SUMS}, {_EXTREMES} FROM hours"  # noqa: S608  our own column names
+        " WHERE upstream = :upstream AND downstream = :downstream AND kind = :kind"
+        " AND hour_at >= :since AND hour_at < :until GROUP BY 1"
+    )
+)
+_BY_DAYS = Statement(
+    text(
+        f"SELECT (day_at - :since) / :width AS part, {_SUMS}, {_EXTREMES} FROM days"  # noqa: S608  our own column names
+        " WHERE upstream = :upstream AND downstream = :downstream AND kind = :kind"
+        " AND day_at >= :since AND day_at < :until GROUP BY 1"
+    )
+)
+_EXTREMES_BY_HOURS = Statement(
+    text(
+        f"SELECT (hour_at - :since) / :width AS part, {_EXTREMES} FROM hours"  # noqa: S608  our own column names
+        " WHERE upstream = :upstream AND downstream = :downstream AND kind = :kind"
+        " AND hour_at >= :since AND hour_at < :until GROUP BY 1"
+    )
+)
+_EXTREMES_BY_DAYS = Statement(
+    text(
+        f"SELECT (day_at - :since) / :width AS part, {_EXTREMES} FROM days"  # noqa: S608  our own column names
+        " WHERE upstream = :upstream AND downstream = :downstream AND kind = :kind"
+        " AND day_at >= :since AND day_at < :until GROUP BY 1"
+    )
+)
+# Other relays' results change their times with later reports, so nothing is recorded of them.
+_EXTREMES_INGESTED = Statement(
+    text(
+        "SELECT (coalesce(started_at, seen_at) - :since) / :width AS part, min(queue_s) AS queue_low_s,"
+        " max(queue_s) AS queue_high_s, min(CASE WHEN ended_as <> 'silent' THEN execution_s END) AS execution_low_s,"
+        " max(CASE WHEN ended_as <> 'silent' THEN execution_s END) AS execution_high_s FROM ingested"
+        " WHERE upstream = :upstream AND downstream = :downstream AND delivery_at >= :delivered_at"
+        " AND coalesce(started_at, seen_at) >= :since AND coalesce(started_at, seen_at) < :until"
+        " AND ended_as IN ('success', 'failure', 'timed_out', 'silent') GROUP BY 1"
+    )
+)
+_OLDER_US = 7 * 24 * 3_600_000_000
+"""Another relay's result may be of a delivery that is older by this."""
+# All that runs anywhere is little, and an index of its own holds it. It is gathered first: told of the upstream,
+# SQLite would rather walk all of its jobs, for the sake of their order.
+_ALL_RUNNING = (
+    "(SELECT delivery, upstream, downstream, workflow, run_id, attempt, job_name, event, superseded FROM jobs"
+    " WHERE state = 'in_progress' AND silent_at > 0 LIMIT 1000000)"
+)
+_RUNNING = Statement(
+    text(
+        f"SELECT j.downstream, j.event, count(*) AS number FROM {_ALL_RUNNING} j"  # noqa: S608  ours
+        " LEFT JOIN dispatches d ON d.delivery = j.delivery AND d.upstream = j.upstream AND d.downstream = j.downstream"
+        " WHERE j.upstream = :upstream AND j.superseded = 0"
+        " AND d.superseded_at IS NULL AND coalesce(d.test, 0) = 0 AND NOT EXISTS (SELECT 1 FROM jobs later"
+        " WHERE later.delivery = j.delivery AND later.upstream = j.upstream AND later.downstream = j.downstream"
+        " AND later.workflow = j.workflow AND later.run_id = j.run_id AND later.attempt > j.attempt"
+        " AND later.job_name = j.job_name) GROUP BY j.downstream, j.event"
+    )
+)
+_LAST = Statement(
+    text(
+        "SELECT state, conclusion, expected, job_name, completed_at FROM jobs WHERE upstream = :upstream"
+        " AND downstream = :downstream AND event = :event"
+        " AND ended_as IN ('success', 'failure', 'timed_out', 'other')"
+        " ORDER BY completed_at DESC, delivery DESC, workflow DESC, run_id DESC, attempt DESC, job_name DESC LIMIT 1"
+    )
+)
+_LAST_INGESTED = Statement(
+    text(
+        "SELECT state, conclusion, expected, job_name, completed_at"
+        " FROM ingested WHERE upstream = :upstream AND downstream = :downstream"
+        " AND ended_as IN ('success', 'failure', 'timed_out', 'other')"
+        " ORDER BY completed_at DESC, delivery DESC, workflow_name DESC, job_name DESC, check_run DESC LIMIT 1"
+    )
+)
+# Jobs of which something runs, with all their turns: those that run are few, and an index of their own holds them.
+_BEGUN_INGESTED = Statement(
+    text(
+        "SELECT DISTINCT o.delivery, o.workflow_name, o.job_name, o.check_run, o.run_id, o.attempt, o.state, o.seen_at"
+        " FROM ingested i CROSS JOIN ingested o WHERE i.upstream = :upstream AND i.downstream = :downstream"
+        " AND i.state = 'in_progress' AND i.seen_at >= :since AND o.delivery = i.delivery"
+        " AND o.downstream = i.downstream AND o.workflow_name = i.workflow_name AND o.job_name = i.job_name"
+        " AND o.upstream = i.upstream"
+    )
+)
+
+
+PART_SUMS = f"{_SUMS}, {_EXTREMES}"
+"""What is read of each part of a window, for one backend or for all of them (`views_overview`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """How many jobs that count run now, by backend and kind."""
+
+    by_event: dict[tuple[str, str], int]
+
+    def of(self, downstream: str, kind: Kind) -> int:
+        return sum(self.by_event.get((downstream, event), 0) for event in kind.events)
+
+
+async def read_running(tx: Tx, upstream: str) -> Running:
+    found: defaultdict[tuple[str, str], int] = defaultdict(int)
+    for row in await tx.all(_RUNNING, upstream=upstream):
+        found[row["downstream"], row["event"]] += row["number"]
+    return Running(found)
+
+
+async def read_figures(tx: Tx, upstream: str, downstream: str, kind: Kind, window: Window) -> Figures:
+    """All but what runs and what came last."""
+    statement = _BY_DAYS if window.whole_days else _BY_HOURS
+    sums = await tx.all(statement, **_asked(upstream, downstream, kind, window))
+    if kind is not Kind.INGESTED:
+        return figures_of(sums, window)
+    return figures_of(sums, window, await read_extremes(tx, upstream, downstream, kind, window))
+
+
+async def read_extremes(tx: Tx, upstream: str, downstream: str, kind: Kind, window: Window) -> dict[int, Row]:
+    """The shortest and longest durations of each part, for sums that have none."""
+    asked = _asked(upstream, downstream, kind, window)
+    if kind is Kind.INGESTED:
+        del asked["kind"]
+        rows = await tx.all(_EXTREMES_INGESTED, delivered_at=asked["since"] - _OLDER_US, **asked)
+    else:
+        rows = await tx.all(_EXTREMES_BY_DAYS if window.whole_days else _EXTREMES_BY_HOURS, **asked)
+    return {row["part"]: row for row in rows}
+
+
+def _asked(upstream: str, downstream: str, kind: Kind, window: Window) -> dict[str, Any]:
+    return {
+        "upstream": upstream,
+        "downstream": downstream,
+        "kind": kind.value,
+        "since": to_us(window.since),
+        "until": to_us(window.until),
+        "width": window.width // timedelta(microseconds=1),
+    }
+
+
+def figures_of(
+    sums: Iterable[Row], window: Window, extremes: Mapping[int, Row] = MappingProxyType({})
+) -> Figures:
+    """Figures from the sums of the window's parts, whoever summed them up; `extremes` where the sums have none."""
+    rows = {row["part"]: {**row, **extremes.get(row["part"], {})} for row in sums}
+    parts = tuple(
+        _part(rows[place], Part(at=at)) if place in rows else Part(at=at)
+        for place, at in enumerate(window.starts())
+    )
+    left_out = LeftOut(
+        sum(row["superseded"] for row in rows.values()), sum(row["earlier"] for row in rows.values())
+    )
+    return Figures(parts=parts, left_out=left_out)
+
+
+async def read_last(tx: Tx, upstream: str, downstream: str, *kinds: Kind) -> LastResult | None:
+    """The newest result that counts, of any of these kinds."""
+    where = {"upstream": upstream, "downstream": downstream}
+    found: list[Row | None] = []
+    for kind in kinds:
+        if kind is Kind.INGESTED:
+            found.append(await tx.one(_LAST_INGESTED, **where))
+        else:
+            found += [await tx.one(_LAST, event=event, **where) for event in kind.events]
+    return max((_last(row) for row in found if row), key=lambda each: each.at, default=None)
+
+
+async def ingested_running(tx: Tx, upstream: str, downstream: str, window: Window, now: datetime) -> int:
+    """What another relay began to tell of lately; not what a newer run or attempt took the place of."""
+    since = to_us(max(window.since, now - RUNS_AT_MOST))
+    rows = await tx.all(_BEGUN_INGESTED, upstream=upstream, downstream=downstream, since=since)
+    turns: defaultdict[tuple[str, ...], list[Turn]] = defaultdict(list)
+    for row in rows:
+        turns[_job_of(row)].append(_turn(row))
+    return sum(
+        row["state"] == "in_progress"
+        and row["seen_at"] >= since
+        and not is_superseded(_turn(row), turns[_job_of(row)])
+        and not is_earlier(_turn(row), turns[_job_of(row)])
+        for row in rows
+    )
+
+
+def _job_of(row: Row) -> tuple[str, ...]:
+    return row["delivery"], row["workflow_name"], row["job_name"]
+
+
+def _turn(row: Row) -> Turn:
+    return Turn(row["run_id"], row["attempt"])
+
+
+def _part(row: Row, empty: Part) -> Part:
+    return replace(
+        empty,
+        tally=Tally(
+            success=row["success"],
+            failure=row["failure"] + row["timed_out"] + row["silent"],
+            other=row["other"],
+            timed_out=row["timed_out"] + row["silent"],
+        ),
+        queue=_durations(row, "queue", QUEUE),
+        execution=_durations(row, "execution", EXECUTION),
+        sent=row["sent"],
+        delay_s=added_up_s(row["delay_sum_s"]),
+    )
+
+
+def _durations(row: Row, name: str, columns: tuple[str, ...]) -> Durations:
+    buckets = tuple(row[column] for column in columns)
+    known = sum(buckets)
+    if not known:
+        return Durations(buckets=buckets)
+    total = added_up_s(row[f"{name}_sum_s"])
+    return Durations(total, known, buckets, row.get(f"{name}_low_s"), row.get(f"{name}_high_s"))
+
+
+def _last(row: Row) -> LastResult:
+    state, conclusion = JobState(row["state"]), row["conclusion"]
+    concluded = Conclusion(conclusion) if conclusion else None
+    expected = Conclusion(row["expected"]) if row["expected"] else None
+    counted: Counted = count_as(state, concluded, expected)
+    return LastResult(state, concluded, row["job_name"], from_us(row["completed_at"] or 0), counted)

@@ -1,0 +1,249 @@
+"""Other relays' results for the pages: a backend's deliveries with their jobs, and one job's details.
+
+One row is one delivery, however many jobs told of it. As everywhere, the cells hold the highest attempt of the newest
+run; legs of a matrix that share a name are told apart by a number.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import Any
+
+from sqlalchemy import bindparam, select, tuple_
+
+from crcr.decide.ingested import Turn, is_earlier, is_superseded
+from crcr.decide.model import Conclusion, JobState, Mark, RepoName
+from crcr.decide.numbers import Ended
+from crcr.decide.report import FailedTest
+from crcr.decide.views import JobView
+from crcr.decide.views_backend import BackendQuery, JobDetail, JobKey
+from crcr.errors import BadRequest
+from crcr.record.schema.statistics import ingested
+from crcr.record.store.database import Row, Tx
+from crcr.record.store.statement import Statement
+from crcr.record.store.times import from_us, from_us_or_none
+from crcr.record.views.backends.job_list import MOST_LISTED_TESTS
+from crcr.record.views.visibility import Seen
+
+_ABOUT = ("event", "action", "number", "head_sha", "ref", "title", "author")
+_AS_STORED = (
+    *("delivery", "workflow_name", "run_id", "attempt", "event", "number", "head_sha", "url", "artifact_url"),
+    *("queue_s", "execution_s", "tests_passed", "tests_failed", "tests_skipped", "tests_total"),
+)
+_SHOWN = tuple(
+    ingested.c[name]
+    for name in (
+        *_AS_STORED,
+        *("action", "ref", "title", "author", "downstream", "job_name", "check_run", "state", "conclusion"),
+        *("disputed_conclusion", "expected", "started_at", "completed_at", "seen_at", "ended_as"),
+    )
+)
+"""All a view needs; the bodies and the lists of failed tests, which may be megabytes, are left where they are."""
+_OF_BACKEND = (ingested.c.upstream == bindparam("upstream"), ingested.c.downstream == bindparam("downstream"))
+_PLACE = (ingested.c.delivery_at, ingested.c.delivery)
+_MOST_FAILED_TESTS = 50
+_MOST_SEARCHED = 500
+
+
+def _deliveries(*, paged: bool) -> Statement:
+    """Whole in `ix_ingested_backend`, so a page costs what it shows."""
+    clause = select(*_PLACE).distinct().where(*_OF_BACKEND, ingested.c.delivery_at >= bindparam("since"))
+    if paged:
+        before = tuple_(bindparam("after_at"), bindparam("after_delivery"))
+        clause = clause.where(tuple_(*_PLACE) < before, ingested.c.delivery_at <= bindparam("after_at"))
+    return Statement(clause.order_by(*(each.desc() for each in _PLACE)).limit(bindparam("limit")))
+
+
+_FIRST_PAGE, _NEXT_PAGE = _deliveries(paged=False), _deliveries(paged=True)
+_JOBS = Statement(
+    select(*_SHOWN)
+    .where(*_OF_BACKEND, ingested.c.delivery == bindparam("delivery"))
+    .order_by(ingested.c.workflow_name, ingested.c.job_name, ingested.c.check_run)
+)
+_DETAILS = Statement(
+    select(ingested.c.failed_tests, ingested.c.failed_tests_cut, ingested.c.environment).where(
+        *(
+            ingested.c[name] == bindparam(name)
+            for name in ("delivery", "downstream", "workflow_name", "job_name", "check_run")
+        )
+    )
+)
+
+
+@dataclass(slots=True)
+class Told:
+    """Deliveries with their jobs; `next` is from where to go on looking if not all were looked through."""
+
+    rows: list[tuple[dict[str, Any], list[JobView]]] = field(default_factory=list)
+    searched: int = 0
+    next: tuple[str | int, ...] | None = None
+
+
+async def ingested_matrix(tx: Tx, query: BackendQuery, seen: Seen, since_us: int) -> Told:
+    """The deliveries after `query.after` that it asks for, newest first, one more than its limit.
+
+    None of a backend that is not to be seen. With filters so many deliveries are looked through and no more.
+    """
+    told = Told()
+    if query.downstream.key not in seen.reporting:
+        return told
+    where = {"upstream": query.upstream.key, "downstream": query.downstream.key}
+    most = _most(query)
+    places = await _places(tx, query, {**where, "since": since_us, "limit": most})
+    if len(places) == most:
+        told.next = (places[-1]["delivery_at"], places[-1]["delivery"])
+    for place in places:
+        told.searched += 1
+        jobs = await tx.all(_JOBS, delivery=place["delivery"], **where)
+        cells = [_job_view(row, name, seen) for row, name in _named(jobs) if not _is_over(row, jobs)]
+        facts = {"delivery": place["delivery"], "at": from_us(place["delivery_at"]), **_about(jobs)}
+        if _is_asked_for(query, facts, cells):
+            told.rows.append((facts, cells))
+        if len(told.rows) > query.limit:
+            break
+    return told
+
+
+def _most(query: BackendQuery) -> int:
+    filtered = any((query.author, query.text, query.result))
+    return max(_MOST_SEARCHED if filtered else 0, query.limit + 1)
+
+
+async def _places(tx: Tx, query: BackendQuery, where: dict[str, Any]) -> list[Row]:
+    if query.after is None:
+        return await tx.all(_FIRST_PAGE, **where)
+    at, delivery = _after(query.after)
+    return await tx.all(_NEXT_PAGE, after_at=at, after_delivery=delivery, **where)
+
+
+def _is_asked_for(query: BackendQuery, facts: dict[str, Any], cells: list[JobView]) -> bool:
+    if query.author and query.author.lower() != (facts["author"] or "").lower():
+        return False
+    if query.result and all(cell.counted is not query.result for cell in cells):
+        return False
+    told = (facts[name] for name in ("number", "head_sha", "ref", "title", "author"))
+    return not query.text or any(query.text.lower() in str(each or "").lower() for each in told)
+
+
+async def ingested_job(
+    tx: Tx, upstream: RepoName, downstream: RepoName, key: JobKey, seen: Seen
+) -> JobDetail | None:
+    """Everything known of one job that another relay told of; None when it told of none."""
+    if downstream.key not in seen.reporting:
+        return None
+    where = {"upstream": upstream.key, "downstream": downstream.key, "delivery": key.delivery}
+    rows = [row for row in await tx.all(_JOBS, **where) if row["workflow_name"] == key.workflow]
+    named = [(row, name) for row, name in _named(rows) if name == key.job_name]
+    asked = next(
+        (row for row, _ in named if (row["run_id"], row["attempt"]) == (key.run_id, key.attempt)), None
+    )
+    if asked is None:
+        return None
+    same = {
+        name: asked[name] for name in ("delivery", "downstream", "workflow_name", "job_name", "check_run")
+    }
+    details = await tx.one(_DETAILS, **same)
+    named.sort(key=lambda pair: (len(pair[0]["run_id"]), pair[0]["run_id"], pair[0]["attempt"]), reverse=True)
+    return JobDetail(
+        upstream=upstream,
+        backend=RepoName(seen.written(downstream.key)),
+        job=_job_view(asked, key.job_name, seen, details),
+        attempts=tuple(_job_view(row, name, seen) for row, name in named),
+        environment=details["environment"] if details else None,
+        title=asked["title"],
+        author=asked["author"],
+        ref=asked["ref"],
+        sent_at=None,
+        superseded=False,
+        test=False,
+    )
+
+
+async def ingested_with_tests(tx: Tx, upstream: RepoName, seen: Seen, job: JobView) -> JobView:
+    """The job with its first failed tests."""
+    key = JobKey(
+        delivery=job.delivery,
+        workflow=job.workflow,
+        run_id=job.run_id,
+        attempt=job.attempt,
+        job_name=job.job_name,
+    )
+    detail = await ingested_job(tx, upstream, RepoName(job.downstream), key, seen)
+    if detail is None:
+        return job
+    tests = detail.job.failed_tests
+    more = detail.job.failed_tests_more + max(0, len(tests) - MOST_LISTED_TESTS)
+    return replace(detail.job, failed_tests=tests[:MOST_LISTED_TESTS], failed_tests_more=more)
+
+
+def _after(key: tuple[str | int, ...]) -> tuple[int, str]:
+    match key:
+        case (int(at), str(delivery)):
+            return at, delivery
+        case _:
+            raise BadRequest(
+                "the cursor is not one of ours", hint="pass on `next` of the page before, unchanged"
+            )
+
+
+def _about(jobs: Iterable[Row]) -> dict[str, Any]:
+    """What the delivery's jobs say of it; of contradicting words the first job's."""
+    ordered = sorted(jobs, key=_order)
+    return {
+        name: next((row[name] for row in ordered if row[name] not in (None, "")), None) for name in _ABOUT
+    } | {"event": next((row["event"] for row in ordered if row["event"]), "")}
+
+
+def _is_over(row: Row, jobs: Iterable[Row]) -> bool:
+    turns = [_turn(each) for each in jobs if _job_of(each) == _job_of(row)]
+    return is_superseded(_turn(row), turns) or is_earlier(_turn(row), turns)
+
+
+def _named(jobs: Iterable[Row]) -> list[tuple[Row, str]]:
+    """Each row with the name of its column: legs that share a name in one attempt are numbered."""
+    named = []
+    for _, legs in groupby(
+        sorted(jobs, key=_order), key=lambda row: (*_job_of(row), row["run_id"], row["attempt"])
+    ):
+        for place, row in enumerate(legs, start=1):
+            named.append((row, row["job_name"] if place == 1 else f"{row['job_name']} ({place})"))
+    return named
+
+
+def _order(row: Row) -> tuple[Any, ...]:
+    """Check runs by their length first, so that numbers stand in their order."""
+    return (*_job_of(row), row["run_id"], row["attempt"], len(row["check_run"]), row["check_run"])
+
+
+def _job_of(row: Row) -> tuple[str, str]:
+    return row["workflow_name"], row["job_name"]
+
+
+def _turn(row: Row) -> Turn:
+    return Turn(row["run_id"], row["attempt"])
+
+
+def _conclusion(value: str | None) -> Conclusion | None:
+    return Conclusion(value) if value else None
+
+
+def _job_view(row: Row, job_name: str, seen: Seen, details: Row | None = None) -> JobView:
+    tests = json.loads(details["failed_tests"]) if details and details["failed_tests"] else []
+    cut = (details["failed_tests_cut"] or 0) if details else 0
+    return JobView(
+        downstream=seen.written(row["downstream"]),
+        workflow=row["workflow_name"],
+        job_name=job_name,
+        state=JobState(row["state"]),
+        conclusion=_conclusion(row["conclusion"]),
+        disputed_conclusion=_conclusion(row["disputed_conclusion"]),
+        marks=(Mark.DISPUTED.value,) if row["disputed_conclusion"] else (),
+        started_at=from_us(row["seen_at"] if row["started_at"] is None else row["started_at"]),
+        completed_at=from_us_or_none(row["completed_at"]),
+        expected=_conclusion(row["expected"]),
+        ended=Ended(row["ended_as"]) if row["ended_as"] else None,
+        failed_tests=tuple(FailedTest(**each) for each in tests[:_MOST_FAILED_TESTS]),
+        failed_tests_more=max(0, len(tests) - _MOST_FAILED_TESTS) + cut,
+        **{name: row[name] for name in _AS_STORED},
+    )

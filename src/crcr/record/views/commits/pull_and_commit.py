@@ -1,0 +1,262 @@
+"""The pages of a pull request and of a commit, put together: which delivery speaks for them, and what led there.
+
+There is no index from a commit to its deliveries: a commit is found as the head of an open pull request, as a
+merge group, by a delivery that the reader names, among the newest deliveries, or by what backends reported about it
+on their own.
+"""
+
+import json
+from collections import Counter
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import text
+
+from crcr.decide.model import DeliveryState, DispatchState, Pull, RepoName
+from crcr.decide.timeline import Known, timeline
+from crcr.decide.views_commit import (
+    Arrival,
+    CommitView,
+    GateShown,
+    GroupView,
+    PullState,
+    PullView,
+    StateCount,
+)
+from crcr.errors import NotFound
+from crcr.record.deliveries.merge_groups import load_group
+from crcr.record.deliveries.pull_requests import load_pull
+from crcr.record.reports.tested_commits import read_place
+from crcr.record.store.database import Row, Tx
+from crcr.record.store.statement import Statement
+from crcr.record.store.times import from_us, from_us_or_none
+from crcr.record.views.commits.commit_backends import CommitReader
+from crcr.record.views.commits.waivers import waivers_of_pulls
+from crcr.record.views.relay.health import unpublished_gate
+from crcr.record.views.relay.state import newest_change
+from crcr.record.views.visibility import Seen
+
+_MOST_ARRIVALS = 50
+_MOST_OF_PULL = 500
+_MOST_OF_COMMIT = 2_000
+_TESTED = ("opened", "reopened", "synchronize", "checks_requested", None)
+
+_DELIVERY = (
+    "SELECT guid, event, action, state, reason, number, head_sha, base_ref, relay_reason, ref, received_at"
+    " FROM deliveries WHERE upstream = :upstream"
+)
+_OF_PULL = Statement(
+    text(f"{_DELIVERY} AND number = :number ORDER BY received_at DESC, guid DESC LIMIT :most")
+)
+_HEADS = Statement(
+    text(
+        "SELECT number FROM pulls WHERE head_sha = :head_sha AND upstream = :upstream AND is_open = 1 ORDER BY number"
+    )
+)
+_ONE = Statement(text(f"{_DELIVERY} AND guid = :guid"))
+_OF_COMMIT = Statement(
+    text(f"{_DELIVERY} AND head_sha = :head_sha ORDER BY received_at DESC, guid DESC LIMIT :most")
+)
+_STATES = Statement(
+    text(
+        "SELECT downstream, state FROM dispatches WHERE delivery = :delivery AND upstream = :upstream ORDER BY downstream"
+    )
+)
+_LIVE_GROUPS = Statement(
+    text(
+        "SELECT m.*, g.state AS gate FROM merge_groups m LEFT JOIN gates g ON g.head_sha = m.head_sha"
+        " AND g.upstream = m.upstream WHERE m.upstream = :upstream AND m.destroyed_at IS NULL"
+        " ORDER BY m.created_at DESC, m.head_sha"
+    )
+)
+_GATE = Statement(text("SELECT state FROM gates WHERE head_sha = :head_sha AND upstream = :upstream"))
+
+
+async def pull_view(reader: CommitReader, number: int) -> PullView:
+    tx, upstream = reader.tx, reader.upstream
+    pull = await load_pull(tx, upstream, number)
+    if pull is None:
+        raise NotFound(
+            f"no event of {upstream}#{number} has arrived",
+            hint="it appears with its next push; has it been open for longer, see whether the App's webhook is on; "
+            "what is very old is no longer kept",
+        )
+    arrived = await tx.all(_OF_PULL, upstream=upstream.key, number=number, most=_MOST_OF_PULL)
+    of_head = [row for row in arrived if row["head_sha"] == pull.head_sha and row["event"] == "pull_request"]
+    # One of an earlier release has no base.
+    tested = [row for row in of_head if row["base_ref"] in (None, pull.base_ref)]
+    told = _speaks(tested, *_TESTED[:3])
+    closed = None if pull.is_open else _closing(of_head)
+    gate = await reader.gate(pull.head_sha, told)
+    backends = await reader.backends(told) if told else ()
+    after_closing = await reader.backends(closed) if closed else ()
+    known = Known(
+        arrivals=await _arrivals(reader, arrived[:_MOST_ARRIVALS], pull.head_sha, pull.base_ref),
+        backends=(*backends, *after_closing),
+        waivers=await waivers_of_pulls(tx, upstream, reader.seen, (number,), reader.now),
+        checks=await reader.checks(pull.head_sha, gate),
+        gate=gate,
+        groups=await _groups_with(tx, upstream, number, reader.now),
+        pull=_pull_state(pull),
+    )
+    moments, left_out = timeline(known)
+    return PullView(
+        upstream=upstream,
+        number=number,
+        at=reader.now,
+        cursor=await newest_change(tx),
+        state=_pull_state(pull),
+        gate=gate,
+        backends=backends,
+        after_closing=after_closing,
+        waivers=known.waivers,
+        checks=known.checks,
+        timeline=moments,
+        timeline_left_out=left_out + max(0, len(arrived) - _MOST_ARRIVALS),
+        groups=known.groups,
+        **{name: getattr(pull, name) for name in _AS_KNOWN},
+    )
+
+
+_AS_KNOWN: tuple[Any, ...] = ("title", "author", "draft", "labels", "base_ref", "head_sha")
+
+
+async def commit_view(reader: CommitReader, head_sha: str, delivery: str | None) -> CommitView:
+    tx, upstream = reader.tx, reader.upstream
+    group = await load_group(tx, upstream, head_sha)
+    heads = await tx.all(_HEADS, head_sha=head_sha, upstream=upstream.key)
+    named = [delivery, group["delivery"] if group else None]
+    arrived = await _arrived(reader, head_sha, [row["number"] for row in heads], named)
+    on_their_own = await reader.reporting_on_their_own(head_sha)
+    if not arrived and not on_their_own:
+        raise NotFound(
+            f"no delivery of {upstream} about the commit {head_sha[:64]} is known by its SHA",
+            hint="give all 40 digits; only what was pushed, proposed or tested since the relay runs is known, and what "
+            "is very old is no longer kept",
+        )
+    told = _speaks(arrived, *_TESTED)
+    gate = await reader.gate(head_sha, told)
+    numbers = {row["number"] for row in arrived if row["number"] is not None}
+    about = numbers | set(json.loads(group["numbers"] or "[]") if group else ())
+    shown = await _group(tx, upstream, group, reader.now) if group else None
+    dispatched = await reader.backends(told) if told else ()
+    known = Known(
+        arrivals=await _arrivals(reader, arrived[:_MOST_ARRIVALS], head_sha),
+        backends=(*dispatched, *on_their_own),
+        waivers=await waivers_of_pulls(tx, upstream, reader.seen, sorted(about), reader.now),
+        checks=await reader.checks(head_sha, gate),
+        gate=gate,
+        groups=(shown,) if shown else (),
+    )
+    moments, left_out = timeline(known)
+    return CommitView(
+        upstream=upstream,
+        head_sha=head_sha,
+        at=reader.now,
+        cursor=await newest_change(tx),
+        event=arrived[0]["event"] if arrived else on_their_own[0].event,
+        ref=arrived[0]["ref"] if arrived else None,
+        place=await read_place(tx, upstream, head_sha) if on_their_own else None,
+        numbers=tuple(sorted(numbers)),
+        group=shown,
+        gate=gate,
+        backends=known.backends,
+        waivers=known.waivers,
+        checks=known.checks,
+        timeline=moments,
+        timeline_left_out=left_out + max(0, len(arrived) - _MOST_ARRIVALS),
+    )
+
+
+async def _arrived(
+    reader: CommitReader, head_sha: str, numbers: list[int], named: list[str | None]
+) -> list[Row]:
+    """The deliveries about the commit that can be found, newest first."""
+    tx, key = reader.tx, reader.upstream.key
+    rows = await tx.all(_OF_COMMIT, upstream=key, head_sha=head_sha, most=_MOST_OF_COMMIT)
+    for number in numbers:
+        rows += await tx.all(_OF_PULL, upstream=key, number=number, most=_MOST_OF_PULL)
+    for guid in filter(None, named):
+        rows += await tx.all(_ONE, guid=guid, upstream=key)
+    found = {row["guid"]: row for row in rows if row["head_sha"] == head_sha}
+    return sorted(found.values(), key=lambda row: (row["received_at"], row["guid"]), reverse=True)
+
+
+def _speaks(newest_first: list[Row], *actions: str | None) -> str | None:
+    """The newest delivery whose dispatches are what is shown; one that was superseded dispatched nothing."""
+    for row in newest_first:
+        tested = row["action"] in actions or row["relay_reason"] is not None
+        if tested and row["state"] != DeliveryState.SUPERSEDED.value:
+            return str(row["guid"])
+    return None
+
+
+def _closing(newest_first: list[Row]) -> str | None:
+    closings = [row for row in newest_first if row["action"] == "closed"]
+    return _speaks(closings, "closed")
+
+
+async def _arrivals(
+    reader: CommitReader, rows: list[Row], head_sha: str, base_ref: str | None = None
+) -> tuple[Arrival, ...]:
+    of_other_base = [base_ref is not None and row["base_ref"] not in (None, base_ref) for row in rows]
+    return tuple(
+        [
+            await _arrival(reader.tx, reader.upstream, reader.seen, row, head_sha, older=older)
+            for row, older in zip(rows, of_other_base, strict=True)
+        ]
+    )
+
+
+async def _arrival(
+    tx: Tx, upstream: RepoName, seen: Seen, row: Row, head_sha: str, *, older: bool
+) -> Arrival:
+    dispatches = await tx.all(_STATES, delivery=row["guid"], upstream=upstream.key)
+    counted = Counter(each["state"] for each in dispatches if each["downstream"] in seen.public)
+    state = DeliveryState(row["state"])
+    older = older or (row["head_sha"] is not None and row["head_sha"] != head_sha)
+    return Arrival(
+        guid=row["guid"],
+        event=row["event"],
+        action=row["action"],
+        state=state,
+        reason=row["reason"],
+        head_sha=row["head_sha"],
+        superseded=older or state is DeliveryState.SUPERSEDED,
+        received_at=from_us(row["received_at"]),
+        dispatches=tuple(StateCount(each, counted[each]) for each in DispatchState if counted[each]),
+    )
+
+
+def _pull_state(pull: Pull) -> PullState:
+    if pull.is_open:
+        return PullState.OPEN
+    return PullState.MERGED if pull.merged else PullState.CLOSED
+
+
+async def _groups_with(tx: Tx, upstream: RepoName, number: int, now: datetime) -> tuple[GroupView, ...]:
+    rows = await tx.all(_LIVE_GROUPS, upstream=upstream.key)
+    with_it = [row for row in rows if number in json.loads(row["numbers"] or "[]")]
+    return tuple([await _group_view(tx, upstream, row, row["gate"], now) for row in with_it])
+
+
+async def _group(tx: Tx, upstream: RepoName, row: Row, now: datetime) -> GroupView:
+    gate = await tx.one(_GATE, head_sha=row["head_sha"], upstream=upstream.key)
+    return await _group_view(tx, upstream, row, gate["state"] if gate else None, now)
+
+
+async def _group_view(tx: Tx, upstream: RepoName, row: Row, gate: str | None, now: datetime) -> GroupView:
+    live = gate is not None and row["destroyed_at"] is None
+    return GroupView(
+        head_sha=row["head_sha"],
+        head_ref=row["head_ref"],
+        base_ref=row["base_ref"],
+        numbers=None if row["numbers"] is None else tuple(json.loads(row["numbers"])),
+        reused_from=row["reused_from"],
+        gate=GateShown(gate) if gate else None,
+        created_at=from_us(row["created_at"]),
+        destroyed_at=from_us_or_none(row["destroyed_at"]),
+        unpublished=await unpublished_gate(tx, upstream, row["head_sha"], gate, now)
+        if gate and live
+        else None,
+    )

@@ -1,0 +1,1 @@
+"""Read models for downstreams that join: set-up, refused reports, sandbox."""

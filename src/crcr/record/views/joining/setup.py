@@ -1,0 +1,195 @@
+"""What the store knows of one downstream's set-up, in one snapshot.
+
+Of a backend that is not to be seen nothing is read: it looks like one that is not listed.
+"""
+
+from dataclasses import replace
+from datetime import datetime
+
+from sqlalchemy import text
+
+from crcr.decide.allowlist import Entry
+from crcr.decide.model import TEST_EVENT, Conclusion, DispatchState, JobState, RepoName
+from crcr.decide.setup import LastCallback, LastDispatch, LastRefusal, SetupFacts
+from crcr.decide.views import Answer
+from crcr.decide.window import Kind, Span, Window
+from crcr.record.repositories.inspections import read_inspection
+from crcr.record.store.database import Row, Tx
+from crcr.record.store.statement import Statement
+from crcr.record.store.times import from_us, from_us_or_none
+from crcr.record.views.backends.backend_row import BackendReader
+from crcr.record.views.joining.refusals import SETTLED
+from crcr.record.views.visibility import Seen, allowlist_state
+
+SENT_EVENTS = ("pull_request", "push", "merge_group")
+
+_REPOSITORY = Statement(
+    text(
+        "SELECT repository_id, confirmed, alarm, suspended_at FROM repositories"
+        " WHERE upstream = :upstream AND downstream = :downstream"
+    )
+)
+_PAUSED = Statement(text("SELECT paused_at FROM upstreams WHERE upstream = :upstream"))
+_LAST_DISPATCH = Statement(
+    text(
+        "SELECT delivery, event, state, reason, answer, created_at, sent_at FROM dispatches"
+        " WHERE upstream = :upstream AND downstream = :downstream AND event = :event AND state <> 'left_out'"
+        " ORDER BY created_at DESC, delivery DESC LIMIT 1"
+    )
+)
+_OPEN_ERROR = Statement(
+    text(
+        "SELECT last_error FROM effects WHERE upstream = :upstream AND target = :downstream"
+        " AND state IN ('waiting', 'claimed') AND kind = 'send_dispatch' AND delivery = :delivery"
+        " ORDER BY effect_id LIMIT 1"
+    )
+)
+_PARKED_ERROR = Statement(
+    text(
+        "SELECT last_error FROM effects WHERE upstream = :upstream AND state = 'parked' AND target = :downstream"
+        " AND kind = 'send_dispatch' AND delivery = :delivery ORDER BY finished_at DESC, effect_id DESC LIMIT 1"
+    )
+)
+_UNSENT = Statement(
+    text(
+        "SELECT state, count(*) AS number FROM dispatches WHERE upstream = :upstream AND downstream = :downstream"
+        " AND state <> 'sent' AND state <> 'cancelled' AND state <> 'left_out' AND test = 0 GROUP BY state ORDER BY state"
+    )
+)
+_FIRST_SENT = Statement(
+    text(
+        "SELECT delivery, sent_at FROM dispatches WHERE upstream = :upstream AND downstream = :downstream"
+        " AND event = :event AND sent_at IS NOT NULL ORDER BY created_at, delivery LIMIT 1"
+    )
+)
+_OPEN_RUN = Statement(
+    text(
+        "SELECT min(first_seen_at) AS at FROM runs WHERE delivery = :delivery AND upstream = :upstream"
+        " AND downstream = :downstream AND coalesce(over_attempt, 0) < attempt"
+    )
+)
+_LAST_JOB = Statement(
+    text(
+        "SELECT job_name, event, state, conclusion, in_progress_at, completed_at FROM jobs"
+        " WHERE upstream = :upstream AND downstream = :downstream"
+        " ORDER BY in_progress_at DESC, delivery DESC, workflow DESC, run_id DESC, attempt DESC, job_name DESC LIMIT 1"
+    )
+)
+_LAST_NIGHTLY = Statement(
+    text(
+        "SELECT job_name, event, state, conclusion, in_progress_at, completed_at FROM jobs"
+        " WHERE upstream = :upstream AND downstream = :downstream AND event = 'nightly' AND ended_as IS NOT NULL"
+        " AND completed_at IS NOT NULL ORDER BY completed_at DESC, delivery DESC, workflow DESC, run_id DESC, attempt DESC, job_name DESC LIMIT 1"
+    )
+)
+_LAST_REFUSAL = Statement(
+    text(
+        f"SELECT r.at, r.code, r.detail, r.hint, r.run_id, r.job_name, {SETTLED} AS settled FROM refusals r"  # noqa: S608  ours
+        " WHERE r.upstream = :upstream AND r.downstream = :downstream ORDER BY settled, r.refusal_id DESC LIMIT 1"
+    )
+)
+
+
+async def setup_facts(
+    tx: Tx, upstream: RepoName, repository: RepoName, seen: Seen, now: datetime
+) -> SetupFacts:
+    state = await allowlist_state(tx, upstream, seen)
+    entry = seen.public.get(repository.key)
+    nothing = SetupFacts(
+        upstream=upstream,
+        repository=entry.name if entry else repository,
+        entry=entry,
+        has_allowlist=state.version is not None,
+        allowlist_source=state.source,
+        for_admin=seen.everything,
+    )
+    return nothing if entry is None else await _known(tx, nothing, entry, seen, now)
+
+
+async def _known(tx: Tx, facts: SetupFacts, entry: Entry, seen: Seen, now: datetime) -> SetupFacts:
+    key = {"upstream": facts.upstream.key, "downstream": entry.name.key}
+    row = await tx.one(_REPOSITORY, **key)
+    bound = dict(row) if row else {}
+    paused = await tx.one(_PAUSED, upstream=facts.upstream.key)
+    asked_at, inspected_at, inspection = await read_inspection(tx, facts.upstream, entry.name)
+    sent = [await _dispatch(tx, key, event) for event in SENT_EVENTS]
+    unsent = {row["state"]: row["number"] for row in await tx.all(_UNSENT, **key)}
+    last_callback = _job(await tx.one(_LAST_JOB, **key))
+    first_sent_at, first_run_at = (None, None) if last_callback else await _first_run(tx, key)
+    reader = BackendReader(tx, facts.upstream, seen, Window.of(Span.FORTNIGHT, now), Kind.PULLS, now)
+    return replace(
+        facts,
+        paused_at=from_us_or_none(paused["paused_at"]) if paused else None,
+        suspended_at=from_us_or_none(bound.get("suspended_at")),
+        repository_id=bound.get("repository_id"),
+        confirmed=bool(bound.get("confirmed")),
+        alarm=bound.get("alarm"),
+        asked_at=asked_at,
+        inspected_at=inspected_at,
+        inspection=inspection,
+        last_dispatch=max((each for each in sent if each), key=lambda each: each.created_at, default=None),
+        last_test=await _dispatch(tx, key, TEST_EVENT),
+        waiting=unsent.get("waiting", 0) + unsent.get("held", 0),
+        parked=unsent.get("parked", 0),
+        first_sent_at=first_sent_at,
+        first_run_at=first_run_at,
+        last_callback=last_callback,
+        last_refusal=_refusal(await tx.one(_LAST_REFUSAL, **key)),
+        silent=await reader.silent(entry),
+        last_nightly=_job(await tx.one(_LAST_NIGHTLY, **key)),
+    )
+
+
+async def _first_run(tx: Tx, key: dict[str, str]) -> tuple[datetime | None, datetime | None]:
+    """When the first dispatch was sent, and since when its run is under way."""
+    rows = [await tx.one(_FIRST_SENT, event=event, **key) for event in SENT_EVENTS]
+    first = min((row for row in rows if row), key=lambda row: row["sent_at"], default=None)
+    if first is None:
+        return None, None
+    run = await tx.one(_OPEN_RUN, delivery=first["delivery"], **key)
+    return from_us(first["sent_at"]), from_us_or_none(run["at"]) if run else None
+
+
+async def _dispatch(tx: Tx, key: dict[str, str], event: str) -> LastDispatch | None:
+    row = await tx.one(_LAST_DISPATCH, event=event, **key)
+    if row is None:
+        return None
+    state = DispatchState(row["state"])
+    statement = {DispatchState.PARKED: _PARKED_ERROR, DispatchState.WAITING: _OPEN_ERROR}.get(state)
+    effect = await tx.one(statement, delivery=row["delivery"], **key) if statement else None
+    return LastDispatch(
+        delivery=row["delivery"],
+        event=row["event"],
+        state=state,
+        created_at=from_us(row["created_at"]),
+        sent_at=from_us_or_none(row["sent_at"]),
+        answer=Answer(row["answer"]) if row["answer"] else None,
+        reason=row["reason"],
+        error=effect["last_error"] if effect else None,
+    )
+
+
+def _job(row: Row | None) -> LastCallback | None:
+    if row is None:
+        return None
+    return LastCallback(
+        at=from_us(row["completed_at"] or row["in_progress_at"]),
+        job_name=row["job_name"],
+        event=row["event"],
+        state=JobState(row["state"]),
+        conclusion=Conclusion(row["conclusion"]) if row["conclusion"] else None,
+    )
+
+
+def _refusal(row: Row | None) -> LastRefusal | None:
+    if row is None:
+        return None
+    return LastRefusal(
+        at=from_us(row["at"]),
+        code=row["code"],
+        detail=row["detail"],
+        hint=row["hint"],
+        run_id=row["run_id"],
+        job_name=row["job_name"],
+        settled=bool(row["settled"]),
+    )

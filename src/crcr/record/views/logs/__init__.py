@@ -1,0 +1,1 @@
+"""Read models of deliveries, effects, the audit log and the search."""

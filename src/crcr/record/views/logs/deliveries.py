@@ -1,0 +1,160 @@
+"""Deliveries with their dispatches, in pages or one by one; never with the raw body.
+
+Lists follow `ix_deliveries_recent`, a pull request's own index or the one of commits, whichever leads there;
+the other filters are applied on the way, so that no wish makes the store walk all of its deliveries.
+"""
+
+from typing import Any
+
+from sqlalchemy import bindparam, select, text
+
+from crcr.decide.model import DeliveryState, DispatchState, Level, RepoName
+from crcr.decide.views import Answer, DeliveryPage, DeliveryView, DispatchView, JobView
+from crcr.decide.views_log import DeliveryQuery
+from crcr.errors import NotFound
+from crcr.record.deliveries.dispatch_payloads import trimmed_of
+from crcr.record.schema.core import jobs
+from crcr.record.store.database import Row, Tx
+from crcr.record.store.statement import Statement
+from crcr.record.store.times import from_us, from_us_or_none
+from crcr.record.views.backends.job_list import VIEW_COLUMNS, job_view
+from crcr.record.views.logs.outbox_counts import outbox_of
+from crcr.record.views.paging import Key, bad_cursor, walk
+from crcr.record.views.relay.state import newest_change
+from crcr.record.views.visibility import Seen
+
+# Start of every list; a page further on begins behind the last row seen.
+_NEWEST: Key = (2**62, "")
+_OLDEST: Key = (-1, "")
+_KNOWN_ONES = "see /api/v1/deliveries; what is very old is no longer kept"
+
+_SELECT = "SELECT guid, upstream, event, action, state, reason, source, number, head_sha, ref, received_at, body_bytes FROM"
+_ALL = f"{_SELECT} deliveries WHERE upstream = :upstream"
+# Found first and ordered then: in one go SQLite would walk along the times, through all deliveries there are.
+_OF_PULL = f"{_SELECT} ({_ALL} AND number = :number LIMIT 10000) found WHERE upstream = :upstream"
+_WITH_HEAD = f"{_SELECT} deliveries WHERE head_sha >= :head AND head_sha < :head || 'g' LIMIT 10000"
+_OF_HEAD = f"{_SELECT} ({_WITH_HEAD}) found WHERE upstream = :upstream"
+_DOWN = (
+    " AND received_at <= :at AND (received_at < :at OR guid < :guid)"
+    " ORDER BY received_at DESC, guid DESC LIMIT :limit"
+)
+_UP = (
+    " AND received_at >= :at AND (received_at > :at OR guid > :guid) ORDER BY received_at, guid LIMIT :limit"
+)
+
+_RECENT_DOWN = Statement(text(_ALL + _DOWN))
+_RECENT_UP = Statement(text(_ALL + _UP))
+_PULL_DOWN = Statement(text(_OF_PULL + _DOWN))
+_PULL_UP = Statement(text(_OF_PULL + _UP))
+_HEAD_DOWN = Statement(text(_OF_HEAD + _DOWN))
+_HEAD_UP = Statement(text(_OF_HEAD + _UP))
+_ONE = Statement(text(f"{_ALL} AND guid = :guid"))
+_DISPATCHES = Statement(
+    text(
+        "SELECT * FROM dispatches WHERE upstream = :upstream AND delivery = :delivery"
+        " ORDER BY level DESC, downstream"
+    )
+)
+_JOBS = Statement(
+    select(*VIEW_COLUMNS)
+    .where(jobs.c.upstream == bindparam("upstream"), jobs.c.delivery == bindparam("delivery"))
+    .order_by(jobs.c.workflow, jobs.c.job_name, jobs.c.run_id, jobs.c.attempt)
+)
+
+
+async def delivery_page(tx: Tx, query: DeliveryQuery, seen: Seen) -> DeliveryPage:
+    statement, params = _list(query)
+
+    async def read(after: Key, limit: int) -> list[Row]:
+        at, guid = after
+        return await tx.all(statement, upstream=query.upstream.key, at=at, guid=guid, limit=limit, **params)
+
+    def keep(row: Row) -> bool:
+        return (
+            (query.event is None or row["event"] == query.event)
+            and (query.state is None or row["state"] == query.state.value)
+            and (query.head_sha is None or (row["head_sha"] or "").startswith(query.head_sha.lower()))
+        )
+
+    page, more = await walk(read, _start(query), query.limit, key_of=_key, keep=keep)
+    views = [_view(row, await _dispatches(tx, query.upstream, row["guid"], seen, {})) for row in page]
+    return DeliveryPage(
+        tuple(views), more, cursor=await newest_change(tx), outbox=await outbox_of(tx, query.upstream)
+    )
+
+
+async def one_delivery(tx: Tx, upstream: RepoName, guid: str, seen: Seen) -> DeliveryView:
+    row = await tx.one(_ONE, guid=guid, upstream=upstream.key)
+    if row is None:
+        raise NotFound(f"no delivery {guid[:64]!r} of {upstream} is known", hint=_KNOWN_ONES)
+    by_backend: dict[str, list[JobView]] = {}
+    for job in await tx.all(_JOBS, upstream=upstream.key, delivery=guid):
+        if job["downstream"] in seen.reporting:
+            by_backend.setdefault(job["downstream"], []).append(job_view(job, seen))
+    return _view(row, await _dispatches(tx, upstream, guid, seen, by_backend))
+
+
+def dispatch_view(row: Row, seen: Seen, jobs_of: tuple[JobView, ...] = ()) -> DispatchView:
+    as_stored: dict[str, Any] = {
+        name: row[name] for name in ("delivery", "reason", "event", "action", "number", "head_sha")
+    }
+    return DispatchView(
+        downstream=seen.written(row["downstream"]),
+        level=Level(row["level"]),
+        state=DispatchState(row["state"]),
+        test=bool(row["test"]),
+        unsure=bool(row["unsure"]),
+        created_at=from_us(row["created_at"]),
+        sent_at=from_us_or_none(row["sent_at"]),
+        superseded_at=from_us_or_none(row["superseded_at"]),
+        answer=Answer(row["answer"]) if row["answer"] else None,
+        trimmed=trimmed_of(row),
+        jobs=jobs_of,
+        **as_stored,
+    )
+
+
+async def _dispatches(
+    tx: Tx, upstream: RepoName, guid: str, seen: Seen, by_backend: dict[str, list[JobView]]
+) -> tuple[DispatchView, ...]:
+    rows = await tx.all(_DISPATCHES, upstream=upstream.key, delivery=guid)
+    return tuple(
+        dispatch_view(row, seen, tuple(by_backend.get(row["downstream"], ())))
+        for row in rows
+        if row["downstream"] in seen.public
+    )
+
+
+def _list(query: DeliveryQuery) -> tuple[Statement, dict[str, Any]]:
+    """The statement that gets nearest to what was asked for."""
+    if query.number is not None:
+        return _PULL_UP if query.oldest_first else _PULL_DOWN, {"number": query.number}
+    if query.head_sha is not None:
+        return _HEAD_UP if query.oldest_first else _HEAD_DOWN, {"head": query.head_sha.lower()}
+    return _RECENT_UP if query.oldest_first else _RECENT_DOWN, {}
+
+
+def _start(query: DeliveryQuery) -> Key:
+    match query.after or (_OLDEST if query.oldest_first else _NEWEST):
+        case (int(at), str(guid)):
+            return at, guid
+    raise bad_cursor()
+
+
+def _key(row: Row) -> Key:
+    return row["received_at"], row["guid"]
+
+
+def _view(row: Row, dispatches: tuple[DispatchView, ...]) -> DeliveryView:
+    return DeliveryView(
+        state=DeliveryState(row["state"]),
+        received_at=from_us(row["received_at"]),
+        dispatches=dispatches,
+        **{name: row[name] for name in _AS_STORED},
+    )
+
+
+_AS_STORED = (
+    *("guid", "event", "action", "reason", "source"),
+    *("number", "head_sha", "ref", "body_bytes"),
+)

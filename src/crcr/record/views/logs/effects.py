@@ -1,0 +1,222 @@
+"""The outbox in pages: what was given up first, then what is still owed; or what is over, newest first.
+
+What is owed is listed target by target, along the index that the workers use. Effects that aim at a backend
+which is not to be seen are left out, and so is, for everybody but administrators, what the last error said.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import text
+
+from crcr.decide.views_log import EffectPage, EffectQuery, EffectView
+from crcr.errors import BadRequest
+from crcr.record.store.database import Row, Tx
+from crcr.record.store.statement import Statement
+from crcr.record.store.times import from_us, from_us_or_none
+from crcr.record.views.logs.outbox_counts import outbox_of
+from crcr.record.views.paging import Key, bad_cursor, walk
+from crcr.record.views.relay.health import hindrance_of
+from crcr.record.views.relay.state import newest_change, targets_shown
+from crcr.record.views.visibility import Seen
+
+# The effects of a lane go out in their order: what waits behind one that is held back waits for the same limit.
+_AHEAD_IN_LANE = (
+    "(SELECT ahead.{} FROM effects ahead WHERE ahead.upstream = effects.upstream AND ahead.target = effects.target"
+    " AND ahead.lane = effects.lane AND ahead.state IN ('waiting', 'claimed') AND ahead.held_by IS NOT NULL"
+    " AND ahead.effect_id < effects.effect_id ORDER BY ahead.effect_id LIMIT 1)"
+)
+_EFFECT = (
+    "SELECT effect_id, upstream, kind, target, delivery, state, attempts, unsure, created_at, due_at, finished_at,"  # noqa: S608
+    f" last_error, held_by, fault, fault_since, {_AHEAD_IN_LANE.format('held_by')} AS ahead_held_by,"
+    f" {_AHEAD_IN_LANE.format('due_at')} AS ahead_due_at FROM effects WHERE "
+)
+_BEFORE = (
+    " AND finished_at <= :at AND (finished_at < :at OR effect_id < :id)"
+    " ORDER BY finished_at DESC, effect_id DESC LIMIT :limit"
+)
+# By target, so a cursor names one: what the reader may not see is left out here already, and not on the way.
+_SHOWN = "(:everything = 1 OR target NOT LIKE '%/%' OR target IN (SELECT value FROM {shown}))"
+_AS_ROWS = "json_each(:shown)", "json_array_elements_text(CAST(:shown AS json)) AS named(value)"
+"""A list in JSON as rows, on SQLite and on PostgreSQL."""
+_BEHIND = "(due_at > :due OR (due_at = :due AND effect_id > :id))"
+
+
+def _among_shown(sql: str) -> Statement:
+    here, there = (text(sql.format(shown=rows)) for rows in _AS_ROWS)
+    return Statement(here, on_postgresql=there)
+
+
+# States are written out, not bound: SQLite uses a partial index only when it can see its condition.
+_PARKED = Statement(text(f"{_EFFECT} upstream = :upstream AND state = 'parked'{_BEFORE}"))
+_OVER = Statement(text(f"{_EFFECT} state IN ('done', 'cancelled'){_BEFORE}"))
+_OPEN = _among_shown(
+    f"{_EFFECT} upstream = :upstream AND state IN ('waiting', 'claimed') AND target >= :target"
+    f" AND {_SHOWN} AND (target > :target OR {_BEHIND}) ORDER BY target, due_at, effect_id LIMIT :limit"
+)
+_OPEN_FOR = _among_shown(
+    f"{_EFFECT} upstream = :upstream AND state IN ('waiting', 'claimed') AND target = :target"
+    f" AND {_SHOWN} AND due_at >= :due AND {_BEHIND} ORDER BY due_at, effect_id LIMIT :limit"
+)
+# One delivery's: nothing leads from it to its effects, so what is open is looked through, as much as may be.
+_AMONG = "SELECT * FROM"
+_SOME_PARKED = f"{_EFFECT} upstream = :upstream AND state = 'parked' LIMIT 50000"
+_SOME_OPEN = f"{_EFFECT} upstream = :upstream AND state IN ('waiting', 'claimed') LIMIT 50000"
+_OF = "found WHERE delivery = :delivery ORDER BY"
+_PARKED_OF = Statement(text(f"{_AMONG} ({_SOME_PARKED}) {_OF} effect_id DESC LIMIT :limit"))
+_OPEN_OF = Statement(text(f"{_AMONG} ({_SOME_OPEN}) {_OF} due_at, effect_id LIMIT :limit"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Section:
+    """A stretch of the list with an order of its own; its number begins the cursors that lead into it."""
+
+    number: int
+    statement: Statement
+    names: tuple[str, ...]
+    start: Key
+    key_of: Callable[[Row], Key]
+
+    def place(self, after: Key) -> Key:
+        if [type(part) for part in after] != [type(part) for part in self.start]:
+            raise bad_cursor()
+        return after
+
+
+def _finished(row: Row) -> Key:
+    return row["finished_at"], row["effect_id"]
+
+
+def _due(row: Row) -> Key:
+    return row["target"], row["due_at"], row["effect_id"]
+
+
+_GIVEN_UP = _Section(0, _PARKED, ("at", "id"), (2**62, 2**62), _finished)
+_OWED = _Section(1, _OPEN, ("target", "due", "id"), ("", -1, -1), _due)
+_FINISHED = _Section(2, _OVER, ("at", "id"), (2**62, 2**62), _finished)
+
+_SECTIONS = {
+    None: (_GIVEN_UP, _OWED),
+    "parked": (_GIVEN_UP,),
+    "waiting": (_OWED,),
+    "retried": (_OWED,),
+    "claimed": (_OWED,),
+    "done": (_FINISHED,),
+    "cancelled": (_FINISHED,),
+}
+STATES = tuple(state for state in _SECTIONS if state)
+
+
+async def effect_page(tx: Tx, query: EffectQuery, seen: Seen, *, everything: bool) -> EffectPage:
+    if query.state not in _SECTIONS:
+        raise BadRequest(
+            f"{(query.state or '')[:50]!r} is no state of effects", hint=f"one of {', '.join(STATES)}"
+        )
+    known = targets_shown(query.upstream, seen)
+    keep = _keeper(query, known, everything=everything)
+    if query.delivery is None:
+        shown: dict[str, str | int] = {"everything": int(everything), "shown": json.dumps(sorted(known))}
+        rows, more = await _rows(tx, query, keep, shown)
+    else:
+        rows, more = await _of(tx, query, keep)
+    return EffectPage(
+        tuple(_view(row, seen, everything=everything) for row in rows),
+        more,
+        cursor=await newest_change(tx),
+        outbox=await outbox_of(tx, query.upstream),
+    )
+
+
+async def _rows(
+    tx: Tx, query: EffectQuery, keep: Callable[[Row], bool], shown: dict[str, str | int]
+) -> tuple[list[Row], Key | None]:
+    sections = [_for_target(each, query.target) for each in _SECTIONS[query.state]]
+    first, start = _start(sections, query.after)
+    found: list[Row] = []
+    for section in sections[first:]:
+
+        async def read(after: Key, limit: int, section: _Section = section) -> list[Row]:
+            place = dict(zip(section.names, after, strict=True))
+            needed = _needed(section, query.upstream.key, shown)
+            return await tx.all(section.statement, limit=limit, **needed, **place)
+
+        left = query.limit - len(found)
+        rows, more = await walk(read, start or section.start, left, key_of=section.key_of, keep=keep)
+        found += rows
+        if more is not None:
+            return found, (section.number, *more)
+        start = None
+    return found, None
+
+
+async def _of(tx: Tx, query: EffectQuery, keep: Callable[[Row], bool]) -> tuple[list[Row], None]:
+    """What is not over of one delivery; that is little, and comes in one piece."""
+    key = {"upstream": query.upstream.key, "delivery": query.delivery, "limit": query.limit}
+    rows = [*await tx.all(_PARKED_OF, **key), *await tx.all(_OPEN_OF, **key)]
+    return [row for row in rows if keep(row)][: query.limit], None
+
+
+def _for_target(section: _Section, target: str | None) -> _Section:
+    if section is not _OWED or target is None:
+        return section
+    return _Section(1, _OPEN_FOR, section.names, (target.lower(), -1, -1), _due)
+
+
+def _needed(section: _Section, upstream: str, shown: dict[str, str | int]) -> dict[str, str | int]:
+    if section.statement is _OVER:
+        return {}
+    return {"upstream": upstream, **(shown if section.number == _OWED.number else {})}
+
+
+def _start(sections: list[_Section], after: Key | None) -> tuple[int, Key | None]:
+    if after is None:
+        return 0, None
+    for place, section in enumerate(sections):
+        if after[:1] == (section.number,):
+            return place, section.place(after[1:])
+    raise bad_cursor()
+
+
+def _keeper(query: EffectQuery, known: set[str], *, everything: bool) -> Callable[[Row], bool]:
+    target = query.target.lower() if query.target else None
+    states = {"retried": {"waiting", "claimed"}}.get(query.state or "", {query.state})
+
+    def keep(row: Row) -> bool:
+        return (
+            row["upstream"] == query.upstream.key
+            and (query.state is None or row["state"] in states)
+            and (query.state != "retried" or row["attempts"] > 0)
+            and (target is None or row["target"] == target)
+            # A target without an owner is one of the relay's own queues.
+            and (everything or "/" not in row["target"] or row["target"] in known)
+        )
+
+    return keep
+
+
+def _view(row: Row, seen: Seen, *, everything: bool) -> EffectView:
+    target = row["target"]
+    return EffectView(
+        effect_id=row["effect_id"],
+        kind=row["kind"],
+        target=seen.written(target) if target in seen.shown else target,
+        delivery=row["delivery"],
+        state=row["state"],
+        attempts=row["attempts"],
+        unsure=bool(row["unsure"]),
+        created_at=from_us(row["created_at"]),
+        finished_at=from_us_or_none(row["finished_at"]),
+        last_error=row["last_error"] if everything else None,
+        **{"due_at": from_us(row["due_at"]), **_hindrance(row)},
+    )
+
+
+def _hindrance(row: Row) -> dict[str, Any]:
+    if row["state"] not in ("waiting", "claimed"):
+        return {}
+    if row["held_by"] or row["fault"] or not row["ahead_held_by"]:
+        return hindrance_of(row)
+    due_at = max(row["due_at"], row["ahead_due_at"])
+    return {**hindrance_of({**row, "held_by": row["ahead_held_by"]}), "due_at": from_us(due_at)}

@@ -1,0 +1,276 @@
+"""What an operator at a terminal may see: everything, hidden backends and test dispatches included.
+
+Nothing here writes. The pages have read models of their own (`views`), which leave out what is not public.
+"""
+
+import json
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import bindparam, select, text
+
+from crcr.decide.allowlist import Allowlist
+from crcr.decide.health import Health, health_of
+from crcr.decide.lines import (
+    AuditLine,
+    DeliveryDetail,
+    DeliveryLine,
+    DispatchLine,
+    EffectLine,
+    JobLine,
+    RepositoryLine,
+)
+from crcr.decide.model import Level, RepoName
+from crcr.decide.packing import unpack
+from crcr.decide.views import AllowlistState
+from crcr.errors import NoAllowlist, NotFound
+from crcr.record.deliveries.dispatch_payloads import trimmed_of
+from crcr.record.schema.core import audit, effects, repositories
+from crcr.record.store.database import Database, Row, Tx
+from crcr.record.store.statement import Statement
+from crcr.record.store.times import from_us, from_us_or_none
+from crcr.record.views.relay.health import NOTHING_HINDERS, health_facts, hindrance_of
+from crcr.record.views.visibility import ListReader, allowlist_state
+
+_DELIVERY = (
+    "SELECT upstream, guid, event, action, state, reason, source, number, head_sha, ref, received_at, body_bytes,"
+    " body IS NOT NULL AS body_kept FROM deliveries"
+)
+_DELIVERIES = Statement(
+    text(
+        f"{_DELIVERY} WHERE upstream = :upstream AND (CAST(:state AS TEXT) IS NULL OR state = :state)"
+        " ORDER BY received_at DESC, guid LIMIT :limit"
+    )
+)
+_ONE = Statement(
+    text(f"{_DELIVERY} WHERE guid = :guid AND (CAST(:upstream AS TEXT) IS NULL OR upstream = :upstream)")
+)
+_BODY = Statement(text("SELECT body FROM deliveries WHERE guid = :guid AND upstream = :upstream"))
+_COUNTS = Statement(
+    text(
+        "SELECT state, count(*) AS number FROM dispatches WHERE upstream = :upstream AND delivery = :guid"
+        " GROUP BY state ORDER BY state"
+    )
+)
+_DISPATCHES = Statement(
+    text(
+        "SELECT d.*, coalesce(r.name, d.downstream) AS name FROM dispatches d LEFT JOIN repositories r"
+        " ON r.upstream = d.upstream AND r.downstream = d.downstream"
+        " WHERE d.upstream = :upstream AND d.delivery = :guid ORDER BY d.level DESC, d.downstream"
+    )
+)
+_JOBS = Statement(
+    text(
+        "SELECT downstream, workflow_name, run_id, attempt, job_name, state, conclusion, late, disputed, superseded,"
+        " unsigned, in_progress_at, completed_at, queue_s, execution_s, url FROM jobs"
+        " WHERE upstream = :upstream AND delivery = :guid ORDER BY workflow, run_id, attempt, job_name"
+    )
+)
+_EFFECT_COLUMNS = (
+    *("effect_id", "kind", "target", "delivery", "state", "attempts", "unsure"),
+    *("created_at", "due_at", "finished_at", "last_error"),
+    *("held_by", "fault", "fault_since"),
+)
+_EFFECT = select(*(effects.c[name] for name in _EFFECT_COLUMNS)).where(
+    effects.c.upstream == bindparam("upstream")
+)
+_OF = _EFFECT.where(effects.c.delivery == bindparam("guid"))
+# One statement for each partial index that finds such effects; finished ones are looked for from the delivery's time on.
+_OPEN_OF = Statement(_OF.where(text("state IN ('waiting', 'claimed')")))
+_PARKED_OF = Statement(_OF.where(text("state = 'parked'")))
+_OVER_OF = Statement(_OF.where(text("state IN ('done', 'cancelled') AND finished_at >= :since")))
+_EFFECTS = Statement(
+    _EFFECT.where(
+        text(
+            "(state = 'parked' OR (:parked = 0 AND state IN ('waiting', 'claimed')))"
+            " AND (CAST(:target AS TEXT) IS NULL OR target = :target) AND (CAST(:kind AS TEXT) IS NULL OR kind = :kind)"
+        )
+    )
+    .order_by(effects.c.effect_id.desc())
+    .limit(bindparam("limit"))
+)
+_REPOSITORIES = Statement(
+    select(repositories)
+    .where(repositories.c.upstream == bindparam("upstream"))
+    .order_by(repositories.c.downstream)
+)
+_AUDIT = Statement(
+    select(audit)
+    .where(audit.c.upstream == bindparam("upstream"))
+    .order_by(audit.c.audit_id.desc())
+    .limit(bindparam("limit"))
+)
+_MARKS = ("late", "disputed", "superseded", "unsigned")
+
+
+class OperatorViews:
+    def __init__(self, database: Database, lists: ListReader) -> None:
+        self._database = database
+        self._lists = lists
+
+    async def deliveries(self, upstream: RepoName, *, state: str | None, limit: int) -> list[DeliveryLine]:
+        async def unit(tx: Tx) -> list[DeliveryLine]:
+            rows = await tx.all(_DELIVERIES, upstream=upstream.key, state=state, limit=limit)
+            return [await _delivery(tx, row) for row in rows]
+
+        return await self._database.read(unit)
+
+    async def delivery(self, guid: str, upstream: RepoName | None) -> DeliveryDetail:
+        """Return one delivery with all that came of it; without `upstream` it is looked for in all."""
+
+        async def unit(tx: Tx) -> DeliveryDetail:
+            row = await tx.one(_ONE, guid=guid, upstream=upstream.key if upstream else None)
+            if row is None:
+                hint = "`crcr deliveries list` shows them; what is very old is no longer kept"
+                raise NotFound(f"there is no delivery {guid[:64]}", hint=hint)
+            return await _detail(tx, row)
+
+        return await self._database.read(unit)
+
+    async def body(self, delivery: DeliveryLine) -> bytes | None:
+        """Return the webhook's body as it came, while it is kept."""
+        row = await self._database.read(
+            lambda tx: tx.one(_BODY, guid=delivery.guid, upstream=delivery.upstream)
+        )
+        return unpack(row["body"]) if row and row["body"] is not None else None
+
+    async def effects(
+        self, upstream: RepoName, *, parked: bool, target: str | None, kind: str | None, limit: int
+    ) -> list[EffectLine]:
+        """Return what is still to be done, newest first, and what was given up; finished ones are left out."""
+        asked = {"parked": int(parked), "target": target, "kind": kind, "limit": limit}
+        rows = await self._database.read(lambda tx: tx.all(_EFFECTS, upstream=upstream.key, **asked))
+        return [_effect(row) for row in rows]
+
+    async def health(self, upstream: RepoName, now: datetime) -> Health:
+        facts = await self._database.read(lambda tx: health_facts(tx, upstream))
+        return health_of(facts, now)
+
+    async def repositories(self, upstream: RepoName) -> list[RepositoryLine]:
+        async def unit(tx: Tx) -> list[RepositoryLine]:
+            listed = await self._listed(tx, upstream)
+            return [_repository(row, listed) for row in await tx.all(_REPOSITORIES, upstream=upstream.key)]
+
+        return await self._database.read(unit)
+
+    async def audit(self, upstream: RepoName, *, limit: int) -> list[AuditLine]:
+        rows = await self._database.read(lambda tx: tx.all(_AUDIT, upstream=upstream.key, limit=limit))
+        return [
+            AuditLine(from_us(row["at"]), row["who"], row["act"], row["subject"], json.loads(row["detail"]))
+            for row in rows
+        ]
+
+    async def allowlist(self, upstream: RepoName) -> tuple[AllowlistState, Allowlist]:
+        async def unit(tx: Tx) -> tuple[AllowlistState, Allowlist]:
+            return await allowlist_state(tx, upstream), await self._listed(tx, upstream)
+
+        return await self._database.read(unit)
+
+    async def _listed(self, tx: Tx, upstream: RepoName) -> Allowlist:
+        try:
+            return await self._lists.in_force(tx, upstream)
+        except NoAllowlist:
+            return Allowlist(())
+
+
+async def _detail(tx: Tx, row: Row) -> DeliveryDetail:
+    key = {"upstream": row["upstream"], "guid": row["guid"]}
+    jobs = await tx.all(_JOBS, **key)
+    queued = await _effects_of(tx, row)
+    sent = await tx.all(_DISPATCHES, **key)
+    targets = {each["downstream"] for each in sent}
+    return DeliveryDetail(
+        delivery=await _delivery(tx, row),
+        dispatches=tuple(_dispatch(each, queued, jobs) for each in sent),
+        effects=tuple(_effect(each) for each in queued if each["target"] not in targets),
+    )
+
+
+async def _effects_of(tx: Tx, delivery: Row) -> list[Row]:
+    key = {"upstream": delivery["upstream"], "guid": delivery["guid"]}
+    rows = [
+        *await tx.all(_OPEN_OF, **key),
+        *await tx.all(_PARKED_OF, **key),
+        *await tx.all(_OVER_OF, since=delivery["received_at"], **key),
+    ]
+    return sorted(rows, key=lambda row: row["effect_id"])
+
+
+async def _delivery(tx: Tx, row: Row) -> DeliveryLine:
+    counts = await tx.all(_COUNTS, upstream=row["upstream"], guid=row["guid"])
+    return DeliveryLine(
+        dispatches={each["state"]: each["number"] for each in counts},
+        **_with(row, times=("received_at",), flags=("body_kept",)),
+    )
+
+
+def _dispatch(row: Row, queued: list[Row], jobs: list[Row]) -> DispatchLine:
+    key = row["downstream"]
+    return DispatchLine(
+        downstream=row["name"],
+        level=Level(row["level"]).name,
+        state=row["state"],
+        reason=row["reason"],
+        test=bool(row["test"]),
+        unsure=bool(row["unsure"]),
+        created_at=from_us(row["created_at"]),
+        sent_at=from_us_or_none(row["sent_at"]),
+        superseded_at=from_us_or_none(row["superseded_at"]),
+        answer=row["answer"],
+        trimmed=trimmed_of(row),
+        effects=tuple(_effect(each) for each in queued if each["target"] == key),
+        jobs=tuple(_job(each) for each in jobs if each["downstream"] == key),
+    )
+
+
+def _effect(row: Row) -> EffectLine:
+    times = ("created_at", "due_at", "finished_at")
+    return EffectLine(
+        **{
+            **_with(row, times=times, flags=("unsure",)),
+            **(hindrance_of(row) if row["state"] in ("waiting", "claimed") else NOTHING_HINDERS),
+        }
+    )
+
+
+def _job(row: Row) -> JobLine:
+    return JobLine(
+        workflow=row["workflow_name"],
+        started_at=from_us(row["in_progress_at"]),
+        completed_at=from_us_or_none(row["completed_at"]),
+        marks=tuple(mark for mark in _MARKS if row[mark]),
+        **{
+            name: row[name]
+            for name in (
+                "run_id",
+                "attempt",
+                "job_name",
+                "state",
+                "conclusion",
+                "queue_s",
+                "execution_s",
+                "url",
+            )
+        },
+    )
+
+
+def _repository(row: Row, listed: Allowlist) -> RepositoryLine:
+    entry = listed.find(RepoName(row["downstream"]))
+    return RepositoryLine(
+        name=row["name"],
+        level=entry.level.name if entry else None,
+        repository_id=row["repository_id"],
+        confirmed=bool(row["confirmed"]),
+        bound_at=from_us_or_none(row["bound_at"]),
+        installation_id=row["installation_id"],
+        suspended_at=from_us_or_none(row["suspended_at"]),
+        alarm=row["alarm"],
+    )
+
+
+def _with(row: Row, *, times: tuple[str, ...], flags: tuple[str, ...]) -> dict[str, Any]:
+    """Return a row whose columns are named as the value's fields, its times and flags as Python has them."""
+    found = dict(row)
+    found |= {name: from_us_or_none(row[name]) for name in times}
+    return found | {name: bool(row[name]) for name in flags}

@@ -1,0 +1,304 @@
+"""Finding things by what people have at hand: a number, digits of a commit, a login, part of a name, a title.
+
+Every question is bounded: by a key, by an index range, by the open pull requests, or by the jobs of the last
+30 days. Pull requests of an author are listed page by page. Backends and jobs are only those that the reader may see.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import text
+
+from crcr.decide.model import RepoName
+from crcr.decide.views_log import Hit, HitKind, SearchView
+from crcr.errors import BadRequest
+from crcr.record.clickhouse.history import NOTHING_TOLD, Told
+from crcr.record.store.database import Row, Tx
+from crcr.record.store.statement import Statement
+from crcr.record.store.times import from_us
+from crcr.record.views.logs.search_jobs import JobFinder, name_pattern
+from crcr.record.views.visibility import Seen
+
+MOST = 20
+"""Hits that are listed of each kind."""
+_PAST_ALL_NUMBERS = 2**31 - 1
+_LONGEST = 200
+_SHORTEST = 2
+
+_NUMBER = re.compile(r"#?([1-9][0-9]{0,8})")
+_DIGITS = re.compile(r"[0-9a-f]{7,64}")
+_WHOLE = (40, 64)
+_LOGIN = re.compile(r"@?([A-Za-z0-9][A-Za-z0-9_-]{0,38}(?:\[bot\])?)")
+_ADDRESS = re.compile(r"https?://[^/\s]+/([\w.-]+/[\w.-]+?)(?:\.git)?(?:/(pull|commit)/(\w+)\S*|/)?")
+
+_PULL = "SELECT number, title, author, head_sha, updated_at, is_open, merged FROM"
+_BY_NUMBER = Statement(text(f"{_PULL} pulls WHERE upstream = :upstream AND number = :number"))
+# `upstream` is left to the outer half, or is a range: SQLite would begin with it and walk all there are.
+_ALL_OPEN = "(SELECT * FROM pulls WHERE is_open = 1 AND head_sha >= '' LIMIT 20000) found"
+_OPEN = Statement(
+    text(
+        f"{_PULL} {_ALL_OPEN} WHERE upstream = :upstream AND lower(title) LIKE :pattern ESCAPE '!' ORDER BY number DESC"
+    )
+)
+_BY_AUTHOR = Statement(
+    text(
+        f"{_PULL} pulls WHERE lower(author) = :author AND upstream >= :upstream AND upstream <= :upstream"
+        " AND number < :before ORDER BY upstream DESC, number DESC LIMIT :limit"
+    )
+)
+_DELIVERED = Statement(
+    text(
+        "SELECT head_sha, guid, event, number, ref, received_at FROM (SELECT upstream, head_sha, guid,"
+        " event, number, ref, received_at FROM deliveries"
+        " WHERE head_sha >= :digits AND head_sha < :digits || 'g' LIMIT 10000) found"
+        " WHERE upstream = :upstream ORDER BY received_at DESC, guid DESC"
+    )
+)
+_HEADS = Statement(
+    text(
+        "SELECT head_sha, number, title, updated_at FROM (SELECT * FROM pulls WHERE is_open = 1"
+        " AND head_sha >= :digits AND head_sha < :digits || 'g' ORDER BY head_sha, upstream, number LIMIT 100) found"
+        " WHERE upstream = :upstream ORDER BY head_sha, number"
+    )
+)
+_GROUPS = Statement(
+    text(
+        "SELECT head_sha, delivery, numbers, created_at FROM merge_groups WHERE head_sha >= :digits"
+        " AND head_sha < :digits || 'g' AND upstream = :upstream ORDER BY head_sha LIMIT 100"
+    )
+)
+
+
+def asked_of_history(text: str, upstream: RepoName) -> str | None:
+    """The part of a job's name that is searched for; None when a name cannot be meant."""
+    asked = _asked(_wanted(text), upstream)
+    return asked.text if asked and asked.plain and len(asked.text) >= _SHORTEST else None
+
+
+async def search(
+    tx: Tx,
+    upstream: RepoName,
+    seen: Seen,
+    text: str,
+    now: datetime,
+    *,
+    told: Told = NOTHING_TOLD,
+    after: tuple[str | int, ...] | None = None,
+) -> SearchView:
+    """Find all kinds of things; `after` a page of an author's pull requests, only the next of these."""
+    wanted = _wanted(text)
+    finder = _Finder(tx, upstream, seen, now, told)
+    asked = _asked(wanted, upstream)
+    if after is not None:
+        before = _number_in(after)
+        found = await finder.of_author(asked.login, before) if asked and asked.login else []
+        return SearchView(wanted, tuple(found[:MOST]), None, next=_next([found]))
+    groups = await finder.groups(asked) if asked else []
+    hits = [hit for group in groups for hit in group[:MOST]]
+    more = tuple(group[0].kind for group in groups if len(group) > MOST)
+    return SearchView(wanted, tuple(hits), _exact(asked, hits), more, _next(groups))
+
+
+def _number_in(after: tuple[str | int, ...]) -> int:
+    match after:
+        case (int(number),):
+            return number
+    raise BadRequest(
+        "the cursor is not one of this list", hint="pass on `next` of the page before, unchanged"
+    )
+
+
+def _next(groups: list[list[Hit]]) -> tuple[int] | None:
+    """Where an author's pull requests go on: after the last one that is listed."""
+    for group in groups:
+        if len(group) > MOST and group[0].kind is HitKind.AUTHOR:
+            return (group[MOST - 1].number or 0,)
+    return None
+
+
+def _wanted(text: str) -> str:
+    return " ".join(text.replace("\x00", " ").split())[:_LONGEST]
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """The searched text, as each kind of thing would be called."""
+
+    text: str
+    number: int | None = None
+    digits: str | None = None
+    login: str | None = None
+    plain: bool = True
+    """Whether it may also be part of a name or title."""
+
+
+def _asked(wanted: str, upstream: RepoName) -> _Asked | None:
+    if not wanted:
+        return None
+    if address := _ADDRESS.fullmatch(wanted):
+        return _at(address, upstream)
+    number = _NUMBER.fullmatch(wanted)
+    digits = _DIGITS.fullmatch(wanted.lower())
+    login = _LOGIN.fullmatch(wanted)
+    return _Asked(
+        wanted,
+        int(number[1]) if number else None,
+        digits[0] if digits else None,
+        login[1].lower() if login else None,
+        plain=wanted[0] not in "#@" or (number is None and login is None),
+    )
+
+
+def _at(address: re.Match[str], upstream: RepoName) -> _Asked | None:
+    """What an address on GitHub leads to; of another repository only the backend."""
+    name, kind, which = address[1], address[2], address[3]
+    if kind is None:
+        return _Asked(name)
+    if name.lower() != upstream.key:
+        return None
+    if kind == "pull":
+        number = _NUMBER.fullmatch(which)
+        return _Asked(which, number=int(number[1]), plain=False) if number else None
+    digits = _DIGITS.fullmatch(which.lower())
+    return _Asked(which, digits=digits[0], plain=False) if digits else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Finder:
+    tx: Tx
+    upstream: RepoName
+    seen: Seen
+    now: datetime
+    told: Told
+
+    async def groups(self, asked: _Asked) -> list[list[Hit]]:
+        """What was found of each kind, one more than is listed where there is more.
+
+        Whoever gave a number or digits that lead somewhere meant that, and no name or title with them in it.
+        """
+        numbered = await self._numbered(asked.number) if asked.number else []
+        commits = await self._commits(asked.digits) if asked.digits else []
+        if numbered or commits:
+            return [group for group in (numbered, commits) if group]
+        found = [
+            await self._titled(asked.text) if asked.plain else [],
+            await self.of_author(asked.login) if asked.login else [],
+            self._backends(asked) if asked.plain else [],
+            await self._jobs(asked) if asked.plain else [],
+        ]
+        return [group for group in found if group]
+
+    async def _numbered(self, number: int) -> list[Hit]:
+        rows = await self.tx.all(_BY_NUMBER, upstream=self.upstream.key, number=number)
+        return [_pull(row, HitKind.PULL) for row in rows]
+
+    async def _titled(self, title: str) -> list[Hit]:
+        """Open pull requests with all these words in their title; the longest is looked for by the store."""
+        if len(title) < _SHORTEST:
+            return []
+        words = title.casefold().split()
+        rows = await self.tx.all(
+            _OPEN, upstream=self.upstream.key, pattern=name_pattern(max(title.split(), key=len))
+        )
+        found = [row for row in rows if all(word in row["title"].casefold() for word in words)]
+        return [_pull(row, HitKind.PULL) for row in found[: MOST + 1]]
+
+    async def of_author(self, login: str, before: int = _PAST_ALL_NUMBERS) -> list[Hit]:
+        where = {"upstream": self.upstream.key, "author": login, "before": before}
+        rows = await self.tx.all(_BY_AUTHOR, limit=MOST + 1, **where)
+        return [_pull(row, HitKind.AUTHOR) for row in rows]
+
+    async def _commits(self, digits: str) -> list[Hit]:
+        """The newest delivery of each commit; where there is none, the pull request or group that has it."""
+        key = {"upstream": self.upstream.key, "digits": digits}
+        found: dict[str, Hit] = {}
+        for row in await self.tx.all(_DELIVERED, **key):
+            found.setdefault(row["head_sha"], _delivered(row))
+        for row in await self.tx.all(_GROUPS, **key):
+            found[row["head_sha"]] = _group(row)
+        for row in await self.tx.all(_HEADS, **key):
+            known = found.get(row["head_sha"])
+            found[row["head_sha"]] = _head(row, known.delivery if known else None)
+        newest = sorted(found.values(), key=lambda hit: hit.at or self.now, reverse=True)
+        return newest[: MOST + 1]
+
+    def _backends(self, asked: _Asked) -> list[Hit]:
+        part = asked.text.casefold()
+        if len(part) < _SHORTEST:
+            return []
+        entries = [each for key, each in sorted(self.seen.shown.items()) if part in key]
+        return [
+            Hit(kind=HitKind.BACKEND, title=each.name.full_name, detail=each.level.name, backend=each.name)
+            for each in entries[: MOST + 1]
+        ]
+
+    async def _jobs(self, asked: _Asked) -> list[Hit]:
+        if len(asked.text) < _SHORTEST:
+            return []
+        finder = JobFinder(self.tx, self.upstream.key, self.seen, self.now, self.told)
+        return await finder.find(asked.text, MOST + 1)
+
+
+def _exact(asked: _Asked | None, hits: list[Hit]) -> Hit | None:
+    """A number or a whole commit, if nothing else may have been meant by its digits."""
+    if asked is None:
+        return None
+    by_number = [hit for hit in hits if hit.kind is HitKind.PULL and hit.number == asked.number]
+    commits = [hit for hit in hits if hit.kind is HitKind.COMMIT]
+    whole = [hit for hit in commits if hit.head_sha == asked.digits and len(hit.head_sha or "") in _WHOLE]
+    if by_number and not commits:
+        return by_number[0]
+    return whole[0] if whole and not by_number else None
+
+
+def _pull(row: Row, kind: HitKind) -> Hit:
+    state = "open" if row["is_open"] else "merged" if row["merged"] else "closed"
+    return Hit(
+        kind=kind,
+        title=row["title"],
+        detail=f"{state}, by {row['author']}",
+        number=row["number"],
+        head_sha=row["head_sha"],
+        at=from_us(row["updated_at"]),
+    )
+
+
+def _delivered(row: Row) -> Hit:
+    ref = (row["ref"] or "").removeprefix("refs/heads/").removeprefix("refs/tags/")
+    of = f"#{row['number']}" if row["number"] else ref
+    return Hit(
+        kind=HitKind.COMMIT,
+        title=row["head_sha"],
+        detail=f"{row['event']} of {of}" if of else row["event"],
+        number=row["number"],
+        head_sha=row["head_sha"],
+        delivery=row["guid"],
+        at=from_us(row["received_at"]),
+    )
+
+
+def _group(row: Row) -> Hit:
+    numbers = json.loads(row["numbers"] or "[]")
+    of = f" of {', '.join(f'#{each}' for each in numbers[:5])}" if numbers else ""
+    return Hit(
+        kind=HitKind.COMMIT,
+        title=row["head_sha"],
+        detail=f"merge group{of}",
+        head_sha=row["head_sha"],
+        delivery=row["delivery"],
+        at=from_us(row["created_at"]),
+    )
+
+
+def _head(row: Row, delivery: str | None) -> Hit:
+    return Hit(
+        kind=HitKind.COMMIT,
+        title=row["head_sha"],
+        detail=f"head of #{row['number']}: {row['title']}",
+        number=row["number"],
+        head_sha=row["head_sha"],
+        delivery=delivery,
+        at=from_us(row["updated_at"]),
+    )

@@ -1,0 +1,1 @@
+"""Read models of the relay itself: health, queues, lag."""

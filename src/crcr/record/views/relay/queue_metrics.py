@@ -1,0 +1,78 @@
+"""What the metrics ask of the store at every scrape: queues by kind, and what is worth an alarm.
+
+Cheap however large the tables are: each statement walks a partial index that holds only what is still to be done,
+or reads one end of an index.
+"""
+
+from datetime import datetime
+
+from sqlalchemy import text
+
+from crcr.decide.model import RepoName
+from crcr.decide.queues import Queue, Watched
+from crcr.record.store.database import Row, Tx
+from crcr.record.store.statement import Statement
+from crcr.record.store.times import from_us, to_us
+
+# States are written out here, not bound: a partial index is used only where its condition can be seen.
+_OPEN = Statement(
+    text(
+        "SELECT kind, state, count(*) AS number, min(due_at) AS oldest FROM effects WHERE upstream = :upstream"
+        " AND state IN ('waiting', 'claimed') GROUP BY kind, state"
+    )
+)
+_PARKED = Statement(
+    text(
+        "SELECT kind, count(*) AS number FROM effects WHERE upstream = :upstream AND state = 'parked' GROUP BY kind"
+    )
+)
+_PAUSED = Statement(text("SELECT paused_at FROM upstreams WHERE upstream = :upstream"))
+_NEWEST_LIST = Statement(
+    text("SELECT good FROM allowlist_versions WHERE upstream = :upstream ORDER BY version DESC LIMIT 1")
+)
+_LAST_DELIVERY = Statement(text("SELECT max(received_at) AS at FROM deliveries WHERE upstream = :upstream"))
+_OVERDUE_GATE = Statement(
+    text(
+        "SELECT min(recheck_at) AS at FROM gates WHERE recheck_at IS NOT NULL AND recheck_at <= :now"
+        " AND upstream = :upstream"
+    )
+)
+
+
+async def queues_of(tx: Tx, upstream: RepoName, now: datetime) -> tuple[Queue, ...]:
+    """The queues that hold something, by kind."""
+    found: dict[str, dict[str, int]] = {}
+    oldest: dict[str, int] = {}
+    for row in await tx.all(_OPEN, upstream=upstream.key):
+        kind = row["kind"]
+        found.setdefault(kind, {})[row["state"]] = row["number"]
+        oldest[kind] = min(row["oldest"], oldest.get(kind, row["oldest"]))
+    for row in await tx.all(_PARKED, upstream=upstream.key):
+        found.setdefault(row["kind"], {})["parked"] = row["number"]
+    return tuple(
+        Queue(kind=kind, lag_s=age_s(oldest.get(kind), now), **counts)
+        for kind, counts in sorted(found.items())
+    )
+
+
+async def watched_of(tx: Tx, upstream: RepoName, now: datetime) -> Watched:
+    paused = await tx.one(_PAUSED, upstream=upstream.key)
+    newest = await tx.one(_NEWEST_LIST, upstream=upstream.key)
+    gate = await tx.one(_OVERDUE_GATE, upstream=upstream.key, now=to_us(now))
+    return Watched(
+        paused=bool(paused and paused["paused_at"]),
+        allowlist_bad=bool(newest and not newest["good"]),
+        last_delivery_s=age_s(_at(await tx.one(_LAST_DELIVERY, upstream=upstream.key)), now),
+        gate_overdue_s=age_s(_at(gate), now) or 0.0,
+    )
+
+
+def age_s(at_us: int | None, now: datetime) -> float | None:
+    """How long ago that was; None for never, and for what is still to come."""
+    if at_us is None or from_us(at_us) > now:
+        return None
+    return (now - from_us(at_us)).total_seconds()
+
+
+def _at(row: Row | None) -> int | None:
+    return row["at"] if row else None

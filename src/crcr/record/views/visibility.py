@@ -1,0 +1,132 @@
+"""Who may be seen: the allowlist in force as the pages' gate, and the state of its readings.
+
+A backend that left the list is not shown, since nobody can say any more how visible it wanted to be.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Protocol
+
+from sqlalchemy import text
+
+from crcr.decide.allowlist import Allowlist, Entry, Problem, Visibility
+from crcr.decide.model import Level, RepoName
+from crcr.decide.views import AllowlistState, AllowlistView, ListedBackend
+from crcr.errors import NoAllowlist, NotFound
+from crcr.record.store.database import Tx
+from crcr.record.store.statement import Statement
+from crcr.record.store.times import from_us
+
+_NEWEST = Statement(
+    text(
+        "SELECT version, source, good, problems, read_at FROM allowlist_versions"
+        " WHERE upstream = :upstream ORDER BY version DESC LIMIT 1"
+    )
+)
+_IN_FORCE = Statement(
+    text(
+        "SELECT version, source, read_at FROM allowlist_versions"
+        " WHERE upstream = :upstream AND good = 1 ORDER BY version DESC LIMIT 1"
+    )
+)
+
+
+class ListReader(Protocol):
+    async def in_force(self, tx: Tx, upstream: RepoName) -> Allowlist: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The entries of one upstream by how much of them is shown, under their key names."""
+
+    shown: dict[str, Entry]
+    """On the pages, be it by name only."""
+    public: dict[str, Entry]
+    """With their dispatches."""
+    reporting: dict[str, Entry]
+    """With their results too: public, and at a level whose results are recorded."""
+    everything: bool
+    """Whether an administrator looks, who sees what is hidden and what everybody else does not read."""
+
+    def written(self, downstream: str) -> str:
+        return self.shown[downstream].name.full_name
+
+    def entry(self, downstream: RepoName) -> Entry:
+        entry = self.shown.get(downstream.key)
+        if entry is None:
+            raise NotFound(f"{downstream} is not a backend of this upstream", hint="see /api/v1/allowlist")
+        return entry
+
+
+async def who_is_seen(tx: Tx, lists: ListReader, upstream: RepoName, *, everything: bool = False) -> Seen:
+    """Without an allowlist nobody is seen; with `everything` the hidden ones are too."""
+    try:
+        entries = (await lists.in_force(tx, upstream)).entries
+    except NoAllowlist:
+        entries = ()
+    shown = {
+        each.name.key: each for each in entries if everything or each.visibility is not Visibility.HIDDEN
+    }
+    public = {key: each for key, each in shown.items() if everything or each.visibility is Visibility.PUBLIC}
+    reporting = {key: each for key, each in public.items() if each.level >= Level.L2}
+    return Seen(shown, public, reporting, everything)
+
+
+async def allowlist_state(tx: Tx, upstream: RepoName, seen: Seen | None = None) -> AllowlistState:
+    """The state for everybody; without `seen` for the operator, who sees every name."""
+    newest = await tx.one(_NEWEST, upstream=upstream.key)
+    in_force = await tx.one(_IN_FORCE, upstream=upstream.key)
+    bad = newest is not None and not newest["good"]
+    for_everybody = seen is not None and not seen.everything
+    problems = json.loads(newest["problems"]) if newest else []
+    return AllowlistState(
+        version=in_force["version"] if in_force else None,
+        source=_source(in_force["source"], for_everybody=for_everybody) if in_force else None,
+        read_at=from_us(in_force["read_at"]) if in_force else None,
+        newest_is_bad=bad,
+        problems=tuple(
+            _for_everybody(Problem(*each)) if for_everybody else Problem(*each) for each in problems if bad
+        ),
+    )
+
+
+def _source(told: str, *, for_everybody: bool) -> str:
+    """Where it was read; of a file of the relay's own machine everybody gets the name alone."""
+    return PurePath(told).name if for_everybody and PurePath(told).is_absolute() else told
+
+
+_KINDS = {
+    "not YAML": "this is not YAML",
+    "hidden character": "a character here cannot be seen",
+    " twice": "something is named twice",
+    "unknown ": "a word here is not known",
+    "on-call": "on-calls are missing or wrong",
+    " is not ": "something here has the wrong form",
+    " must ": "something here has the wrong form",
+}
+
+
+def _for_everybody(problem: Problem) -> Problem:
+    """Where it is and what kind it is of, in our own words: its text may quote any word of a hidden entry."""
+    kind = next((told for said, told in _KINDS.items() if said in problem.message), "something is wrong here")
+    return Problem(problem.line, problem.severity, kind, None)
+
+
+async def allowlist_view(tx: Tx, upstream: RepoName, seen: Seen) -> AllowlistView:
+    return AllowlistView(
+        await allowlist_state(tx, upstream, seen),
+        tuple(_listed(each, public=key in seen.public) for key, each in seen.shown.items()),
+    )
+
+
+def _listed(entry: Entry, *, public: bool) -> ListedBackend:
+    return ListedBackend(
+        name=entry.name,
+        level=entry.level,
+        device=entry.device if public else None,
+        oncalls=entry.oncalls if public else (),
+        hardware=entry.hardware if public else None,
+        events=tuple(sorted(entry.events)) if public else (),
+        hidden=entry.visibility is Visibility.HIDDEN,
+    )

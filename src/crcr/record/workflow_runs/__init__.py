@@ -1,0 +1,1 @@
+"""Runs and jobs as GitHub reports them: by look-up and by webhook."""

@@ -1,0 +1,151 @@
+"""Runs whose own name holds another delivery than the one they report for: their results are taken off it.
+
+Anyone who can send a dispatch can have a run report for any delivery; the name that GitHub shows was made from the
+dispatch that started it. Such a run is bound to the delivery of its name instead, as one that nobody has reported from,
+and that binding refuses its further reports. A name that holds the claimed delivery too, or several that were sent to the
+repository, tells nothing: names hold what strangers wrote.
+"""
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from sqlalchemy import text
+
+from crcr.decide.actions import named_in, named_instead
+from crcr.decide.lookups import Question
+from crcr.decide.model import Level, RepoName
+from crcr.decide.outside import ActionsRun
+from crcr.record.change_and_audit_log import note_act, note_change
+from crcr.record.checks.refresh import Publishing
+from crcr.record.outbox.effects import add_once
+from crcr.record.reports.outcomes import Outcomes
+from crcr.record.statistics.recount import recount
+from crcr.record.store.database import Row, Tx
+from crcr.record.store.statement import Statement
+from crcr.record.workflow_runs.lookup_effects import look_up
+from crcr.record.workflow_runs.verification import see_run
+
+_REPORTED = Statement(
+    text(
+        "SELECT n.run_id, n.delivery, n.upstream, n.downstream, n.workflow, d.level, d.event, d.head_sha, d.number"
+        " FROM runs n JOIN repositories r ON r.upstream = n.upstream AND r.downstream = n.downstream"
+        " JOIN dispatches d ON d.delivery = n.delivery AND d.upstream = n.upstream AND d.downstream = n.downstream"
+        " WHERE n.run_id = :run_id AND n.issuer = 'github' AND n.reported = 1"
+        " AND coalesce(d.repository_id, r.repository_id) = :repository_id"
+    )
+)
+_SENT = Statement(
+    text(
+        "SELECT d.delivery, d.upstream, d.downstream, d.level, d.event, d.head_sha, d.number FROM dispatches d"
+        " LEFT JOIN repositories r ON r.upstream = d.upstream AND r.downstream = d.downstream"
+        " WHERE d.delivery = :guid AND coalesce(d.repository_id, r.repository_id) = :repository_id"
+        " AND d.attempted_at IS NOT NULL"
+    )
+)
+_UNBIND = Statement(
+    text(
+        "DELETE FROM runs WHERE run_id = :run_id AND upstream = :upstream AND downstream = :downstream"
+        " AND delivery = :delivery AND reported = 1"
+    )
+)
+_SIBLINGS = Statement(
+    text(
+        "SELECT run_id, superseded, first_seen_at FROM runs WHERE delivery = :delivery AND upstream = :upstream"
+        " AND downstream = :downstream AND workflow = :workflow"
+    )
+)
+_MARK_RUN = Statement(
+    text(
+        "UPDATE runs SET superseded = :superseded WHERE run_id = :run_id AND upstream = :upstream"
+        " AND downstream = :downstream"
+    )
+)
+_MARK_JOBS = Statement(
+    text(
+        "UPDATE jobs SET superseded = :superseded WHERE delivery = :delivery AND upstream = :upstream"
+        " AND downstream = :downstream AND workflow = :workflow AND run_id = :run_id"
+    )
+)
+_PLACE = ("upstream", "downstream")
+_RUN = ("delivery", "upstream", "downstream", "workflow", "run_id")
+
+
+class RunNames:
+    """Compares runs with the deliveries in their names, and moves those that report for another one."""
+
+    def __init__(self, publishing: Publishing, outcomes: Outcomes) -> None:
+        self._publishing = publishing
+        self._outcomes = outcomes
+
+    async def own_runs(
+        self, tx: Tx, question: Question, seen: Iterable[ActionsRun], now: datetime
+    ) -> tuple[ActionsRun, ...]:
+        """Of the runs that GitHub showed for a delivery, those whose names do not say otherwise."""
+        own = []
+        for run in seen:
+            other = await self.compare(tx, question.repository_id, run, now)
+            if other in (None, question.delivery):
+                own.append(run)
+        return tuple(own)
+
+    async def compare(self, tx: Tx, repository_id: int | None, run: ActionsRun, now: datetime) -> str | None:
+        """Take a run off the delivery that it reports for, if its name holds another; return that one."""
+        for row in await tx.all(_REPORTED, run_id=str(run.run_id), repository_id=repository_id):
+            sent = [
+                dispatch
+                for guid in named_in(run.display_title)
+                for dispatch in await tx.all(_SENT, guid=guid, repository_id=repository_id)
+            ]
+            other = named_instead(run.display_title, row["delivery"], [each["delivery"] for each in sent])
+            if other is not None:
+                await self._move(tx, row, next(each for each in sent if each["delivery"] == other), run, now)
+                return other
+        return None
+
+    async def _move(self, tx: Tx, row: Row, to: Row, run: ActionsRun, now: datetime) -> None:
+        of_run = {name: row[name] for name in _RUN}
+        await tx.run(_UNBIND, **{name: row[name] for name in ("run_id", "delivery", *_PLACE)})
+        await tx.run(_MARK_JOBS, superseded=1, **of_run)
+        await recount(tx, of_run, now)
+        await self._count_again(tx, row, now)
+        await see_run(tx, to, run, now)
+        await self._outcomes.take_off(tx, of_run, now)
+        await note_act(
+            tx,
+            RepoName(row["upstream"]),
+            who="relay",
+            act="run_bound_elsewhere",
+            subject=row["downstream"],
+            now=now,
+            run=row["run_id"],
+            delivery=row["delivery"],
+            named=to["delivery"],
+        )
+        for dispatch in (row, to):
+            await self._look_again(tx, dispatch, now)
+
+    async def _count_again(self, tx: Tx, row: Row, now: datetime) -> None:
+        """The newest of the runs that are left counts, if this one had superseded them all."""
+        of_dispatch = {name: row[name] for name in ("delivery", *_PLACE)}
+        left = await tx.all(_SIBLINGS, workflow=row["workflow"], **of_dispatch)
+        if not left or not all(each["superseded"] for each in left):
+            return
+        newest = max(left, key=_age)
+        await tx.run(_MARK_RUN, superseded=0, run_id=newest["run_id"], **{name: row[name] for name in _PLACE})
+        of_run = {**of_dispatch, "workflow": row["workflow"], "run_id": newest["run_id"]}
+        await tx.run(_MARK_JOBS, superseded=0, **of_run)
+        await recount(tx, of_run, now)
+
+    async def _look_again(self, tx: Tx, dispatch: Row, now: datetime) -> None:
+        key = {name: dispatch[name] for name in ("delivery", "downstream")}
+        await note_change(
+            tx, RepoName(dispatch["upstream"]), "job", number=dispatch["number"], now=now, **key
+        )
+        await self._publishing.again_for(tx, dispatch, now)
+        if dispatch["level"] >= Level.L3:
+            await add_once(tx, look_up(dispatch["upstream"], now=now, **key))
+
+
+def _age(run: Row) -> tuple[int, int]:
+    """GitHub's run ids grow; where ids are no numbers, the run that was seen later is the newer one."""
+    return (int(run["run_id"]) if run["run_id"].isdigit() else -1, run["first_seen_at"])

@@ -1,0 +1,195 @@
+"""What GitHub says of runs and jobs, written beside what was reported; by looking it up or by being told.
+
+A run found by its name only (nobody has reported from it) is kept as such: it makes no results, it only tells
+that a backend is not through yet.
+"""
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import bindparam, select, text
+
+from crcr.decide.commit import Verification
+from crcr.decide.lifecycle import LIFECYCLE, Apply, JobEvent
+from crcr.decide.model import Conclusion, JobState
+from crcr.decide.outside import ActionsJob, ActionsRun
+from crcr.decide.verification import ReportedJob, examine, examine_silent, match
+from crcr.record.clickhouse.feed_queue import note_job
+from crcr.record.reports.outcomes import Outcomes
+from crcr.record.schema.core import jobs
+from crcr.record.statistics.recount import recount
+from crcr.record.store.database import Row, Tx
+from crcr.record.store.statement import Statement
+from crcr.record.store.times import from_us, to_us
+
+GRACE = timedelta(minutes=10)
+"""Reports may still be on their way when GitHub's run has ended; after this nobody can send one."""
+
+_FIND_RUN = Statement(
+    text(
+        "INSERT INTO runs (run_id, upstream, downstream, delivery, workflow, workflow_name, issuer, first_seen_at,"
+        " reported, attempt, attempt_at) VALUES (:run_id, :upstream, :downstream, :delivery, :workflow,"
+        " :workflow_name, 'github', :at, 0, :attempt, :at) ON CONFLICT DO NOTHING"
+    )
+)
+_SEE_RUN = Statement(
+    text(
+        "UPDATE runs SET attempt_at = CASE WHEN attempt < :attempt THEN :at ELSE attempt_at END,"
+        " attempt = CASE WHEN attempt < :attempt THEN :attempt ELSE attempt END, over_attempt = CASE WHEN :over = 1 AND coalesce(over_attempt, 0) < :attempt"
+        " THEN :attempt ELSE over_attempt END,"
+        # How the attempt of `over_attempt` ended.
+        " conclusion = CASE WHEN :over = 1 AND coalesce(over_attempt, 0) <= :attempt THEN :conclusion ELSE conclusion END"
+        " WHERE run_id = :run_id AND upstream = :upstream AND downstream = :downstream"
+    )
+)
+_HASTEN = Statement(
+    text(
+        "UPDATE jobs SET silent_at = :at WHERE delivery = :delivery AND upstream = :upstream AND downstream = :downstream"
+        " AND workflow = :workflow AND run_id = :run_id AND state = 'in_progress' AND silent_at > :at AND attempt <= :attempt"
+    )
+)
+_COLUMNS = (
+    *("delivery", "upstream", "downstream", "workflow", "run_id", "attempt", "job_name", "reported_name"),
+    *(
+        "state",
+        "conclusion",
+        "first_conclusion",
+        "opened_by",
+        "closed_by",
+        "in_progress_at",
+        "silent_at",
+        "asked_at",
+        "verification",
+    ),
+)
+_RUN_JOBS = Statement(
+    select(*(jobs.c[name] for name in _COLUMNS)).where(
+        jobs.c.delivery == bindparam("delivery"),
+        jobs.c.upstream == bindparam("upstream"),
+        jobs.c.downstream == bindparam("downstream"),
+        jobs.c.workflow == bindparam("workflow"),
+        jobs.c.run_id == bindparam("run_id"),
+    )
+)
+_KEY = ("upstream", "delivery", "downstream", "workflow", "run_id", "attempt", "job_name")
+
+
+async def see_run(tx: Tx, where: Mapping[str, Any], run: ActionsRun, now: datetime) -> None:
+    """Write down how a run stands; `where` is the dispatch that it answers."""
+    key = {name: where[name] for name in ("upstream", "downstream")}
+    at = to_us(now)
+    await tx.run(
+        _FIND_RUN,
+        run_id=str(run.run_id),
+        delivery=where["delivery"],
+        workflow=run.workflow_path,
+        workflow_name=run.workflow_name,
+        attempt=run.attempt,
+        at=at,
+        **key,
+    )
+    await tx.run(
+        _SEE_RUN,
+        run_id=str(run.run_id),
+        attempt=run.attempt,
+        over=int(run.is_over),
+        conclusion=(run.conclusion or Conclusion.NONE).value,
+        at=at,
+        **key,
+    )
+
+
+async def hasten_silence(tx: Tx, run: Row, attempt: int, now: datetime) -> None:
+    """Nobody reports from a run that is over: what is open of it need not be waited for as long as a running job."""
+    key = {name: run[name] for name in ("delivery", "upstream", "downstream", "workflow", "run_id")}
+    await tx.run(_HASTEN, at=to_us(now + GRACE), attempt=attempt, **key)
+
+
+async def verify_jobs(
+    tx: Tx,
+    run: Row,
+    seen: Iterable[ActionsJob],
+    outcomes: Outcomes,
+    now: datetime,
+    *,
+    whole: ActionsRun | None = None,
+) -> bool:
+    """Hold GitHub's jobs against the reported ones of a run; True when something changed.
+
+    `whole` is the run when all jobs of the attempts in `seen` are there: a row without a match has none.
+    """
+    key = {name: run[name] for name in ("delivery", "upstream", "downstream", "workflow", "run_id")}
+    by_attempt: dict[int, list[ActionsJob]] = {}
+    for job in seen:
+        by_attempt.setdefault(job.attempt, []).append(job)
+    rows = await tx.all(_RUN_JOBS, **key)
+    changed = False
+    for row in rows:
+        candidates = by_attempt.get(row["attempt"])
+        if candidates is None or row["verification"] != Verification.UNCHECKED:
+            continue
+        reported = [_reported(each) for each in rows if each["attempt"] == row["attempt"]]
+        matched = match(_reported(row), reported, candidates)
+        if await _verify_one(tx, row, matched, outcomes, now, whole=whole):
+            note_job(tx, {name: row[name] for name in _KEY}, now)
+            changed = True
+    if changed:
+        await recount(tx, key, now)
+    return changed
+
+
+async def _verify_one(
+    tx: Tx,
+    row: Row,
+    seen: tuple[ActionsJob, ...],
+    outcomes: Outcomes,
+    now: datetime,
+    *,
+    whole: ActionsRun | None,
+) -> bool:
+    job = _reported(row)
+    if job.state is JobState.COMPLETED:
+        run_over = whole is not None and (whole.is_over or whole.attempt > row["attempt"])
+        finding = examine(job, seen, whole=whole is not None, run_over=run_over)
+        if finding is None:
+            return False
+        counts = finding.conclusion or job.conclusion or Conclusion.NONE
+        await outcomes.verify(tx, _key_of(row), finding, counts, now)
+        return True
+    if row["asked_at"] is None and row["silent_at"] > to_us(now):
+        return False
+    return await _end_silent(tx, row, seen, outcomes, now, whole=whole is not None)
+
+
+async def _end_silent(
+    tx: Tx, row: Row, seen: tuple[ActionsJob, ...], outcomes: Outcomes, now: datetime, *, whole: bool
+) -> bool:
+    """End a silent job: by GitHub's word where that is a failure, else as timed out."""
+    end = examine_silent(seen, whole=whole)
+    if end is None:
+        return False
+    event = JobEvent.WENT_SILENT if end.conclusion is None else JobEvent.ENDED_ON_GITHUB
+    verdict = LIFECYCLE[JobState(row["state"]), event]
+    if not isinstance(verdict, Apply):
+        return False
+    ended_at = max((each.completed_at for each in seen if each.completed_at), default=now)
+    began_at = from_us(row["in_progress_at"])
+    await outcomes.end(tx, _key_of(row), end, verdict.state, ended_at=max(ended_at, began_at), now=now)
+    return True
+
+
+def _reported(row: Row) -> ReportedJob:
+    conclusion = row["conclusion"]
+    return ReportedJob(
+        job_name=row["job_name"],
+        reported_name=row["reported_name"],
+        state=JobState(row["state"]),
+        conclusion=Conclusion(conclusion) if conclusion else None,
+        opened_by=row["opened_by"],
+        closed_by=row["closed_by"],
+    )
+
+
+def _key_of(row: Row) -> dict[str, Any]:
+    return {name: row[name] for name in _KEY}

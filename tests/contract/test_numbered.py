@@ -15,8 +15,10 @@ from services.postgres import new_database
 
 def statements() -> dict[str, Statement]:
     found: dict[str, Statement] = {}
-    for module in pkgutil.iter_modules(crcr.record.__path__):
-        for name, value in vars(importlib.import_module(f"crcr.record.{module.name}")).items():
+    for module in pkgutil.walk_packages(crcr.record.__path__, "crcr.record."):
+        if module.name.startswith("crcr.record.migrations"):
+            continue
+        for name, value in vars(importlib.import_module(module.name)).items():
             for number, each in enumerate(_in(value)):
                 found[f"{module.name}.{name}.{number}"] = each
     return found

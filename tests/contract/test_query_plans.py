@@ -51,10 +51,10 @@ _STEP = re.compile(r"(SCAN|SEARCH) (\w+)(?: USING .*?(?:INDEX (\w+) )?\((.*)\))?
 
 def statements() -> list[tuple[str, Statement]]:
     found = []
-    for module in pkgutil.iter_modules(crcr.record.__path__):
-        if module.ispkg:
+    for module in pkgutil.walk_packages(crcr.record.__path__, "crcr.record."):
+        if module.name.startswith("crcr.record.migrations"):
             continue
-        for name, value in vars(importlib.import_module(f"crcr.record.{module.name}")).items():
+        for name, value in vars(importlib.import_module(module.name)).items():
             if isinstance(value, Statement) and _QUERY.match(value.for_dialect("sqlite").sql):
                 found.append((f"{module.name}.{name}", value))
     return found

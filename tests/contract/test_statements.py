@@ -16,10 +16,10 @@ from stage import place_empty_database
 
 
 def statements() -> Iterator[tuple[str, Statement]]:
-    for module in pkgutil.iter_modules(crcr.record.__path__):
-        if module.name == "migrations":
+    for module in pkgutil.walk_packages(crcr.record.__path__, "crcr.record."):
+        if module.name.startswith("crcr.record.migrations"):
             continue
-        here = importlib.import_module(f"crcr.record.{module.name}")
+        here = importlib.import_module(module.name)
         for name, value in sorted(vars(here).items()):
             yield from ((f"{module.name}.{where}", found) for where, found in _within(name, value))
 

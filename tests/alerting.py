@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from crcr.show.metrics import Metrics
+from crcr.show.metrics.registry import Metrics
 from deploying import DEPLOY
 
 ALERTS = DEPLOY / "prometheus" / "alerts.yml"

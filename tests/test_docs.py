@@ -25,7 +25,7 @@ from crcr.decide.payload_trim import STEPS
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.record.clickhouse.rows import TABLES
 from crcr.settings import Settings, UpstreamSetting, rows
-from crcr.show.metrics import Metrics
+from crcr.show.metrics.registry import Metrics
 from stage import stage
 from test_architecture import ALLOWED
 

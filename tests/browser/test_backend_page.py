@@ -14,9 +14,9 @@ from playwright.async_api import Browser, Page, expect
 from starlette.applications import Starlette
 
 from browser.conftest import Site, site
-from crcr.show import pages
-from crcr.show.frame import Frame
-from crcr.show.job_links import key_of
+from crcr.show.pages import routes as pages_routes
+from crcr.show.pages.frame import Frame
+from crcr.show.urls.job_tokens import key_of
 from crcr.sim.github import JobSpec, Workflow, WorkflowRun
 from crcr.sim.server import Server
 from show_world import UPSTREAM as STORED
@@ -277,7 +277,7 @@ async def stored_site(
     async with open_world(folder, upstreams=(STORED,)) as world:
         world.allowlist()
         server = Server(
-            Starlette(routes=pages.routes(Frame(world.views, upstreams=(STORED,), clock=world.clock))),
+            Starlette(routes=pages_routes.routes(Frame(world.views, upstreams=(STORED,), clock=world.clock))),
             "127.0.0.1",
             0,
         )

@@ -8,7 +8,7 @@ from playwright.async_api import Browser, Page, Request, Route, expect
 
 from browser.conftest import site, wire
 from browser.watching import BACKEND, LISTED, NAMES, dot, go, pulls, report, row
-from crcr.show.events import HEARTBEAT_S
+from crcr.show.live.event_stream import HEARTBEAT_S
 from stage import UPSTREAM
 
 pytestmark = pytest.mark.slow

@@ -16,7 +16,7 @@ from crcr.deliver.worker import Worker
 from crcr.errors import HeldBy, OutsideLimited
 from crcr.record.outbox.effects import add_effects, add_once, add_paced, effect_row
 from crcr.record.store.database import Tx
-from crcr.show.metrics import Metrics
+from crcr.show.metrics.registry import Metrics
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 GATES, BACKENDS, JOBS, BACKEND = "checks/gate", "checks/backend", "checks/job", "org/backend"

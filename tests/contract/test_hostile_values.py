@@ -36,7 +36,7 @@ from crcr.record.reports.sandbox import SandboxJobs
 from crcr.record.store.database import Tx
 from crcr.record.store.statement import Statement, storable
 from crcr.record.views.sql_views import SqlViews
-from crcr.show import cursors
+from crcr.show.urls import cursors
 from made import a_caller, a_pull, a_push, a_start
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

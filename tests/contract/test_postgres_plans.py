@@ -25,8 +25,8 @@ from crcr.record.store.postgres.transaction import PostgresTx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import to_us
 from crcr.record.views.sql_views import SqlViews
-from crcr.show.frame import Frame
-from crcr.show.pages import routes
+from crcr.show.pages.frame import Frame
+from crcr.show.pages.routes import routes
 from crcr.sim.history import Plan
 from outright import opened, outright
 from racing import NOW, Process

@@ -12,9 +12,9 @@ from starlette.applications import Starlette
 
 from crcr.decide.numbers import Figures
 from crcr.decide.window import Kind, Span
-from crcr.show import pages
-from crcr.show.frame import Frame
-from crcr.show.sorting import NUMBERS
+from crcr.show.pages import routes as pages_routes
+from crcr.show.pages.frame import Frame
+from crcr.show.urls.sorting import NUMBERS
 from show_reading import Page
 from show_world import OTHER, UPSTREAM, World, open_world
 
@@ -117,7 +117,7 @@ async def test_ten_thousand_entries_come_in_pages_of_a_hundred(tmp_path: Path) -
         delivery = world.delivery()
         world.job(delivery, "failure", downstream=names[7_777].lower())
         world.sum_up()
-        routes = pages.routes(Frame(world.views, upstreams=(UPSTREAM, OTHER), clock=world.clock))
+        routes = pages_routes.routes(Frame(world.views, upstreams=(UPSTREAM, OTHER), clock=world.clock))
         transport = httpx.ASGITransport(Starlette(routes=routes))
         async with httpx.AsyncClient(transport=transport, base_url="http://relay") as browser:
             for path in ("/crcr", "/crcr/metrics", "/crcr?sort=last", "/crcr?page=57", "/crcr?page=99999"):

@@ -20,7 +20,7 @@ import pytest
 from certificates import Authority
 from crcr.receive import callback, ingest, webhook
 from crcr.settings import Settings, rows
-from crcr.show.events import HEARTBEAT_S
+from crcr.show.live.event_stream import HEARTBEAT_S
 from crcr.sim.github import GitHub, JobSpec, Workflow
 from crcr.sim.server import serve
 from crcr.wiring.services import _FAILED_PER_MINUTE

@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from crcr.show.admin_acts import ACTS
+from crcr.show.access.admin_orders import ACTS
 from crcr.sim.github import Match
 from signing_in import ADMIN, READER, TOKENS, audited, forms, tokened, visitor
 from stage import UPSTREAM, Stage, stage

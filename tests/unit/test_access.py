@@ -17,13 +17,13 @@ from clock import ManualClock
 from crcr.app import create_app, problem_response
 from crcr.errors import CrcrError
 from crcr.record.limits.memory import MemoryLimits, Rule
-from crcr.show import headers
-from crcr.show.access import FAILED_SIGN_IN, Access, Doors
-from crcr.show.local import local_path
-from crcr.show.notices import NOTICES, notice_of, with_notice
-from crcr.show.reader import reader_of
-from crcr.show.sessions import Sessions
-from crcr.show.tokens import NamedToken, Tokens
+from crcr.show.access.middleware import FAILED_SIGN_IN, Access, Doors
+from crcr.show.access.reader import reader_of
+from crcr.show.access.sessions import Sessions
+from crcr.show.access.tokens import NamedToken, Tokens
+from crcr.show.http import response_headers
+from crcr.show.http.same_site import local_path
+from crcr.show.render.notices import NOTICES, notice_of, with_notice
 
 Mode = Literal["public", "token", "proxy"]
 ADMIN, READER = "the admin's token", "the reader's token"
@@ -84,7 +84,7 @@ class House:
             routes=addresses(),
             routers=[],
             background=Idle(),
-            around=lambda app: headers.around(
+            around=lambda app: response_headers.around(
                 Access(app, self.doors), public_url=url, is_public=mode == "public"
             ),
             problem_page=problem_page,
@@ -136,7 +136,7 @@ def addresses() -> list[BaseRoute]:
         return StreamingResponse(parts(), media_type="text/event-stream")
 
     async def huge(_: Request) -> Response:
-        return JSONResponse("x" * (headers._MOST_TAGGED + 1))
+        return JSONResponse("x" * (response_headers._MOST_TAGGED + 1))
 
     paths = {
         "/": long_page,
@@ -157,7 +157,7 @@ def addresses() -> list[BaseRoute]:
         "/static/{name}": static,
     }
     return [
-        *headers.robots_route(is_public=True),
+        *response_headers.robots_route(is_public=True),
         *(Route(path, end, methods=["GET", "POST"]) for path, end in paths.items()),
     ]
 
@@ -382,7 +382,7 @@ async def test_no_answer_is_guessed_at_and_every_page_is_fenced_in(mode: Mode, p
             answer = await it.get(path, **told)
             assert answer.headers["x-content-type-options"] == "nosniff"
             if answer.headers.get("content-type", "").startswith("text/html"):
-                assert not [name for name in headers.PAGE_HEADERS if name not in answer.headers]
+                assert not [name for name in response_headers.PAGE_HEADERS if name not in answer.headers]
                 assert "'unsafe-inline'" not in answer.headers["content-security-policy"]
 
 
@@ -461,7 +461,7 @@ async def test_every_kind_of_text_is_packed_once_it_is_worth_it(kind: str) -> No
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await Response("x" * int(scope["path"][1:]), media_type=kind)(scope, receive, send)
 
-    around = headers.around(app, public_url="http://hud.test", is_public=True)
+    around = response_headers.around(app, public_url="http://hud.test", is_public=True)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(around), base_url="http://hud.test") as http:
         assert (await http.get("/5000")).headers["content-encoding"] == "gzip"
         assert "content-encoding" not in (await http.get("/50")).headers
@@ -487,7 +487,7 @@ async def test_an_event_is_passed_on_before_the_next_is_there() -> None:
         return {"type": "http.disconnect"}
 
     doors = House("public").doors
-    around = headers.around(Access(app, doors), public_url="https://hud.test", is_public=True)
+    around = response_headers.around(Access(app, doors), public_url="https://hud.test", is_public=True)
     accept = [(b"accept-encoding", b"gzip")]
     scope = {
         "type": "http",

@@ -14,9 +14,9 @@ from crcr.decide.numbers import Counted, Tally
 from crcr.decide.views_backend import BadgeView
 from crcr.decide.window import Kind, Span
 from crcr.errors import NotFound, StoreUnavailable
-from crcr.show.badge import badge_of, draw, routes, text_width
-from crcr.show.frame import Frame
-from crcr.show.port import Views
+from crcr.show.pages.badge import badge_of, draw, routes, text_width
+from crcr.show.pages.frame import Frame
+from crcr.show.ports import Views
 from show_reading import ACTING, HOSTILE
 
 UPSTREAMS = RepoName("Torch/torch"), RepoName("other/upstream")

@@ -11,7 +11,7 @@ from starlette.types import Message
 
 from crcr.errors import BadRequest, RateLimited, TooLarge, Unavailable
 from crcr.receive.body import LARGE_PER_ADDRESS, Bodies
-from crcr.show.forms import read_form
+from crcr.show.http.forms import read_form
 
 
 def request(*parts: bytes, length: str | None = None, ends: bool = True) -> Request:

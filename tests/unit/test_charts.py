@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crcr.decide.numbers import Tally
-from crcr.show.charts import Chart, Series, Unit, draw, said, ticks
-from crcr.show.strips import strip
-from crcr.show.trends import backend_charts, trend_charts
+from crcr.show.render.charts import Chart, Series, Unit, draw, said, ticks
+from crcr.show.render.pass_rate_strip import strip
+from crcr.show.render.trend_charts import backend_charts, trend_charts
 from show_made import NOW, figures
 from show_reading import HOSTILE, Page, inert
 

@@ -14,8 +14,9 @@ from starlette.responses import Response, StreamingResponse
 
 from crcr.decide.model import Conclusion, Level, RepoName
 from crcr.errors import StoreUnavailable
-from crcr.show import cursors, export_tables
-from crcr.show.exports import Export, Place, Table, cell, file_name, harmless
+from crcr.show.csv import columns as csv_columns
+from crcr.show.csv.writer import Export, Place, Table, cell, file_name, harmless
+from crcr.show.urls import cursors
 
 ITEMS: Table[tuple[str, int]] = Table(("name", "line"), lambda item: [(item[0], n) for n in range(item[1])])
 
@@ -93,9 +94,9 @@ def test_any_text_comes_back_as_one_cell(rows: list[tuple[str, str]]) -> None:
     assert not any(each.startswith(tuple("=+-@\t\r")) for row in read for each in row)
 
 
-@pytest.mark.parametrize("table", [name for name in vars(export_tables) if name.isupper() and name[0] != "_"])
+@pytest.mark.parametrize("table", [name for name in vars(csv_columns) if name.isupper() and name[0] != "_"])
 def test_columns_have_names_of_their_own(table: str) -> None:
-    columns = getattr(export_tables, table).columns
+    columns = getattr(csv_columns, table).columns
     assert len(set(columns)) == len(columns)
     assert all(name.isidentifier() for name in columns)
 

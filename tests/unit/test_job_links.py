@@ -13,9 +13,9 @@ from backend_made import a_job_view
 from crcr.decide.model import RepoName
 from crcr.decide.views_backend import JobKey
 from crcr.decide.window import Span
-from crcr.show.here import Here
-from crcr.show.job_links import job_of, key_of, key_of_job, token_of
-from crcr.show.links import Links
+from crcr.show.urls.job_tokens import job_of, key_of, key_of_job, token_of
+from crcr.show.urls.links import Links
+from crcr.show.urls.location import Here
 
 KEY = JobKey(delivery="d-1", workflow=".github/workflows/ci.yml", run_id="10", attempt=2, job_name="build")
 BACKEND = RepoName("Good/Backend")

@@ -38,11 +38,11 @@ from crcr.receive.readers import _workflow_ref
 from crcr.receive.report import parse_report
 from crcr.receive.webhook_events import parse_event
 from crcr.record.views.logs.search import asked_of_history
-from crcr.show.cursors import decode
-from crcr.show.exports import cell, file_name
-from crcr.show.head_names import shortened
-from crcr.show.shards import shard_of
-from crcr.show.text import safe_link, visible
+from crcr.show.csv.writer import cell, file_name
+from crcr.show.render.matrix_headers import shortened
+from crcr.show.render.matrix_shards import shard_of
+from crcr.show.render.safe_text import safe_link, visible
+from crcr.show.urls.cursors import decode
 from reporter_world import reporter
 
 GROWTH = 8

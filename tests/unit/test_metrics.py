@@ -18,9 +18,9 @@ from crcr.decide.queues import Queue, Watched
 from crcr.decide.urgency import Urgency
 from crcr.decide.views import Vitals
 from crcr.errors import HeldBy, StoreUnavailable
-from crcr.show import health
-from crcr.show.metrics import Metrics
-from crcr.show.metrics_layers import LAYERS, layer_of
+from crcr.show.metrics import health
+from crcr.show.metrics.refusal_layers import LAYERS, layer_of
+from crcr.show.metrics.registry import Metrics
 
 UPSTREAM = RepoName("Torch/torch")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from crcr.decide.model import RepoName
-from crcr.show.sandbox_try import try_command
+from crcr.show.pages.sandbox_trial import try_command
 
 UPSTREAM = RepoName("org/upstream")
 CALLBACK = "https://relay.example.org/github/callback"

@@ -7,8 +7,8 @@ from hashlib import sha256
 import pytest
 
 from clock import ManualClock
-from crcr.show.sessions import LIFE, Sessions
-from crcr.show.tokens import NamedToken, Tokens
+from crcr.show.access.sessions import LIFE, Sessions
+from crcr.show.access.tokens import NamedToken, Tokens
 
 SECRET = b"the webhook's secret"
 

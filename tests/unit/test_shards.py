@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from backend_made import a_column, a_job_view
 from crcr.decide.model import Conclusion, JobState
-from crcr.show.shards import many, sections, shard_of
+from crcr.show.render.matrix_shards import many, sections, shard_of
 
 
 def groups(*names: str) -> list[list[str]]:

@@ -7,7 +7,7 @@ from clock import ManualClock
 from crcr.decide.health import Health, HealthState
 from crcr.decide.model import RepoName
 from crcr.errors import StoreUnavailable
-from crcr.show.shared_health import SHARED_FOR_S, SharedHealth
+from crcr.show.live.shared_health import SHARED_FOR_S, SharedHealth
 
 UPSTREAM = RepoName("owner/repo")
 

@@ -18,9 +18,12 @@ from crcr.decide.model import RepoName
 from crcr.errors import BadRequest, StoreUnavailable
 from crcr.record.store.database import Tx
 from crcr.record.views.relay.health import health_facts
-from crcr.show import api, cursors, health, pages
-from crcr.show.frame import Frame
-from crcr.show.metrics import Metrics
+from crcr.show.api import routes as api_routes
+from crcr.show.metrics import health
+from crcr.show.metrics.registry import Metrics
+from crcr.show.pages import routes as pages_routes
+from crcr.show.pages.frame import Frame
+from crcr.show.urls import cursors
 from show_world import OTHER, UPSTREAM, World, open_world
 
 
@@ -42,8 +45,8 @@ def serve(world: World, views: Any) -> httpx.AsyncClient:
     app = create_app(
         hot={},
         routes=[
-            *pages.routes(Frame(views, upstreams=upstreams, clock=world.clock)),
-            *api.routes(views, upstreams=upstreams, clock=world.clock),
+            *pages_routes.routes(Frame(views, upstreams=upstreams, clock=world.clock)),
+            *api_routes.routes(views, upstreams=upstreams, clock=world.clock),
             *health.routes(views, metrics=Metrics(), clock=world.clock),
         ],
         routers=[],

@@ -47,13 +47,13 @@ from crcr.decide.views_backend import (
 )
 from crcr.decide.window import Kind, Span
 from crcr.errors import NotFound
-from crcr.show import pages
-from crcr.show.frame import Frame
-from crcr.show.head_names import ROOM, shortened
-from crcr.show.job_links import token_of_job
-from crcr.show.pages_backend import in_order, kept
-from crcr.show.panels import facts, run_and_job
-from crcr.show.reader import Reader, Way
+from crcr.show.access.reader import Reader, Way
+from crcr.show.pages import routes as pages_routes
+from crcr.show.pages.backend import in_order, kept
+from crcr.show.pages.frame import Frame
+from crcr.show.render.job_panel import facts, run_and_job
+from crcr.show.render.matrix_headers import ROOM, shortened
+from crcr.show.urls.job_tokens import token_of_job
 from show_reading import HOSTILE, Page, inert
 
 
@@ -104,7 +104,7 @@ class Stage:
 @cache
 def site() -> tuple[Stage, ASGIApp]:
     views = Stage()
-    routes = pages.routes(
+    routes = pages_routes.routes(
         Frame(
             views,  # type: ignore[arg-type]
             upstreams=(UPSTREAM,),

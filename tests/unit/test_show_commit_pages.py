@@ -16,11 +16,13 @@ from crcr.decide.standing import Standing
 from crcr.decide.views import Answer, JobView
 from crcr.decide.views_commit import BackendState, GateShown, PullState, PullView, WaiverState
 from crcr.errors import CrcrError
-from crcr.show import api, pages, status
-from crcr.show.frame import Frame
-from crcr.show.here import is_sha
-from crcr.show.job_links import token_of_job
-from crcr.show.rendering import _spans
+from crcr.show.api import routes as api
+from crcr.show.pages import routes as pages_routes
+from crcr.show.pages.frame import Frame
+from crcr.show.render import status
+from crcr.show.render.templates import _spans
+from crcr.show.urls.job_tokens import token_of_job
+from crcr.show.urls.location import is_sha
 from show_reading import HOSTILE, Page, as_json, inert
 from show_world import OTHER, UPSTREAM, World, open_world
 
@@ -53,7 +55,7 @@ async def browser(world: World) -> AsyncIterator[httpx.AsyncClient]:
     app.add_exception_handler(CrcrError, as_json)
     upstreams = (UPSTREAM, OTHER)
     app.router.routes += api.routes(world.views, upstreams=upstreams, clock=world.clock)
-    app.router.routes += pages.routes(Frame(world.views, upstreams=upstreams, clock=world.clock))
+    app.router.routes += pages_routes.routes(Frame(world.views, upstreams=upstreams, clock=world.clock))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://relay") as client:
         yield client
 

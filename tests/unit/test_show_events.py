@@ -16,13 +16,13 @@ from clock import settle
 from crcr.errors import BadRequest, CrcrError, NotFound, StoreUnavailable, Unavailable
 from crcr.record.store.signals import CHANGES, Signals
 from crcr.record.store.times import to_us
-from crcr.show import events
-from crcr.show.events import HEARTBEAT_S, Caps
-from crcr.show.feed import Feed, Wakeups
-from crcr.show.health_feed import LOOK_EVERY_S, HealthFeed
-from crcr.show.reader import ANYONE
-from crcr.show.reader import Reader as ShowReader
-from crcr.show.shared_health import SharedHealth, mark_of
+from crcr.show.access.reader import ANYONE
+from crcr.show.access.reader import Reader as ShowReader
+from crcr.show.live import event_stream
+from crcr.show.live.change_feed import Feed, Wakeups
+from crcr.show.live.event_stream import HEARTBEAT_S, Caps
+from crcr.show.live.health_feed import LOOK_EVERY_S, HealthFeed
+from crcr.show.live.shared_health import SharedHealth, mark_of
 from show_world import OTHER, UPSTREAM, World, open_world
 
 PATIENCE_S = 10
@@ -94,7 +94,7 @@ class Live:
 def live_app(world: World, caps: Caps = Caps()) -> Live:  # noqa: B008
     signals, stopping = world.database.signals, asyncio.Event()
     wakeups = Wakeups(lambda: signals.subscribe(CHANGES), lambda event: signals.unsubscribe(CHANGES, event))
-    routes = events.routes(
+    routes = event_stream.routes(
         world.views,
         wakeups=wakeups,
         upstreams=(UPSTREAM, OTHER),

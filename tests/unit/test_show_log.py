@@ -16,9 +16,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from crcr.decide.commands import Waive, parse_commands
 from crcr.errors import StoreUnavailable
 from crcr.record.schema import core, statistics
-from crcr.show import pages
-from crcr.show.frame import Frame
-from crcr.show.reader import Reader, Way
+from crcr.show.access.reader import Reader, Way
+from crcr.show.pages import routes as pages_routes
+from crcr.show.pages.frame import Frame
 from show_reading import HOSTILE, Page, inert
 from show_world import OTHER, UPSTREAM, World, open_world
 from stage import stage
@@ -43,7 +43,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 def browse(views: Any, world: World, reader: Reader | None = None) -> httpx.AsyncClient:
     app: ASGIApp = Starlette(
-        routes=pages.routes(Frame(views, upstreams=(UPSTREAM, OTHER), clock=world.clock))
+        routes=pages_routes.routes(Frame(views, upstreams=(UPSTREAM, OTHER), clock=world.clock))
     )
 
     async def seen_by(scope: Scope, receive: Receive, send: Send) -> None:

@@ -14,9 +14,9 @@ from crcr.decide.model import Conclusion, JobState, Level
 from crcr.decide.numbers import Counted, LastResult, Tally
 from crcr.decide.views import AllowlistState, Summary
 from crcr.decide.window import Kind, Span
-from crcr.show import pages
-from crcr.show.frame import Frame
-from crcr.show.status import LATE_S
+from crcr.show.pages import routes as pages_routes
+from crcr.show.pages.frame import Frame
+from crcr.show.render.status import LATE_S
 from show_made import NOW, UPSTREAM, MadeViews, backend, crowd, every_state, figures, health, last, summary
 from show_reading import HOSTILE, Page, inert
 
@@ -24,7 +24,7 @@ from show_reading import HOSTILE, Page, inert
 @asynccontextmanager
 async def showing(made: Summary | MadeViews) -> AsyncIterator[httpx.AsyncClient]:
     views = made if isinstance(made, MadeViews) else MadeViews(made)
-    routes = pages.routes(Frame(views, upstreams=(UPSTREAM,), clock=ManualClock(NOW)))  # type: ignore[arg-type]
+    routes = pages_routes.routes(Frame(views, upstreams=(UPSTREAM,), clock=ManualClock(NOW)))  # type: ignore[arg-type]
     transport = httpx.ASGITransport(Starlette(routes=routes))
     async with httpx.AsyncClient(transport=transport, base_url="http://relay") as client:
         yield client

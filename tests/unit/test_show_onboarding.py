@@ -25,11 +25,11 @@ from crcr.join.needs import needs
 from crcr.join.reporter import reporter_text
 from crcr.join.wanted import Ci, Wanted
 from crcr.receive.allowlist_yaml import read_allowlist
-from crcr.show import pages
-from crcr.show.frame import Frame
-from crcr.show.onboarding_form import read_wish
-from crcr.show.pages_onboarding import Welcome
-from crcr.show.sandbox_try import try_command
+from crcr.show.pages import routes as pages_routes
+from crcr.show.pages.frame import Frame
+from crcr.show.pages.onboarding import Welcome
+from crcr.show.pages.onboarding_form import read_wish
+from crcr.show.pages.sandbox_trial import try_command
 from show_reading import HOSTILE, Page, inert
 from show_world import OTHER, UPSTREAM, World, open_world
 
@@ -77,7 +77,7 @@ def browse(
     world: World, welcome: Welcome | None = None, upstreams: tuple[RepoName, ...] = (UPSTREAM,)
 ) -> httpx.AsyncClient:
     frame = Frame(world.views, upstreams=upstreams, clock=world.clock, public_url=RELAY)
-    app = Starlette(routes=pages.routes(frame, None, welcome or Welcome(audience="relay-aud")))
+    app = Starlette(routes=pages_routes.routes(frame, None, welcome or Welcome(audience="relay-aud")))
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://relay")
 
 
@@ -362,7 +362,7 @@ async def test_with_a_wrong_value_nothing_is_announced_that_is_not_there(browser
 
 async def test_where_the_sandbox_is_on_the_page_has_the_command_that_tries_it(world: World) -> None:
     frame = Frame(world.views, upstreams=(UPSTREAM,), clock=world.clock, public_url=RELAY, sandbox=True)
-    app = Starlette(routes=pages.routes(frame, None, Welcome(audience="relay-aud")))
+    app = Starlette(routes=pages_routes.routes(frame, None, Welcome(audience="relay-aud")))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://relay") as browser:
         new = (await browser.get(ONBOARDING, params=COMPLETE)).text
         listed = (await browser.get(ONBOARDING, params={"repository": "good/backend"})).text
@@ -411,7 +411,7 @@ async def test_who_is_not_listed_is_told_how_to_join(world: World, browser: http
 
 async def test_a_relay_that_callers_cannot_use_says_so_instead_of_files(world: World) -> None:
     frame = Frame(world.views, upstreams=(UPSTREAM,), clock=world.clock, public_url="http://relay.test")
-    transport = httpx.ASGITransport(Starlette(routes=pages.routes(frame)))
+    transport = httpx.ASGITransport(Starlette(routes=pages_routes.routes(frame)))
     async with httpx.AsyncClient(transport=transport, base_url="http://relay") as browser:
         text = unescape((await browser.get(ONBOARDING, params=COMPLETE)).text)
     assert "This relay cannot write it" in text

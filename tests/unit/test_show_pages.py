@@ -14,8 +14,8 @@ from crcr.decide.window import Span
 from crcr.errors import StoreUnavailable
 from crcr.record.schema import core
 from crcr.record.statistics.rebuild import sum_anew
-from crcr.show import pages
-from crcr.show.frame import Frame
+from crcr.show.pages import routes as pages_routes
+from crcr.show.pages.frame import Frame
 from show_reading import HOSTILE, Page, inert
 from show_world import OTHER, UPSTREAM, World, open_world
 
@@ -28,7 +28,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 @pytest.fixture
 async def browser(world: World) -> AsyncIterator[httpx.AsyncClient]:
-    routes = pages.routes(Frame(world.views, upstreams=(UPSTREAM, OTHER), clock=world.clock))
+    routes = pages_routes.routes(Frame(world.views, upstreams=(UPSTREAM, OTHER), clock=world.clock))
     async with browse(routes) as client:
         yield client
 
@@ -186,7 +186,7 @@ async def test_a_page_that_cannot_read_says_so_and_shows_no_zeros(world: World) 
         async def summary(self, *_: Any, **__: Any) -> Any:
             raise StoreUnavailable
 
-    routes = pages.routes(Frame(Down(), upstreams=(UPSTREAM,), clock=world.clock))  # type: ignore[arg-type]
+    routes = pages_routes.routes(Frame(Down(), upstreams=(UPSTREAM,), clock=world.clock))  # type: ignore[arg-type]
     async with browse(routes) as client:
         answer = await client.get("/crcr")
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")

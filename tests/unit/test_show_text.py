@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from crcr.decide.model import Conclusion, JobState, Level
 from crcr.decide.numbers import Counted, Tally, count_as, is_silent
-from crcr.show.status import duration, percent
-from crcr.show.text import safe_link, visible
+from crcr.show.render.safe_text import safe_link, visible
+from crcr.show.render.status import duration, percent
 
 
 @pytest.mark.parametrize(

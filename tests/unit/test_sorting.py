@@ -5,7 +5,7 @@ import pytest
 from crcr.decide.model import Level
 from crcr.decide.numbers import Tally
 from crcr.decide.views import BackendSummary
-from crcr.show.sorting import NUMBERS, Choice, Order, arrange, pick_level, pick_order, tabulate
+from crcr.show.urls.sorting import NUMBERS, Choice, Order, arrange, pick_level, pick_order, tabulate
 from show_made import backend, every_state, figures
 
 GOOD = backend("b/good", figures=figures(Tally(success=9)))

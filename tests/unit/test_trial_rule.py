@@ -9,7 +9,7 @@ from crcr.decide.model import Binding, Conclusion, JobState
 from crcr.decide.refusal import KEPT_ONCE, Refusal, as_kept, refusal_of
 from crcr.decide.report import Report, ReportStatus
 from crcr.decide.sandbox import TriedJob, judge_trial
-from crcr.show.refusal_words import MEANINGS, meaning
+from crcr.show.render.refusal_texts import MEANINGS, meaning
 from made import BACKEND, a_caller, a_start
 
 RUNNING = TriedJob(JobState.IN_PROGRESS, None)

@@ -32,7 +32,7 @@ from crcr.decide.pins import relay_pin
 from crcr.errors import NotPossible
 from crcr.github.lanes import Lanes
 from crcr.settings import Settings, load_settings
-from crcr.show.sandbox_try import trial
+from crcr.show.pages.sandbox_trial import trial
 from crcr.sim.github import GitHub
 from crcr.sim.joining import Joining
 from crcr.sim.runner.runner import Runner

@@ -140,7 +140,7 @@ async def _batches(desk: "Desk", upstream: RepoName, which: "ParkedFilter") -> "
 
 def _line(each: "EffectLine") -> list[str | int | None]:
     from crcr.clock import SystemClock
-    from crcr.show.effect_words import waits_for
+    from crcr.show.render.effect_texts import waits_for
 
     marked = f"{each.attempts} (unsure)" if each.unsure else each.attempts
     due = ago(each.due_at) if each.state == "waiting" else None

@@ -22,18 +22,25 @@ from crcr.record.repositories.inspections import Inspections
 from crcr.record.store.signals import CHANGES
 from crcr.record.views.sql_views import SqlViews
 from crcr.settings import GitHubSource, Settings
-from crcr.show import admin, api, api_onboarding, api_setup, events, headers, login, pages
-from crcr.show import health as probes
-from crcr.show.access import Access, Doors
-from crcr.show.admin_acts import performer
-from crcr.show.feed import Wakeups
-from crcr.show.frame import Frame
-from crcr.show.health_feed import HealthFeed
-from crcr.show.live_delay import LiveDelay
-from crcr.show.pages_onboarding import Welcome
-from crcr.show.problems import ProblemPages
-from crcr.show.sessions import Sessions
-from crcr.show.tokens import NamedToken, Tokens
+from crcr.show.access import admin_routes as admin
+from crcr.show.access import login
+from crcr.show.access.admin_orders import performer
+from crcr.show.access.middleware import Access, Doors
+from crcr.show.access.sessions import Sessions
+from crcr.show.access.tokens import NamedToken, Tokens
+from crcr.show.api import onboarding
+from crcr.show.api import routes as api_routes
+from crcr.show.api import setup as api_setup
+from crcr.show.http import response_headers
+from crcr.show.live import event_stream
+from crcr.show.live.change_feed import Wakeups
+from crcr.show.live.delay import LiveDelay
+from crcr.show.live.health_feed import HealthFeed
+from crcr.show.metrics import health as probes
+from crcr.show.pages import routes as pages_routes
+from crcr.show.pages.frame import Frame
+from crcr.show.pages.onboarding import Welcome
+from crcr.show.pages.problems import ProblemPages
 from crcr.wiring.company import Company
 from crcr.wiring.services import Services
 
@@ -61,11 +68,11 @@ def build_app(services: Services, *, work: bool = True) -> Edge:
         routes=[
             *login.routes(frame, doors, desk.note_sign_in),
             *admin.form_routes(perform, on=on),
-            *headers.robots_route(is_public=is_public),
+            *response_headers.robots_route(is_public=is_public),
             _ingest_route(services.ingest),
-            *pages.routes(frame, delay, _welcome(services, views, setup, app_page)),
+            *pages_routes.routes(frame, delay, _welcome(services, views, setup, app_page)),
             *_live_routes(services, views, delay),
-            *api.routes(
+            *api_routes.routes(
                 views,
                 upstreams=upstreams,
                 clock=clock,
@@ -82,7 +89,7 @@ def build_app(services: Services, *, work: bool = True) -> Edge:
         ],
         background=Company(services, work=work, beside=(app_page.find, services.webhook.refused.run)),
         on_crash=services.on_crash,
-        around=lambda app: headers.around(
+        around=lambda app: response_headers.around(
             Access(app, doors), public_url=services.settings.public_url, is_public=is_public
         ),
         problem_page=problem_page,
@@ -127,7 +134,7 @@ def _frame(services: Services, views: SqlViews) -> Frame:
 
 def _live_routes(services: Services, views: SqlViews, delay: LiveDelay) -> list[BaseRoute]:
     signals = services.signals
-    return events.routes(
+    return event_stream.routes(
         views,
         wakeups=Wakeups(partial(signals.subscribe, CHANGES), partial(signals.unsubscribe, CHANGES)),
         upstreams=services.upstreams,
@@ -200,7 +207,7 @@ def _setup_desk(services: Services, views: SqlViews, doors: Doors) -> api_setup.
 
 
 def _onboarding_router(services: Services, app_page: AppPage) -> APIRouter:
-    return api_onboarding.router(
+    return onboarding.router(
         services.upstreams,
         audience=services.settings.oidc_audiences[0],
         public_url=services.settings.public_url,

@@ -31,8 +31,8 @@ from crcr.record.store.database import Database
 from crcr.record.store.signals import Signals
 from crcr.record.views.relay.health import HealthViews
 from crcr.settings import Settings, Sqlite, UpstreamSetting
-from crcr.show.metrics import Metrics
-from crcr.show.shared_health import SHARED_FOR_S, SharedHealth
+from crcr.show.live.shared_health import SHARED_FOR_S, SharedHealth
+from crcr.show.metrics.registry import Metrics
 from crcr.wiring.drivers import require_drivers
 from crcr.wiring.past import Past, past_of
 from crcr.wiring.stores import open_database, place_of

@@ -41,11 +41,11 @@ from crcr.record.repositories.downstreams import Targets
 from crcr.record.store.database import Database
 from crcr.record.store.signals import Signals
 from crcr.settings import FileSource, Settings, UpstreamSetting
-from crcr.show.access import FAILED_SIGN_IN
-from crcr.show.api_setup import INSPECTION, TEST_DISPATCH
-from crcr.show.login import AUDITED_FAILURE
-from crcr.show.metrics import Metrics
-from crcr.show.shared_health import SharedHealth
+from crcr.show.access.login import AUDITED_FAILURE
+from crcr.show.access.middleware import FAILED_SIGN_IN
+from crcr.show.api.setup import INSPECTION, TEST_DISPATCH
+from crcr.show.live.shared_health import SharedHealth
+from crcr.show.metrics.registry import Metrics
 from crcr.wiring.doors import callback_door, ingest_door, webhook_door
 from crcr.wiring.ground import Ground, Seams, open_ground, outcomes_of
 from crcr.wiring.handlers import effect_handlers

@@ -1,0 +1,1 @@
+"""Readers, tokens, sessions, and the routes of administrators."""

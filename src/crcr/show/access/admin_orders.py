@@ -1,0 +1,141 @@
+"""The acts of administrators as typed orders: what each needs to know, and how it is carried out.
+
+Both doors, the forms and the JSON API, make the same orders; nothing here knows which one it was.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Annotated, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from crcr.decide.model import RepoName, is_repo_name
+from crcr.errors import BadRequest
+from crcr.show.ports import AdminActs
+from crcr.show.urls.location import pick_upstream
+
+Name = Annotated[str, Field(max_length=150, description="`owner/repo`")]
+Reason = Annotated[str | None, Field(max_length=500, description="for the audit log")]
+Guid = Annotated[str, Field(min_length=1, max_length=200, description="the delivery's id")]
+Number = Annotated[int, Field(ge=1, le=2**62)]
+
+
+class Order(BaseModel):
+    model_config = ConfigDict(extra="forbid", str_strip_whitespace=True)
+
+    upstream: Annotated[
+        Name | None, Field(description="`owner/repo`; needed where there are several upstreams")
+    ] = None
+
+
+class Replay(Order):
+    delivery: Guid
+    everyone: Annotated[bool, Field(description="also to those who got it: their CI runs once more")] = False
+
+
+class Retry(Order):
+    effect: Annotated[Number | None, Field(description="the parked effect's id")] = None
+    target: Annotated[Name | None, Field(description="all that are parked for this `owner/repo`")] = None
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> Self:
+        if (self.effect is None) == (self.target is None):
+            raise ValueError("say which: effect or target")
+        return self
+
+
+class Suspend(Order):
+    repository: Name
+    reason: Reason = None
+
+
+class Lift(Suspend): ...
+
+
+class Rebind(Order):
+    repository: Name
+    repository_id: Annotated[Number, Field(description="the repository's id now, from GitHub's API")]
+
+
+class Pause(Order):
+    reason: Reason = None
+
+
+class Unpause(Pause): ...
+
+
+class Done(BaseModel):
+    ok: bool = True
+    act: str
+    count: Annotated[int, Field(description="to how many backends, or how many effects; else 1")]
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    name: str
+    order: type[Order]
+    done: str
+    """The word for the page that is shown afterwards."""
+    summary: str
+
+
+ACTS: tuple[Act, ...] = (
+    Act("replay", Replay, "replayed", "Send a delivery again to those who did not get it, or to everyone"),
+    Act("retry", Retry, "retried", "Give parked effects another 24 hours of tries, beginning now"),
+    Act("suspend", Suspend, "suspended", "Stop talking to a backend at once; what waits for it is dropped"),
+    Act("lift", Lift, "lifted", "Take a suspension back"),
+    Act("rebind", Rebind, "rebound", "Accept that another repository id now has this name"),
+    Act("pause", Pause, "paused", "Stop dispatching for an upstream; its events are taken and wait"),
+    Act("unpause", Unpause, "unpaused", "Go on dispatching for an upstream"),
+)
+
+Perform = Callable[[Order, str], Awaitable[int]]
+
+
+def performer(acts: AdminActs, upstreams: tuple[RepoName, ...]) -> Perform:
+    async def perform(order: Order, who: str) -> int:
+        upstream = _upstream(upstreams, order.upstream)
+        match order:
+            case Replay():
+                return await acts.replay(upstream, order.delivery, who=who, everyone=order.everyone)
+            case Retry():
+                target = _repository(order.target) if order.target is not None else None
+                return await acts.retry(upstream, who=who, effect_id=order.effect, target=target)
+            case Suspend():
+                lift = isinstance(order, Lift)
+                name = _repository(order.repository)
+                await acts.suspend(upstream, name, who=who, lift=lift, reason=order.reason)
+            case Rebind():
+                await acts.rebind(upstream, _repository(order.repository), order.repository_id, who=who)
+            case Pause():
+                lift = isinstance(order, Unpause)
+                await acts.pause(upstream, who=who, lift=lift, reason=order.reason)
+            case _:
+                raise TypeError(f"no act of ours: {type(order).__name__}")
+        return 1
+
+    return perform
+
+
+def read_order(act: Act, fields: dict[str, str]) -> Order:
+    """Return the order that a form gives; a field left empty counts as not given."""
+    try:
+        return act.order.model_validate({name: value for name, value in fields.items() if value.strip()})
+    except ValidationError as wrong:
+        first = wrong.errors(include_input=False, include_url=False)[0]
+        place = ".".join(str(part) for part in first["loc"])[:100]
+        raise BadRequest(f"{place or act.name}: {first['msg']}") from None
+
+
+def _upstream(upstreams: tuple[RepoName, ...], asked: str | None) -> RepoName:
+    if asked is None and len(upstreams) > 1:
+        raise BadRequest(
+            "upstream is needed: there are several", hint=f"one of {', '.join(map(str, upstreams))}"
+        )
+    return pick_upstream(upstreams, asked)
+
+
+def _repository(name: str) -> RepoName:
+    if not is_repo_name(name):
+        raise BadRequest(f"{name[:150]!r} is not owner/name")
+    return RepoName(name)

@@ -1,0 +1,114 @@
+"""The two doors to administration: forms of a session under `/crcr/admin`, JSON with a token under `/api/v1/admin`.
+
+A form needs the session's own field, so that no other site can send it; the JSON door takes bearer tokens only and
+never a cookie, so that no browser can be made to knock there.
+"""
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Depends
+from fastapi.routing import APIRoute
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import Message
+
+from crcr.errors import NotAdmin, NotFound, NotSignedIn
+from crcr.show.access.admin_orders import ACTS, Act, Done, Order, Perform, read_order
+from crcr.show.access.login import check_form, in_session
+from crcr.show.access.reader import Reader, Way, reader_of
+from crcr.show.api.models.core import ErrorBody
+from crcr.show.http.forms import read_form, read_small
+from crcr.show.http.same_site import local_path
+from crcr.show.render.notices import with_notice
+
+_OFF = "administration is off"
+_ERRORS: dict[int | str, dict[str, Any]] = {
+    401: {"model": ErrorBody, "description": "No token, or one that is not known."},
+    403: {"model": ErrorBody, "description": "The token may read, not act."},
+    404: {"model": ErrorBody, "description": "Administration is off, or there is no such thing."},
+    "4XX": {"model": ErrorBody, "description": "The caller's to fix; `error.hint` says how."},
+    503: {"model": ErrorBody, "description": "Try again after `Retry-After`."},
+}
+
+
+def form_routes(perform: Perform, *, on: bool) -> list[BaseRoute]:
+    forms = Forms(perform, on)
+    return [Route("/crcr/admin/{act}", forms.take, methods=["POST"])]
+
+
+@dataclass(frozen=True, slots=True)
+class Forms:
+    perform: Perform
+    on: bool
+
+    async def take(self, request: Request) -> Response:
+        act = next((each for each in ACTS if each.name == request.path_params["act"]), None)
+        if not self.on or act is None:
+            raise NotFound("there is no such act" if self.on else _OFF)
+        reader = in_session(reader_of(request))
+        who = _admin(reader)
+        fields = await read_form(request)
+        check_form(reader, fields)
+        given = {name: value for name, value in fields.items() if name not in {"csrf", "next"}}
+        count = await self.perform(read_order(act, given), who)
+        return RedirectResponse(with_notice(local_path(fields.get("next")), act.done, count), status_code=303)
+
+
+def router(perform: Perform, *, on: bool) -> APIRouter:
+    def who(request: Request) -> str:
+        if not on:
+            raise NotFound(_OFF, hint="set CRCR_ADMIN_TOKENS")
+        reader = reader_of(request)
+        if reader.way is not Way.TOKEN:
+            raise NotSignedIn(
+                "this address takes bearer tokens only",
+                hint="send Authorization: Bearer with an admin's token",
+            )
+        return _admin(reader)
+
+    class AskedFirst(APIRoute):
+        """The caller is looked at before anything of the body is, and the body is read within limits."""
+
+        def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+            handle = super().get_route_handler()
+
+            async def handler(request: Request) -> Response:
+                who(request)
+                return await handle(_with_body(request, await read_small(request)))
+
+            return handler
+
+    api = APIRouter(prefix="/api/v1/admin", tags=["admin"], responses=_ERRORS, route_class=AskedFirst)
+    for act in ACTS:
+        api.add_api_route(
+            f"/{act.name}", _endpoint(act, perform, who), methods=["POST"], summary=act.summary, name=act.name
+        )
+    return api
+
+
+def _endpoint(act: Act, perform: Perform, who: Callable[[Request], str]) -> Callable[..., Any]:
+    kind = act.order
+
+    async def endpoint(name: Annotated[str, Depends(who)], order: Annotated[kind, Body()]) -> Done:  # type: ignore[valid-type]
+        given: Order = order
+        return Done(act=act.name, count=await perform(given, name))
+
+    return endpoint
+
+
+def _with_body(request: Request, body: bytes) -> Request:
+    """The request as if nothing of it had been read."""
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return Request(request.scope, receive)
+
+
+def _admin(reader: Reader) -> str:
+    if not reader.admin or reader.name is None:
+        raise NotAdmin(hint="ask the operator for a token that may act")
+    return reader.name

@@ -1,0 +1,104 @@
+"""`/crcr/login` and `/crcr/logout`: a token shown once for a session; plain forms that need no script."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from hmac import compare_digest
+
+import structlog
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from crcr.errors import NotFound, NotSignedIn, RateLimited, StaleForm
+from crcr.show.access.middleware import FAILED_SIGN_IN, LOGIN, Doors
+from crcr.show.access.reader import Reader, reader_of
+from crcr.show.http.forms import read_form
+from crcr.show.http.same_site import HOME, local_path
+from crcr.show.pages.frame import Frame
+
+log = structlog.get_logger(__name__)
+
+AUDITED_FAILURE = "audited_sign_in_failure"
+_UNKNOWN = "unknown"
+
+Audit = Callable[[str, str], Awaitable[None]]
+"""Writes who did what into the audit log."""
+
+
+def routes(frame: Frame, doors: Doors, audit: Audit) -> list[BaseRoute]:
+    desk = SignIn(frame, doors, audit)
+    return [
+        Route(LOGIN, desk.form, methods=["GET"]),
+        Route(LOGIN, desk.sign_in, methods=["POST"]),
+        Route("/crcr/logout", desk.sign_out, methods=["POST"]),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class SignIn:
+    frame: Frame
+    doors: Doors
+    audit: Audit
+
+    async def form(self, request: Request) -> Response:
+        self._must_be_on()
+        return self._page(request, local_path(request.query_params.get("next")))
+
+    async def sign_in(self, request: Request) -> Response:
+        self._must_be_on()
+        fields = await read_form(request)
+        back, subject = local_path(fields.get("next")), self.doors.subject_of(request)
+        await self.doors.limits.check(FAILED_SIGN_IN, subject)
+        holder = self.doors.tokens.holder(fields.get("token", "").strip())
+        if holder is None:
+            await self.doors.limits.take(FAILED_SIGN_IN, subject)
+            log.info("sign_in_failed", address=subject)
+            await self._audit_failure()
+            return self._page(request, back, wrong=True)
+        await self.audit(holder.name, "sign_in")
+        log.info("signed_in", name=holder.name, address=subject)
+        answer = RedirectResponse(back, status_code=303)
+        answer.headers.append("set-cookie", self.doors.sessions.set_cookie(self.doors.sessions.begin(holder)))
+        return answer
+
+    async def sign_out(self, request: Request) -> Response:
+        self._must_be_on()
+        reader = in_session(reader_of(request))
+        check_form(reader, await read_form(request))
+        answer = RedirectResponse(LOGIN if self.doors.access == "token" else HOME, status_code=303)
+        answer.headers.append("set-cookie", self.doors.sessions.end_cookie())
+        return answer
+
+    async def _audit_failure(self) -> None:
+        """Some of them: whoever tries from many addresses must not fill the log for everybody."""
+        try:
+            await self.doors.limits.take(AUDITED_FAILURE, "all")
+        except RateLimited:
+            return
+        await self.audit(_UNKNOWN, "sign_in_failed")
+
+    def _must_be_on(self) -> None:
+        if not self.doors.tokens:
+            raise NotFound("nobody can sign in here: no tokens are set up")
+
+    def _page(self, request: Request, back: str, *, wrong: bool = False) -> Response:
+        answer = self.frame.page(request, "login.html", self.frame.here(request), back=back, wrong=wrong)
+        answer.headers["Cache-Control"] = "no-store"
+        if wrong:
+            answer.status_code = 401
+            answer.headers["WWW-Authenticate"] = "Bearer"
+        return answer
+
+
+def in_session(reader: Reader) -> Reader:
+    """Take forms only in a session; asked before anything of the form is read."""
+    if reader.csrf is None:
+        raise NotSignedIn("forms are taken in a session only", hint=f"sign in at {LOGIN}")
+    return reader
+
+
+def check_form(reader: Reader, fields: dict[str, str]) -> None:
+    """Take only a form that a page of this very session held."""
+    given = fields.get("csrf", "").encode("utf-8", "replace")
+    if not compare_digest((in_session(reader).csrf or "").encode(), given):
+        raise StaleForm(hint="go back, reload the page and send the form again")

@@ -1,0 +1,107 @@
+"""Sessions without a store: a signed cookie that every replica understands.
+
+The key is made of the webhook secret and the hash of the token that was signed in with: a token that is taken out
+of the settings takes its sessions along. A form's field is signed with the same key over the same session, in
+words of its own, so that one signature never passes for the other.
+"""
+
+import hmac
+import json
+import secrets
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from binascii import Error as NotBase64
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from crcr.ports import Clock
+from crcr.show.access.tokens import NamedToken, Tokens
+
+LIFE = timedelta(hours=12)
+_SKEW = timedelta(minutes=2)
+_LONGEST = 1_024
+_NAME = "crcr_session"
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    holder: NamedToken
+    csrf: str
+    expires_at: datetime
+
+
+class Sessions:
+    def __init__(self, tokens: Tokens, *, secret: bytes, clock: Clock, secure: bool) -> None:
+        self._tokens = tokens
+        self._secret = secret
+        self._clock = clock
+        self._secure = secure
+        self.cookie_name = f"__Host-{_NAME}" if secure else _NAME
+
+    def begin(self, holder: NamedToken) -> str:
+        """Return the cookie's value for a new session."""
+        now = self._clock.now()
+        facts = {
+            "name": holder.name,
+            "role": _role(holder),
+            "issued": int(now.timestamp()),
+            "expires": int((now + LIFE).timestamp()),
+            "nonce": secrets.token_urlsafe(16),
+        }
+        body = _text(json.dumps(facts, separators=(",", ":")).encode())
+        return f"{body}.{self._sign(holder, 'session', body)}"
+
+    def read(self, unverified_cookie: str) -> Session | None:
+        """Return the session, if it is one of ours, of a token that still counts, and not over."""
+        if len(unverified_cookie) > _LONGEST:
+            return None
+        body, _, signature = unverified_cookie.partition(".")
+        facts = _facts(body)
+        holder = self._tokens.named(str(facts.get("name")))
+        if holder is None or not hmac.compare_digest(
+            self._sign(holder, "session", body).encode(), signature.encode("utf-8", "replace")
+        ):
+            return None
+        issued_at, expires_at = _moment(facts.get("issued")), _moment(facts.get("expires"))
+        now = self._clock.now()
+        if (
+            facts.get("role") != _role(holder)
+            or not issued_at - _SKEW <= now < expires_at <= issued_at + LIFE
+        ):
+            return None
+        return Session(holder, self._sign(holder, "form", body), expires_at)
+
+    def set_cookie(self, value: str) -> str:
+        return f"{self.cookie_name}={value}; Max-Age={int(LIFE.total_seconds())}{self._marks}"
+
+    def end_cookie(self) -> str:
+        return f"{self.cookie_name}=; Max-Age=0{self._marks}"
+
+    @property
+    def _marks(self) -> str:
+        return f"; Path=/; HttpOnly; SameSite=Strict{'; Secure' if self._secure else ''}"
+
+    def _sign(self, holder: NamedToken, purpose: str, body: str) -> str:
+        key = hmac.digest(self._secret, f"crcr session\0{holder.digest}".encode(), "sha256")
+        return _text(hmac.digest(key, f"{purpose}\0{body}".encode("utf-8", "replace"), "sha256"))
+
+
+def _role(holder: NamedToken) -> str:
+    return "admin" if holder.admin else "reader"
+
+
+def _text(raw: bytes) -> str:
+    return urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+def _facts(body: str) -> dict[str, object]:
+    """What the cookie says of itself: nothing of it counts before its signature does."""
+    try:
+        found = json.loads(urlsafe_b64decode(body + "=" * (-len(body) % 4)))
+    except (NotBase64, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _moment(seconds: object) -> datetime:
+    # Only read after the signature was found to be ours, so it is a number of ours.
+    return datetime.fromtimestamp(int(str(seconds)), UTC)

@@ -1,0 +1,122 @@
+"""The API's answers for those who join: what was refused of a backend, and what was tried in the sandbox; JSON and CSV."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from operator import attrgetter
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query
+from starlette.requests import Request
+from starlette.responses import Response
+
+from crcr.decide.model import RepoName
+from crcr.decide.views_joining import RefusalView, SandboxJob, SandboxQuery
+from crcr.show.api import parameters as ask
+from crcr.show.api.models import joining as models
+from crcr.show.api.parameters import backend_name
+from crcr.show.csv.writer import Export, Place, Row, Table, documented
+from crcr.show.render.refusal_texts import meaning
+from crcr.show.urls import cursors
+
+TAG = "joining"
+_TEXT = r"^[^\x00-\x1f\x7f]*$"
+
+_REFUSAL = (
+    *("refusal_id", "at", "code", "detail", "hint", "delivery", "delivery_known"),
+    *("run_id", "workflow_name", "job_name", "settled"),
+)
+_refusal: Callable[[RefusalView], Row] = attrgetter(*_REFUSAL)
+REFUSALS: Table[RefusalView] = Table(
+    (*_REFUSAL, "meaning"), lambda each: [(*_refusal(each), meaning(each.code))]
+)
+_TRIED = (
+    *(
+        "repository_id",
+        "repository",
+        "private",
+        "event_type",
+        "workflow_name",
+        "run_id",
+        "attempt",
+        "job_name",
+    ),
+    *("state", "conclusion", "late", "started_at", "completed_at", "reported_at"),
+    *("tests_passed", "tests_failed", "tests_skipped", "tests_total"),
+)
+_tried: Callable[[SandboxJob], Row] = attrgetter(*_TRIED)
+
+
+def _lines(job: SandboxJob) -> Iterator[Row]:
+    yield *_tried(job), "\n".join(test.name for test in job.failed_tests) or None
+
+
+SANDBOX: Table[SandboxJob] = Table((*_TRIED, "failed_tests"), _lines)
+
+
+def sandbox_query(
+    *,
+    repository: Annotated[
+        str | None,
+        Query(
+            max_length=150,
+            pattern=_TEXT,
+            description="a repository's id, or part of its `owner/repo`; a private one is found by its id only",
+        ),
+    ] = None,
+    cursor: ask.CursorParam = None,
+) -> Callable[..., SandboxQuery]:
+    return partial(SandboxQuery, repository=repository or None, after=cursors.decode(cursor))
+
+
+SandboxAsked = Annotated[Callable[..., SandboxQuery], Depends(sandbox_query)]
+
+
+def add(api: APIRouter) -> None:
+    @api.get(
+        "/backends/{org}/{repo}/refusals",
+        tags=[TAG],
+        summary="A backend's reports that were refused: why, when, of which run",
+    )
+    async def refusals(
+        name: Annotated[RepoName, Depends(backend_name)], asked: ask.Asking
+    ) -> models.Refusals:
+        found = await asked.views.refusals(asked.upstream, name, asked.now)
+        return models.Refusals.model_validate(found)
+
+    @api.get(
+        "/sandbox", tags=[TAG], summary="What repositories on no allowlist tried out; 404 where it is off"
+    )
+    async def sandbox(query: SandboxAsked, asked: ask.Asking, limit: ask.LimitParam = 50) -> models.Sandbox:
+        page = await asked.views.sandbox(query(limit=limit), asked.now)
+        found = [models.SandboxJob.model_validate(each) for each in page.jobs]
+        return models.Sandbox(jobs=found, next=cursors.encode(page.next))
+
+
+def _told(about: str) -> dict[str, Any]:
+    return {"summary": f"{about}, as CSV", "responses": documented(about)}
+
+
+def add_csv(api: APIRouter) -> None:
+    @api.get("/backends/{org}/{repo}/refusals.csv", **_told("A backend's reports that were refused"))
+    async def refusals_csv(
+        request: Request, name: Annotated[RepoName, Depends(backend_name)], asked: ask.Asking
+    ) -> Response:
+        found = await asked.views.refusals(asked.upstream, name, asked.now)
+        export = Export(request, f"{asked.upstream}-{name}-refusals")
+        return await export.all_of(REFUSALS, found.refusals)
+
+    @api.get("/sandbox.csv", **_told("What repositories on no allowlist tried out"))
+    async def sandbox_csv(
+        request: Request,
+        query: SandboxAsked,
+        asked: ask.Asking,
+        limit: ask.LinesParam = ask.MOST_EXPORTED,
+    ) -> Response:
+        wanted = query()
+
+        async def read(after: Place, size: int) -> tuple[tuple[SandboxJob, ...], Place]:
+            page = await asked.views.sandbox(replace(wanted, after=after, limit=size), asked.now)
+            return page.jobs, page.next
+
+        return await Export(request, "sandbox", limit, wanted.after).of(SANDBOX, read)

@@ -1,0 +1,1 @@
+"""The JSON API's answers as pydantic models."""

@@ -1,0 +1,245 @@
+"""Examples for the API's description: one small story, told by several answers.
+
+No field is null in them, because FastAPI drops nulls from a description and the example would be short of fields. A
+test holds them against their models.
+"""
+
+from typing import Any
+
+from crcr.decide.views_backend import JobKey
+from crcr.show.urls.job_tokens import token_of
+
+Json = dict[str, Any]
+
+_AT = "2026-05-04T12:00:00Z"
+_NEXT = "WzE3Nzc4OTYwMDAsMV0"
+_SHA = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
+_GUID = "3f1c6e2a-47a5-11f1-8000-000000000000"
+_TALLY: Json = {
+    "pass_rate": 0.9375,
+    "success": 15,
+    "failure": 1,
+    "timed_out": 0,
+    "running": 2,
+    "other": 0,
+    "decided": 16,
+    "total": 18,
+}
+_TIMES: Json = {"known": 16, "average_s": 41.5, "p50_s": 37.5, "p95_s": 112.0}
+_LAST: Json = {
+    "state": "completed",
+    "conclusion": "success",
+    "job_name": "build",
+    "at": _AT,
+    "counted": "success",
+}
+_FIGURES: Json = {
+    "tally": _TALLY,
+    "left_out": {"superseded": 3, "earlier": 1},
+    "queue": _TIMES,
+    "execution": _TIMES,
+    "sent": 9,
+    "average_delay_s": 0.21,
+    "last_result": _LAST,
+    "parts": [{"at": _AT, "tally": _TALLY}],
+}
+_PART: Json = {"at": _AT, "tally": _TALLY, "queue": _TIMES, "execution": _TIMES, "sent": 9}
+_BACKEND: Json = {
+    "name": "org/backend",
+    "level": "L3",
+    "device": "npu",
+    "oncalls": ["ada"],
+    "hardware": "one accelerator",
+    "name_only": False,
+    "probe": False,
+    "hidden": False,
+    "suspended": False,
+    "silent": False,
+    "figures": _FIGURES,
+    "sent": 9,
+    "waiting": 0,
+    "parked": 0,
+    "last_sent_at": _AT,
+    "alarm": "its repository id has changed",
+}
+_WORKFLOW = ".github/workflows/ci.yml"
+_KEY: Json = {
+    "delivery": _GUID,
+    "workflow": _WORKFLOW,
+    "run_id": "987654321",
+    "attempt": 1,
+    "job_name": "build",
+}
+_JOB: Json = {
+    **_KEY,
+    "token": token_of(JobKey(**_KEY)),
+    "downstream": "org/backend",
+    "workflow_name": "CI",
+    "state": "completed",
+    "conclusion": "success",
+    "expected": "success",
+    "counted": "success",
+    "ended": "success",
+    "disputed_conclusion": "failure",
+    "marks": ["disputed"],
+    "event": "pull_request",
+    "number": 7,
+    "head_sha": _SHA,
+    "url": "https://github.com/org/backend/actions/runs/987654321",
+    "artifact_url": "https://artifacts.example/987654321",
+    "started_at": _AT,
+    "completed_at": _AT,
+    "queue_s": 12.5,
+    "execution_s": 41.5,
+    "tests_passed": 42,
+    "tests_failed": 0,
+    "tests_skipped": 3,
+    "tests_total": 45,
+    "verification": "confirmed",
+    "github_conclusion": "success",
+}
+_DISPATCH: Json = {
+    "downstream": "org/backend",
+    "level": "L3",
+    "state": "sent",
+    "reason": "ready for review",
+    "test": False,
+    "unsure": False,
+    "created_at": _AT,
+    "sent_at": _AT,
+    "superseded_at": _AT,
+    "answer": "running",
+    "trimmed": ["pull_request.body"],
+}
+_COLUMN: Json = {"workflow": _WORKFLOW, "workflow_name": "CI", "job_name": "build"}
+
+ERROR: Json = {
+    "ok": False,
+    "error": {
+        "code": "not_found",
+        "detail": "org/other is not a backend of this upstream",
+        "hint": "see /api/v1/allowlist",
+        "request_id": "0f8fad5bd9cb469fa16570867728950e",
+    },
+}
+_REASON: Json = {
+    "code": "held_back",
+    "state": "amber",
+    "text": "Backend checks of 12 commits are held back by GitHub's rate limit until 05:35 UTC (requests per hour).",
+    "effects": "backend_checks",
+    "number": 12,
+    "since": _AT,
+    "until": _AT,
+}
+HEALTH: Json = {
+    "upstream": "owner/repo",
+    "at": _AT,
+    "state": "amber",
+    "reasons": [_REASON],
+    "held": [
+        {
+            "effects": "backend_checks",
+            "number": 12,
+            "held_by": "hour",
+            "until": _AT,
+            "text": _REASON["text"],
+        }
+    ],
+}
+SUMMARY: Json = {
+    "upstream": "owner/repo",
+    "span": "14d",
+    "kind": "pull_request",
+    "at": _AT,
+    "cursor": 1234,
+    "ingests": False,
+    "history": "database",
+    "health": {
+        "state": "amber",
+        "reasons": [_REASON],
+        "deliveries": 31,
+        "last_delivery_at": _AT,
+        "last_result_at": _AT,
+        "waiting": 0,
+        "parked": 0,
+        "lag_s": 0.4,
+        "paused_at": _AT,
+        "probes": [],
+    },
+    "allowlist": {
+        "version": 4,
+        "source": "allowlist.yml",
+        "read_at": _AT,
+        "newest_is_bad": False,
+        "problems": [],
+    },
+    "tally": _TALLY,
+    "backends": [_BACKEND],
+    "matching": 1,
+    "next": None,
+}
+BACKEND: Json = {
+    "upstream": "owner/repo",
+    "span": "14d",
+    "kind": "pull_request",
+    "at": _AT,
+    "cursor": 1234,
+    "ingests": False,
+    "history": "database",
+    "backend": {**_BACKEND, "figures": {**_FIGURES, "parts": [{**_PART, "average_delay_s": 0.21}]}},
+    "columns": [_COLUMN],
+    "columns_left_out": 0,
+    "rows": [
+        {
+            "key": "d1",
+            "delivery": _GUID,
+            "event": "pull_request",
+            "action": "synchronize",
+            "number": 7,
+            "head_sha": _SHA,
+            "at": _AT,
+            "title": "Fuse it",
+            "author": "grace",
+            "ref": "refs/pull/7/head",
+            "superseded": True,
+            "test": False,
+            "dispatch": _DISPATCH,
+            "place": {"standing": "base", "branch": "main"},
+            "cells": [_JOB],
+        }
+    ],
+    "searched": 1,
+    "next": _NEXT,
+    "jobs": [{"column": _COLUMN, "tally": _TALLY, "execution_s": 41.5}],
+    "jobs_left_out": 0,
+    "failures": [],
+    "levels": [{"at": _AT, "level": "L3", "version": 4}],
+}
+BADGE: Json = {
+    "name": "org/backend",
+    "kind": "push",
+    "span": "14d",
+    "state": "success",
+    "stale": False,
+    "tally": _TALLY,
+}
+JOBS: Json = {"jobs": [_JOB], "next": _NEXT}
+DELIVERIES: Json = {
+    "deliveries": [
+        {
+            "guid": _GUID,
+            "event": "pull_request",
+            "action": "synchronize",
+            "state": "superseded",
+            "reason": "a newer head is known",
+            "source": "webhook",
+            "number": 7,
+            "head_sha": _SHA,
+            "ref": "refs/pull/7/head",
+            "received_at": _AT,
+            "body_bytes": 21034,
+            "dispatches": [_DISPATCH],
+        }
+    ],
+    "next": _NEXT,
+}

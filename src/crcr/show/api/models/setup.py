@@ -1,0 +1,77 @@
+"""The JSON API's answers about a downstream's set-up."""
+
+from datetime import datetime
+from typing import Any
+
+from pydantic import ConfigDict, Field
+
+from crcr.join.findings import State
+from crcr.show.api.models.core import LevelName, Model, Name
+
+_SETUP: dict[str, Any] = {
+    "repository": "org/backend",
+    "upstream": "pytorch/pytorch",
+    "listed": True,
+    "level": "L2",
+    "inspected_at": "2026-08-03T09:00:00Z",
+    "being_inspected": False,
+    "reads_actions": True,
+    "findings": [
+        {
+            "name": "id_token",
+            "state": "problem",
+            "text": ".github/workflows/crcr.yml may not ask for an OIDC token, so it cannot report.",
+            "hint": "give the job that reports, and only that one, `permissions: id-token: write`",
+        }
+    ],
+}
+
+
+class Finding(Model):
+    name: str = Field(description="Stable; what was looked at.")
+    state: State
+    text: str
+    hint: str | None = Field(description="What to do.")
+
+
+class Setup(Model):
+    """`listed` is false, and nothing else is said, for a repository that is not on the allowlist or not public there."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [_SETUP]})
+
+    repository: Name
+    upstream: Name
+    listed: bool
+    level: LevelName | None
+    inspected_at: datetime | None = Field(description="When GitHub was last asked.")
+    being_inspected: bool = Field(description="Whether GitHub is being asked right now.")
+    reads_actions: bool | None = Field(
+        default=None, description="Whether the App could read its Actions when GitHub was last asked."
+    )
+    findings: list[Finding] = Field(description="In the order in which they are best mended.")
+
+
+class Asked(Model):
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"ok": True, "repository": "org/backend", "asked": True}]}
+    )
+
+    ok: bool = True
+    repository: Name
+    asked: bool = Field(
+        description="False when somebody asked less than a minute ago, whose answer serves as well."
+    )
+
+
+class TestSent(Model):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"ok": True, "delivery": "0b989ba4-242f-11e5-81e1-c7b6966d2516", "event": "crcr_test"}
+            ]
+        }
+    )
+
+    ok: bool = True
+    delivery: str = Field(description="Its dispatch and jobs are at `/api/v1/deliveries/{guid}`.")
+    event: str = "crcr_test"

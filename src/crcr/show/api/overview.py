@@ -1,0 +1,164 @@
+"""The API's answers with numbers in them: all backends, one backend, one job, the metrics, a badge.
+
+The large ones are put together in a thread of their own, so that nobody else waits for them.
+"""
+
+from asyncio import to_thread
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, TypeVar
+
+from fastapi import APIRouter, Depends
+
+from crcr.decide.health import Health as RelayHealth
+from crcr.decide.model import Level, RepoName
+from crcr.decide.views import Summary as SummaryView
+from crcr.decide.views_backend import BackendMetrics
+from crcr.decide.window import Kind, Span
+from crcr.errors import NotFound
+from crcr.show.api.models import backend as backends
+from crcr.show.api.models.core import HealthReason, Summary, Tally
+from crcr.show.api.parameters import (
+    Asking,
+    BackendAsked,
+    CursorParam,
+    KindParam,
+    LimitParam,
+    OneBackend,
+    RangeParam,
+    TableChoice,
+    TokenPath,
+    backend_name,
+)
+from crcr.show.csv.writer import row_of
+from crcr.show.urls import cursors
+from crcr.show.urls.job_tokens import key_of
+from crcr.show.urls.sorting import ROWS_A_PAGE, Choice, pick_backend, tabulate
+
+T = TypeVar("T")
+TAG = "numbers"
+
+
+def add(api: APIRouter) -> None:
+    _add_all(api)
+    _add_one(api)
+
+
+def _add_all(api: APIRouter) -> None:
+    """Of all backends together."""
+
+    @api.get("/summary", tags=[TAG], summary="Health, and the backends with their numbers, page by page")
+    async def summary(
+        asked: Asking,
+        choice: TableChoice,
+        *,
+        kind: KindParam = Kind.PULLS,
+        span: RangeParam = Span.FORTNIGHT,
+        limit: LimitParam = ROWS_A_PAGE,
+        cursor: CursorParam = None,
+    ) -> Summary:
+        place = _Place.of(cursor, limit)
+        view = await asked.views.summary(
+            asked.upstream,
+            span,
+            asked.now,
+            kind=kind,
+            pick=lambda every: place.cut(tabulate(every, choice).rows),
+        )
+        health = await asked.desk.health.of(asked.upstream)
+        return await to_thread(_narrowed, view, choice, place, health)
+
+    @api.get("/metrics", tags=[TAG], summary="The numbers over time: of all backends together, and of each")
+    async def metrics(
+        asked: Asking,
+        *,
+        kind: KindParam = Kind.PULLS,
+        span: RangeParam = Span.FORTNIGHT,
+        backend: OneBackend = None,
+        limit: LimitParam = ROWS_A_PAGE,
+        cursor: CursorParam = None,
+    ) -> backends.Metrics:
+        place = _Place.of(cursor, limit)
+
+        def pick(every: Sequence[BackendMetrics]) -> Sequence[BackendMetrics]:
+            one = pick_backend(every, backend)
+            return (one,) if one else place.cut(every)
+
+        view = await asked.views.metrics(asked.upstream, span, asked.now, kind=kind, pick=pick)
+        following = None if backend else place.following(len(view.backends))
+        answer = await to_thread(backends.Metrics.model_validate, replace(view, backends=view.rows))
+        return answer.model_copy(update={"next": following})
+
+
+def _add_one(api: APIRouter) -> None:
+    """Of one backend."""
+
+    @api.get("/badges/{org}/{repo}", tags=[TAG], summary="What a backend's badge says: state and pass rate")
+    async def badge(
+        name: Annotated[RepoName, Depends(backend_name)],
+        asked: Asking,
+        kind: KindParam = Kind.PUSH,
+        span: RangeParam = Span.FORTNIGHT,
+    ) -> backends.Badge:
+        view = await asked.views.badge(asked.upstream, name, kind, span, asked.now)
+        return backends.Badge.model_validate(view)
+
+    @api.get(
+        "/backends/{org}/{repo}/jobs/{token}",
+        tags=[TAG],
+        summary="One job: all attempts, failed tests, times, links",
+    )
+    async def job(
+        token: TokenPath,
+        name: Annotated[RepoName, Depends(backend_name)],
+        asked: Asking,
+    ) -> backends.JobDetail:
+        key = key_of(token)
+        if key is None:
+            raise NotFound("that is not the token of a job", hint="pass on `token` of a job, unchanged")
+        return backends.JobDetail.model_validate(await asked.views.job(asked.upstream, name, key))
+
+    @api.get(
+        "/backends/{org}/{repo}",
+        tags=[TAG],
+        summary="One backend: numbers, matrix of events and jobs, failures, levels",
+    )
+    async def backend(
+        name: Annotated[RepoName, Depends(backend_name)],
+        query: BackendAsked,
+        asked: Asking,
+        limit: LimitParam = 50,
+    ) -> backends.BackendPage:
+        wanted = query(upstream=asked.upstream, downstream=name, limit=limit)
+        return await to_thread(backends.BackendPage.of, await asked.views.backend(wanted, asked.now))
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Which part of a table's rows a page has. Their order follows the newest numbers, so pages are counted by rows."""
+
+    start: int
+    limit: int
+
+    @classmethod
+    def of(cls, cursor: str | None, limit: int) -> "_Place":
+        return cls(row_of(cursors.decode(cursor)), limit)
+
+    def cut(self, rows: Sequence[T]) -> Sequence[T]:
+        return rows[self.start : self.start + self.limit]
+
+    def following(self, total: int) -> str | None:
+        end = self.start + self.limit
+        return cursors.encode((end,)) if end < total else None
+
+
+def _narrowed(view: SummaryView, choice: Choice, place: _Place, health: RelayHealth | None) -> Summary:
+    """A page of the rows that the HTML page shows, in its order; all else, the tally too, is of everybody."""
+    table = tabulate(view.backends, choice)
+    answer = Summary.model_validate(replace(view, levels=((Level.L4, view.rows),)))
+    told = answer.health
+    if health is not None:
+        reasons = [HealthReason.model_validate(each) for each in health.reasons]
+        told = told.model_copy(update={"state": health.state, "reasons": reasons})
+    everybody = {"tally": Tally.model_validate(view.tally), "matching": table.shown, "health": told}
+    return answer.model_copy(update={**everybody, "next": place.following(table.shown)})

@@ -1,0 +1,343 @@
+"""What callers of the API may ask with: each parameter with its bounds, and whose eyes the answer is made for.
+
+The JSON answers and their CSV twins take the very same parameters, so they are written once, here. Text that
+cannot be stored (NUL and other control characters, bytes that are not UTF-8) is refused before anybody reads it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from functools import partial
+from typing import Annotated, Any, Literal
+from urllib.parse import unquote_to_bytes
+
+from fastapi import Depends, Path, Query, Request
+
+from crcr.decide.model import DeliveryState, EffectState, JobState, RepoName, is_repo_name
+from crcr.decide.numbers import Counted
+from crcr.decide.views import JobQuery
+from crcr.decide.views_backend import BackendQuery
+from crcr.decide.views_commit import WaiverState
+from crcr.decide.views_log import AuditQuery, DeliveryQuery, EffectQuery, WaiverQuery
+from crcr.decide.window import Kind, Span
+from crcr.errors import BadRequest, NotFound
+from crcr.ports import Clock
+from crcr.show.access.reader import reader_of
+from crcr.show.live.shared_health import SharedHealth
+from crcr.show.ports import Views
+from crcr.show.urls import cursors
+from crcr.show.urls.location import pick_upstream, whole_sha
+from crcr.show.urls.sorting import NUMBERS, Choice
+
+DESK = "crcr.desk"
+"""Under this name a request knows its app's desk."""
+MOST_LISTED = 200
+MOST_EXPORTED = 10_000
+
+_TEXT = r"^[^\x00-\x1f\x7f]*$"
+_ORG = "[A-Za-z0-9][A-Za-z0-9_-]{0,38}"
+_REPO = "[A-Za-z0-9._-]{1,100}"
+_BIGGEST_NUMBER = 2**31 - 1
+
+
+class EffectsIn(StrEnum):
+    """The states of effects, and of those that wait, the ones that were tried before."""
+
+    WAITING = EffectState.WAITING.value
+    RETRIED = "retried"
+    CLAIMED = EffectState.CLAIMED.value
+    PARKED = EffectState.PARKED.value
+    DONE = EffectState.DONE.value
+    CANCELLED = EffectState.CANCELLED.value
+
+
+class Order(StrEnum):
+    """By time; a minus sign is for the newest first, as in the pages' own addresses."""
+
+    NEWEST_FIRST = "-at"
+    OLDEST_FIRST = "at"
+
+
+UpstreamParam = Annotated[
+    str | None,
+    Query(description="`owner/repo` of the upstream; default the first one", max_length=150, pattern=_TEXT),
+]
+KindParam = Annotated[Kind, Query(description="what the results are of; kinds are never mixed")]
+RangeParam = Annotated[
+    Span, Query(alias="range", description="how far back the numbers go, in whole hours, the running one too")
+]
+CursorParam = Annotated[
+    str | None,
+    Query(description="`next` of the page before, unchanged", max_length=16_384, pattern="^[A-Za-z0-9_=-]+$"),
+]
+LimitParam = Annotated[int, Query(ge=1, le=MOST_LISTED, description="at most so many")]
+LinesParam = Annotated[
+    int,
+    Query(
+        alias="limit",
+        ge=1,
+        le=MOST_EXPORTED,
+        description="at most so many lines; where there are more, the header `Link` names the next request",
+    ),
+]
+NumberParam = Annotated[int | None, Query(ge=1, le=_BIGGEST_NUMBER, description="of a pull request")]
+OrderParam = Annotated[Order, Query(alias="sort", description="newest first is `-at`")]
+OrgPath = Annotated[str, Path(pattern=f"^{_ORG}$", description="the backend's owner", examples=["org"])]
+RepoPath = Annotated[str, Path(pattern=f"^{_REPO}$", description="the backend's name", examples=["repo"])]
+GuidPath = Annotated[str, Path(max_length=200, pattern=_TEXT, description="as GitHub sent it")]
+NumberPath = Annotated[int, Path(ge=1, le=_BIGGEST_NUMBER, description="of a pull request")]
+_SHA = {"pattern": "^([0-9a-fA-F]{40}|[0-9a-fA-F]{64})$"}
+
+
+def _sha(sha: Annotated[str, Path(json_schema_extra=_SHA, description="all of its digits")]) -> str:
+    return whole_sha(sha)
+
+
+ShaPath = Annotated[str, Depends(_sha)]
+TokenPath = Annotated[
+    str, Path(max_length=4_096, pattern="^[A-Za-z0-9_=-]+$", description="`token` of a job, unchanged")
+]
+SearchParam = Annotated[
+    str,
+    Query(
+        min_length=1,
+        max_length=200,
+        pattern=_TEXT,
+        description="a number, a commit, an author, a backend or a job, or part of one",
+    ),
+]
+
+
+def _text(description: str, most: int = 200) -> Any:
+    return Query(max_length=most, pattern=_TEXT, description=description)
+
+
+DeliveryParam = Annotated[str | None, _text("a delivery's GUID; finds a commit that is not new")]
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """What the answers of one app are made from."""
+
+    views: Views
+    upstreams: tuple[RepoName, ...]
+    clock: Clock
+    health: SharedHealth
+    site: str = "http://127.0.0.1:8000"
+    """Where readers reach us."""
+    audience: str = "crcr"
+    """The `aud` that dispatches name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Of which upstream, through which views, and when."""
+
+    views: Views
+    upstream: RepoName
+    now: datetime
+    desk: Desk
+
+
+def asked(request: Request, upstream: UpstreamParam = None) -> Asked:
+    """Administrators get views that hide nothing."""
+    desk: Desk = request.scope[DESK]
+    views = desk.views.for_admins() if reader_of(request).admin else desk.views
+    return Asked(views, pick_upstream(desk.upstreams, upstream), desk.clock.now(), desk)
+
+
+Asking = Annotated[Asked, Depends(asked)]
+
+
+def table_choice(
+    *,
+    q: Annotated[
+        str | None, _text("only backends whose name, hardware or on-call holds this text", 100)
+    ] = None,
+    level: Annotated[
+        Literal["L1", "L2", "L3", "L4"] | None, Query(description="only backends of this level")
+    ] = None,
+    sort: Annotated[
+        str | None,
+        Query(
+            pattern=f"^-?({'|'.join(('name', *NUMBERS))})$",
+            description="by a column, with a minus sign the highest first; without it by level, the worst first",
+        ),
+    ] = None,
+) -> Choice:
+    """The rows of a table of backends and their order, by the very words that the page's address has."""
+    asked = {"q": q, "level": level, "sort": sort}
+    return Choice.of({name: value for name, value in asked.items() if value})
+
+
+TableChoice = Annotated[Choice, Depends(table_choice)]
+OneBackend = Annotated[
+    str | None,
+    Query(
+        alias="backend",
+        pattern=f"^{_ORG}/{_REPO}$",
+        description="`owner/repo`: only this backend; the total stays that of all",
+    ),
+]
+
+
+def readable(request: Request) -> None:
+    """Refuses an address that is not UTF-8, which would else be read as something that nobody wrote."""
+    scope = request.scope
+    try:
+        for part in (scope.get("raw_path") or b"", scope["query_string"]):
+            unquote_to_bytes(part).decode()
+    except UnicodeDecodeError as fault:
+        raise BadRequest("the address is not UTF-8", hint="percent-encode the bytes of UTF-8 text") from fault
+
+
+def backend_name(org: OrgPath, repo: RepoPath) -> RepoName:
+    return _repository(f"{org}/{repo}", NotFound)
+
+
+def backend_query(
+    *,
+    kind: KindParam = Kind.PULLS,
+    span: RangeParam = Span.FORTNIGHT,
+    job: Annotated[str | None, _text("only jobs whose name or workflow holds this text")] = None,
+    author: Annotated[str | None, _text("only events of this author", 100)] = None,
+    result: Annotated[Counted | None, Query(description="only events with such a job")] = None,
+    q: Annotated[
+        str | None, _text("only events whose number, commit, branch, title or author holds this text")
+    ] = None,
+    older: Annotated[bool, Query(description="superseded commits and closings too")] = False,
+    cursor: CursorParam = None,
+) -> Callable[..., BackendQuery]:
+    return partial(
+        BackendQuery,
+        kind=kind,
+        span=span,
+        job=job or None,
+        author=author or None,
+        result=result,
+        text=q or None,
+        older=older,
+        after=cursors.decode(cursor),
+    )
+
+
+def job_query(
+    *,
+    downstream: Annotated[
+        str | None, Query(pattern=f"^{_ORG}/{_REPO}$", description="`owner/repo` of a backend")
+    ] = None,
+    delivery: Annotated[str | None, _text("a delivery's GUID")] = None,
+    number: NumberParam = None,
+    state: Annotated[JobState | None, Query(description="only jobs in this state")] = None,
+    cursor: CursorParam = None,
+) -> Callable[..., JobQuery]:
+    return partial(
+        JobQuery,
+        downstream=_repository(downstream, BadRequest) if downstream else None,
+        delivery=delivery or None,
+        number=number,
+        state=state,
+        after=cursors.decode(cursor),
+    )
+
+
+def delivery_query(
+    *,
+    event: Annotated[str | None, _text("GitHub's name of the event", 64)] = None,
+    state: Annotated[DeliveryState | None, Query(description="only deliveries in this state")] = None,
+    number: NumberParam = None,
+    sha: Annotated[
+        str | None,
+        Query(pattern="^[0-9a-fA-F]{7,64}$", description="the commit, or its first digits, seven at least"),
+    ] = None,
+    order: OrderParam = Order.NEWEST_FIRST,
+    cursor: CursorParam = None,
+) -> Callable[..., DeliveryQuery]:
+    return partial(
+        DeliveryQuery,
+        event=event or None,
+        state=state,
+        number=number,
+        head_sha=sha.lower() if sha else None,
+        oldest_first=order is Order.OLDEST_FIRST,
+        after=cursors.decode(cursor),
+    )
+
+
+def effect_query(
+    *,
+    state: Annotated[EffectsIn | None, Query(description="without it, all that is not over")] = None,
+    target: Annotated[str | None, _text("only effects for this target")] = None,
+    delivery: Annotated[str | None, _text("only effects of this delivery, by its GUID")] = None,
+    cursor: CursorParam = None,
+) -> Callable[..., EffectQuery]:
+    return partial(
+        EffectQuery,
+        state=state.value if state else None,
+        target=target or None,
+        delivery=delivery or None,
+        after=cursors.decode(cursor),
+    )
+
+
+def audit_query(
+    *,
+    who: Annotated[str | None, _text("only acts of people whose name holds this text")] = None,
+    act: Annotated[
+        str | None,
+        _text(
+            "only acts with a word that begins with this text, or all of their kind; a space is as good as `_`"
+        ),
+    ] = None,
+    order: OrderParam = Order.NEWEST_FIRST,
+    cursor: CursorParam = None,
+) -> Callable[..., AuditQuery]:
+    return partial(
+        AuditQuery,
+        who=_person(who),
+        act=act or None,
+        oldest_first=order is Order.OLDEST_FIRST,
+        after=cursors.decode(cursor),
+    )
+
+
+def waiver_query(
+    *,
+    state: Annotated[WaiverState | None, Query(description="only waivers in this state")] = None,
+    who: Annotated[str | None, _text("only waivers of people whose name holds this text")] = None,
+    backend: Annotated[str | None, _text("only of backends whose `owner/repo` holds this text")] = None,
+    number: NumberParam = None,
+    order: Annotated[
+        Literal["-at"] | None,
+        Query(alias="sort", description="newest first is `-at`; without it those in force come first"),
+    ] = None,
+    cursor: CursorParam = None,
+) -> Callable[..., WaiverQuery]:
+    return partial(
+        WaiverQuery,
+        state=state,
+        who=_person(who),
+        backend=backend or None,
+        number=number,
+        newest_first=order is not None,
+        after=cursors.decode(cursor),
+    )
+
+
+BackendAsked = Annotated[Callable[..., BackendQuery], Depends(backend_query)]
+JobsAsked = Annotated[Callable[..., JobQuery], Depends(job_query)]
+DeliveriesAsked = Annotated[Callable[..., DeliveryQuery], Depends(delivery_query)]
+EffectsAsked = Annotated[Callable[..., EffectQuery], Depends(effect_query)]
+AuditAsked = Annotated[Callable[..., AuditQuery], Depends(audit_query)]
+WaiversAsked = Annotated[Callable[..., WaiverQuery], Depends(waiver_query)]
+
+
+def _repository(name: str, failure: type[BadRequest | NotFound]) -> RepoName:
+    if not is_repo_name(name):
+        raise failure(f"{name[:150]!r} is not owner/name")
+    return RepoName(name)
+
+
+def _person(who: str | None) -> str | None:
+    return who.removeprefix("@") or None if who else None

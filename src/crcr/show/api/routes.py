@@ -1,0 +1,94 @@
+"""The API for readers: the same views as the pages, as JSON and as CSV, with pages of lists by cursor.
+
+Failures are raised and given their one shape by the app. Nothing here writes, and no raw body ever leaves.
+"""
+
+from copy import copy
+from functools import cache
+from typing import Any
+
+from fastapi import APIRouter, Depends, Response
+from fastapi.routing import APIRoute
+from starlette.routing import BaseRoute
+from starlette.types import Receive, Scope, Send
+
+from crcr.decide.model import RepoName
+from crcr.ports import Clock
+from crcr.show.api import commits, joining, lists, overview, setup
+from crcr.show.api.models.core import ErrorBody
+from crcr.show.api.parameters import DESK, Desk, readable
+from crcr.show.csv import routes as csv_routes
+from crcr.show.live.shared_health import SharedHealth
+from crcr.show.ports import Views
+
+_ERRORS: dict[int | str, dict[str, Any]] = {
+    # A range, because it also keeps FastAPI from documenting its own shape of 422.
+    "4XX": {"model": ErrorBody, "description": "The caller's to fix; `error.hint` says how."},
+    503: {
+        "model": ErrorBody,
+        "description": "Not now; the same request may be sent again.",
+        "headers": {"Retry-After": {"description": "in so many seconds", "schema": {"type": "integer"}}},
+    },
+}
+_UNCHANGED: dict[int | str, dict[str, Any]] = {
+    304: {"description": "As it was when its `ETag`, sent back as `If-None-Match`, was given."}
+}
+
+
+class ReadRoute(APIRoute):
+    """A route that tells its requests which app's desk they are at."""
+
+    desk: Desk
+
+    def at(self, desk: Desk) -> "ReadRoute":
+        mine = copy(self)
+        mine.desk = desk
+        return mine
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope[DESK] = self.desk
+        await super().handle(scope, receive, send)
+
+
+def routes(
+    views: Views,
+    *,
+    upstreams: tuple[RepoName, ...],
+    clock: Clock,
+    public_url: str = "http://127.0.0.1:8000",
+    audience: str = "crcr",
+    health: SharedHealth | None = None,
+) -> list[BaseRoute]:
+    shared = health or SharedHealth(views, clock)
+    desk = Desk(views, upstreams, clock, shared, public_url.rstrip("/"), audience)
+    return [route.at(desk) for route in _made_once()]
+
+
+@cache
+def _made_once() -> tuple[ReadRoute, ...]:
+    """All routes without a desk: working out their parameters and models takes longer than all else at a start."""
+    shared: dict[str, Any] = {"prefix": "/api/v1", "route_class": ReadRoute}
+    csv = APIRouter(
+        **shared,
+        tags=["csv"],
+        default_response_class=Response,
+        responses=_ERRORS,
+        dependencies=[Depends(readable)],
+    )
+    csv_routes.add(csv)
+    joining.add_csv(csv)
+    json = APIRouter(
+        **shared, responses={**_ERRORS, **_UNCHANGED}, dependencies=[Depends(readable), Depends(_headers)]
+    )
+    overview.add(json)
+    lists.add(json)
+    commits.add(json)
+    setup.add(json)
+    joining.add(json)
+    # CSV first: `name.csv` would else be taken for a thing of that name.
+    return tuple(each for each in (*csv.routes, *json.routes) if isinstance(each, ReadRoute))
+
+
+def _headers(response: Response) -> None:
+    response.headers["X-Content-Type-Options"] = "nosniff"
+    response.headers["Cache-Control"] = "no-cache"

@@ -1,0 +1,177 @@
+"""A downstream's set-up over HTTP: what was found, having GitHub asked anew, and a test of the round trip.
+
+Reading changes nothing. Asking GitHub is everybody's who may read, and limited by repository and by address. A test
+makes another's CI run: it takes an administrator's token or one that proves to be of that very repository, and no cookie.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+from uuid import uuid4
+
+from fastapi import APIRouter, Depends
+from starlette.requests import Request
+
+from crcr.decide.model import RepoName
+from crcr.decide.setup import SetupFacts
+from crcr.errors import BadRequest, NotAdmin, NotAuthentic, NotFound, NotRegistered, NotSignedIn
+from crcr.join.findings import examine
+from crcr.join.pointers import Pointers, pointers_to
+from crcr.ports import Clock, Limits, Verifier
+from crcr.show.access.middleware import FAILED_SIGN_IN
+from crcr.show.access.reader import reader_of
+from crcr.show.access.tokens import Tokens
+from crcr.show.api.models import setup as models
+from crcr.show.api.models.core import ErrorBody
+from crcr.show.api.parameters import Asking, OrgPath, RepoPath, UpstreamParam, backend_name, readable
+from crcr.show.ports import Views
+from crcr.show.urls.location import pick_upstream
+
+INSPECTION = "inspection"
+TEST_DISPATCH = "test_dispatch"
+_SETUP = "set-up"
+_ERRORS: dict[int | str, dict[str, Any]] = {
+    "4XX": {"model": ErrorBody, "description": "The caller's to fix; `error.hint` says how."},
+    503: {"model": ErrorBody, "description": "Try again after `Retry-After`."},
+}
+
+
+class Inspections(Protocol):
+    async def ask(self, upstream: RepoName, downstream: RepoName, now: datetime) -> bool:
+        """Have GitHub asked; False when somebody asked less than a minute ago."""
+        ...
+
+
+class TestDispatches(Protocol):
+    async def dispatch_test(
+        self, upstream: RepoName, downstream: RepoName, guid: str, *, who: str, now: datetime
+    ) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetupDesk:
+    """Who answers what is asked here."""
+
+    views: Views
+    upstreams: tuple[RepoName, ...]
+    inspections: Inspections
+    acts: TestDispatches
+    tokens: Tokens
+    verifier: Verifier
+    limits: Limits
+    subject_of: Callable[[Request], str]
+    clock: Clock
+
+    async def ask(self, request: Request, upstream: RepoName, repo: RepoName) -> models.Asked:
+        await self.limits.take(INSPECTION, self.subject_of(request))
+        now = self.clock.now()
+        views = self.views.for_admins() if reader_of(request).admin else self.views
+        facts = await views.setup(upstream, repo, now)
+        if facts.entry is None:
+            raise NotFound(f"{repo} is not a backend of this upstream", hint="see /api/v1/allowlist")
+        asked = await self.inspections.ask(upstream, facts.repository, now)
+        return models.Asked(repository=str(facts.repository), asked=asked)
+
+    async def test(self, request: Request, upstream: RepoName, repo: RepoName) -> models.TestSent:
+        who = await self._who(request, upstream, repo)
+        await self.limits.take(TEST_DISPATCH, repo.key)
+        guid = str(uuid4())
+        await self.acts.dispatch_test(upstream, repo, guid, who=who, now=self.clock.now())
+        return models.TestSent(delivery=guid)
+
+    async def _who(self, request: Request, upstream: RepoName, repo: RepoName) -> str:
+        token = _bearer(request)
+        subject = self.subject_of(request)
+        await self.limits.check(FAILED_SIGN_IN, subject)
+        holder = self.tokens.holder(token)
+        if holder is not None and not holder.admin:
+            raise NotAdmin(hint="ask the operator, or send a token of the repository itself")
+        if holder is not None:
+            return holder.name
+        try:
+            return await self._proved(token, upstream, repo)
+        except (NotAuthentic, NotRegistered):
+            await self.limits.take(FAILED_SIGN_IN, subject)
+            raise
+
+    async def _proved(self, unverified_token: str, upstream: RepoName, repo: RepoName) -> str:
+        identity = await self.verifier.verify(unverified_token)
+        if identity.repository != repo:
+            raise NotAdmin(
+                f"the token is of {identity.repository}, not of {repo}",
+                hint="a repository may have only itself tested",
+            )
+        facts: SetupFacts = await self.views.for_admins().setup(upstream, repo, self.clock.now())
+        if None not in (facts.repository_id, identity.repository_id) and (
+            facts.repository_id != identity.repository_id
+        ):
+            raise NotAdmin(
+                f"{repo} was admitted under another repository id", hint="ask the operator to rebind it"
+            )
+        return f"{identity.repository} (its own token)"
+
+
+def add(api: APIRouter) -> None:
+    @api.get(
+        "/setup/{org}/{repo}", tags=[_SETUP], summary="A downstream's set-up, examined; nothing is asked anew"
+    )
+    async def setup(org: OrgPath, repo: RepoPath, asked: Asking) -> models.Setup:
+        facts = await asked.views.setup(asked.upstream, backend_name(org, repo), asked.now)
+        pointers = pointers_to(
+            asked.desk.site,
+            facts.upstream,
+            facts.repository,
+            audience=asked.desk.audience,
+            several=len(asked.desk.upstreams) > 1,
+        )
+        return as_model(facts, asked.now, pointers)
+
+
+def as_model(facts: SetupFacts, now: datetime, pointers: Pointers) -> models.Setup:
+    installation = facts.inspection.installation if facts.inspection else None
+    return models.Setup(
+        repository=facts.repository.full_name,
+        upstream=facts.upstream.full_name,
+        listed=facts.entry is not None,
+        level=facts.entry.level if facts.entry else None,  # type: ignore[arg-type]  # read as its name
+        inspected_at=facts.inspected_at,
+        being_inspected=facts.is_being_inspected,
+        reads_actions=installation.reads_actions if installation else None,
+        findings=[models.Finding.model_validate(each) for each in examine(facts, now, pointers)],
+    )
+
+
+def router(desk: SetupDesk) -> APIRouter:
+    """What changes something; made for one app, as the acts of administrators are."""
+    api = APIRouter(
+        prefix="/api/v1/setup", tags=[_SETUP], responses=_ERRORS, dependencies=[Depends(readable)]
+    )
+
+    @api.post("/{org}/{repo}", status_code=202, summary="Have GitHub asked how the downstream is set up")
+    async def inspect(
+        request: Request, org: OrgPath, repo: RepoPath, upstream: UpstreamParam = None
+    ) -> models.Asked:
+        return await desk.ask(request, pick_upstream(desk.upstreams, upstream), backend_name(org, repo))
+
+    @api.post("/{org}/{repo}/test", status_code=202, summary="Send the downstream a test dispatch")
+    async def test(
+        request: Request, org: OrgPath, repo: RepoPath, upstream: UpstreamParam = None
+    ) -> models.TestSent:
+        if upstream is None and len(desk.upstreams) > 1:
+            raise BadRequest(
+                "upstream is needed: there are several", hint=f"one of {', '.join(map(str, desk.upstreams))}"
+            )
+        return await desk.test(request, pick_upstream(desk.upstreams, upstream), backend_name(org, repo))
+
+    return api
+
+
+def _bearer(request: Request) -> str:
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not token.strip():
+        raise NotSignedIn(
+            "a test needs an administrator's token, or an OIDC token of the repository itself",
+            hint="send Authorization: Bearer with one of them",
+        )
+    return token.strip()

@@ -1,0 +1,1 @@
+"""The API's lists as CSV."""

@@ -1,0 +1,1 @@
+"""Response headers, forms, static files, same-site checks."""

@@ -1,0 +1,133 @@
+"""One reader of the change log for all open streams.
+
+The first stream starts the pump, the last one ends it. The pump reads each change once and keeps the newest
+ones, so five hundred pages cost the store what one does; a stream that is further behind reads for itself.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+from crcr.decide.steps import Step
+from crcr.decide.views import Change, Changes
+from crcr.errors import Unavailable
+from crcr.ports import Clock, Trace, Untraced
+from crcr.show.live.delay import LiveDelay
+from crcr.show.ports import ChangeLog
+
+BATCH = 500
+_KEPT = 2_000
+_STORE_DOWN_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Wakeups:
+    """How to be told that the log has grown: an event that is set then, and how to give it back."""
+
+    subscribe: Callable[[], asyncio.Event]
+    unsubscribe: Callable[[asyncio.Event], None]
+
+
+class Feed:
+    def __init__(
+        self,
+        log: ChangeLog,
+        wakeups: Wakeups,
+        clock: Clock,
+        delay: LiveDelay | None = None,
+        trace: Trace | None = None,
+    ) -> None:
+        self._log = log
+        self._wakeups = wakeups
+        self._clock = clock
+        self._delay = delay or LiveDelay()
+        self._trace = trace or Untraced()
+        self._streams: set[asyncio.Event] = set()
+        self._pump: asyncio.Task[None] | None = None
+        self._recent: deque[Change] = deque(maxlen=_KEPT)
+        self._covers_from: int | None = None
+        """All that may be told after this id is in `_recent`; None while nothing was read."""
+        self._upto = 0
+
+    def attach(self) -> asyncio.Event:
+        """An event that is set whenever there may be something new."""
+        fresh = asyncio.Event()
+        self._streams.add(fresh)
+        if self._pump is None or self._pump.done():
+            self._pump = asyncio.create_task(self._run())
+        return fresh
+
+    async def detach(self, fresh: asyncio.Event) -> None:
+        self._streams.discard(fresh)
+        if not self._streams and self._pump is not None:
+            pump, self._pump = self._pump, None
+            self._covers_from = None
+            pump.cancel()
+            await asyncio.wait([pump])
+
+    async def position(self) -> Changes:
+        """Where the log begins and ends now."""
+        return await self._log.changes(None, 0)
+
+    async def after(self, change_id: int) -> tuple[list[Change], int, bool]:
+        """What to tell after an id, up to which id that is, and whether there is more to read at once."""
+        if self._covers_from is not None and change_id >= self._covers_from:
+            return (
+                [each for each in self._recent if each.change_id > change_id],
+                max(change_id, self._upto),
+                False,
+            )
+        batch = await self._log.changes(change_id, BATCH)
+        return list(batch.items), batch.upto, batch.upto < batch.newest
+
+    async def _run(self) -> None:
+        wake = self._wakeups.subscribe()
+        try:
+            while True:
+                wake.clear()
+                try:
+                    await self._read()
+                except Unavailable:
+                    await self._clock.sleep(_STORE_DOWN_S)
+                    continue
+                await wake.wait()
+        finally:
+            self._wakeups.unsubscribe(wake)
+
+    async def _read(self) -> None:
+        if self._covers_from is None:
+            position = await self._log.changes(None, 0)
+            self._recent.clear()
+            self._covers_from = self._upto = position.newest
+        while True:
+            batch = await self._log.changes(self._upto, BATCH)
+            self._keep(batch)
+            for fresh in self._streams:
+                fresh.set()
+            if batch.upto >= batch.newest:
+                return
+
+    def _keep(self, batch: Changes) -> None:
+        for change in batch.items:
+            if len(self._recent) == _KEPT:
+                self._covers_from = self._recent[0].change_id
+            self._recent.append(change)
+            now = self._clock.now()
+            self._delay.note((now - change.at).total_seconds())
+            self._follow(change, now)
+        self._upto = batch.upto
+
+    def _follow(self, change: Change, now: datetime) -> None:
+        if change.delivery is not None:
+            self._trace.note(
+                Step.TELL,
+                change.delivery,
+                change.at,
+                now,
+                downstream=change.downstream,
+                upstream=change.upstream,
+                kind=change.kind,
+                change=change.change_id,
+            )

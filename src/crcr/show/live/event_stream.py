@@ -1,0 +1,273 @@
+"""`/api/v1/events`: what changed, as server-sent events that can be resumed.
+
+An event names what changed, never its content: the page reads anew what it shows. A reader whose place is no
+longer kept gets `reset`, and every reader a `beat` when there is nothing else to say. Streams are counted, per address and in all, since each one holds a connection.
+"""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from starlette.requests import Request
+from starlette.routing import BaseRoute, Route
+from starlette.types import Receive, Scope, Send
+
+from crcr.decide.model import RepoName
+from crcr.decide.views import Change
+from crcr.errors import BadRequest, Unavailable
+from crcr.ports import Clock, Trace
+from crcr.show.access.reader import reader_of
+from crcr.show.live.change_feed import Feed, Wakeups
+from crcr.show.live.delay import LiveDelay
+from crcr.show.live.health_feed import HealthFeed
+from crcr.show.ports import ChangeLog
+from crcr.show.urls.location import pick_upstream
+
+HEARTBEAT_S = 15.0
+_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-store"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-accel-buffering", b"no"),  # nginx would hold events back
+]
+_BIGGEST_ID = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Caps:
+    per_address: int = 50
+    """A browser holds one for all its tabs; an office behind one address has many browsers."""
+    in_total: int = 500
+
+
+def peer_address(request: Request) -> str:
+    return request.client.host if request.client else "unknown"
+
+
+def routes(
+    log: ChangeLog,
+    *,
+    wakeups: Wakeups,
+    upstreams: tuple[RepoName, ...],
+    clock: Clock,
+    stopping: asyncio.Event,
+    address_of: Callable[[Request], str] = peer_address,
+    caps: Caps = Caps(),  # noqa: B008  frozen
+    delay: LiveDelay | None = None,
+    trace: Trace | None = None,
+    on_streams: Callable[[int], None] = lambda _: None,
+    log_for_admins: ChangeLog | None = None,
+    health: HealthFeed | None = None,
+) -> list[BaseRoute]:
+    """The stream's route. Setting `stopping` ends all streams; browsers then reconnect and resume."""
+    feed = Feed(log, wakeups, clock, delay, trace)
+    for_admins = Feed(log_for_admins, wakeups, clock) if log_for_admins else feed
+    events = Events(
+        feed,
+        for_admins,
+        upstreams=upstreams,
+        clock=clock,
+        stopping=stopping,
+        address_of=address_of,
+        caps=caps,
+        on_streams=on_streams,
+        health=health,
+    )
+    return [Route("/api/v1/events", events, methods=["GET"], name="events")]
+
+
+class Events:
+    def __init__(
+        self,
+        feed: Feed,
+        for_admins: Feed,
+        *,
+        upstreams: tuple[RepoName, ...],
+        clock: Clock,
+        stopping: asyncio.Event,
+        address_of: Callable[[Request], str],
+        caps: Caps,
+        on_streams: Callable[[int], None],
+        health: HealthFeed | None,
+    ) -> None:
+        self._health = health
+        self._feed = feed
+        self._for_admins = for_admins
+        self._upstreams = upstreams
+        self._clock = clock
+        self._stopping = stopping
+        self._address_of = address_of
+        self._caps = caps
+        self._on_streams = on_streams
+        self._open: Counter[str] = Counter()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        asked = request.query_params.get("upstream")
+        upstream = pick_upstream(self._upstreams, asked).key if asked else None
+        after = _place(request)
+        with self._counted(self._address_of(request)):
+            feed = self._for_admins if reader_of(request).admin else self._feed
+            async with _attached(feed) as fresh:
+                stream = _Stream(send, feed, upstream, self._clock)
+                await self._begin(stream, after)
+                if request.method != "HEAD":
+                    with self._health.attached(fresh) if self._health else nullcontext():
+                        await self._note_health(stream, request.query_params.get("health"))
+                        await self._follow(stream, fresh, receive)
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    @contextmanager
+    def _counted(self, address: str) -> Iterator[None]:
+        if self._open.total() >= self._caps.in_total or self._open[address] >= self._caps.per_address:
+            raise Unavailable(
+                "too many live streams are open", hint="close other pages, or read /api/v1/summary instead"
+            )
+        self._open[address] += 1
+        self._on_streams(self._open.total())
+        try:
+            yield
+        finally:
+            self._open[address] -= 1
+            if not self._open[address]:
+                del self._open[address]
+            self._on_streams(self._open.total())
+
+    async def _begin(self, stream: "_Stream", after: int | None) -> None:
+        """Answer and take up the reader's place, or tell it that the place is gone."""
+        log = await stream.feed.position()
+        await stream.start()
+        known = after is not None and (log.oldest - 1 <= after <= log.newest)
+        stream.upto = after if after is not None and known else log.newest
+        if after is not None and not known:
+            await stream.reset()
+
+    async def _note_health(self, stream: "_Stream", shown: str | None) -> None:
+        """Take the health that the reader's page shows as told: what has changed since then is told at once."""
+        stream.health = await self._health.marks() if self._health else {}
+        upstream, _, mark = (shown or "").lower().rpartition("@")
+        if upstream in stream.health:
+            stream.health = {**stream.health, upstream: mark}
+
+    async def _follow(self, stream: "_Stream", fresh: asyncio.Event, receive: Receive) -> None:
+        gone = asyncio.create_task(_disconnected(receive))
+        try:
+            while not (gone.done() or self._stopping.is_set()):
+                fresh.clear()
+                try:
+                    changes, upto, more = await stream.feed.after(stream.upto)
+                except Unavailable:
+                    changes, upto, more = [], stream.upto, False  # the feed wakes us when the store is back
+                await stream.tell(changes, upto)
+                if self._health:
+                    await stream.tell_health(await self._health.marks())
+                if not more and not await self._waited(gone, fresh, stream.beats_in_s):
+                    await stream.heartbeat()
+        except OSError:
+            return  # the reader left while we wrote
+        finally:
+            gone.cancel()
+
+    async def _waited(self, gone: asyncio.Task[None], fresh: asyncio.Event, seconds: float) -> bool:
+        """Wait for something to happen; False when the time for a heartbeat has come."""
+        if seconds <= 0:
+            return False
+        beat = asyncio.create_task(self._clock.sleep(seconds))
+        waits = [beat, asyncio.create_task(fresh.wait()), asyncio.create_task(self._stopping.wait())]
+        try:
+            done, _ = await asyncio.wait([gone, *waits], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in waits:
+                each.cancel()
+        return beat not in done
+
+
+@asynccontextmanager
+async def _attached(feed: Feed) -> AsyncIterator[asyncio.Event]:
+    fresh = feed.attach()
+    try:
+        yield fresh
+    finally:
+        await feed.detach(fresh)
+
+
+@dataclass(slots=True)
+class _Stream:
+    send: Send
+    feed: Feed
+    upstream: str | None
+    clock: Clock
+    upto: int = 0
+    health: dict[str, str] = field(default_factory=dict)
+    """What this reader knows of the relay's health, by upstream."""
+    _wrote_at: datetime | None = None
+
+    @property
+    def beats_in_s(self) -> float:
+        """Counted from what was written last: much may happen that this reader is not told of."""
+        if self._wrote_at is None:
+            return HEARTBEAT_S
+        silent_s = (self.clock.now() - self._wrote_at).total_seconds()
+        return HEARTBEAT_S - max(0.0, silent_s)
+
+    async def start(self) -> None:
+        await self.send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+        await self._write("retry: 2000\n\n")
+
+    async def reset(self) -> None:
+        await self._write(f"id: {self.upto}\nevent: reset\ndata: {{}}\n\n")
+
+    async def heartbeat(self) -> None:
+        """An event, since a browser's script does not see comments. It has no id: the reader's place stays."""
+        await self._write("event: beat\ndata: {}\n\n")
+
+    async def tell(self, changes: list[Change], upto: int) -> None:
+        """Write a batch, equal changes once: a page reads anew anyway, and a burst stays small."""
+        mine = [each for each in changes if self.upstream in (None, each.upstream)]
+        newest = {(c.kind, c.upstream, c.downstream, c.delivery, c.number): c for c in mine}
+        if newest:
+            told = sorted(newest.values(), key=lambda change: change.change_id)
+            await self._write("".join(map(_frame, told)))
+        self.upto = upto
+
+    async def tell_health(self, marks: dict[str, str]) -> None:
+        """Write which upstreams' health changed. Without an id: it is not in the log."""
+        mine = [each for each in marks if self.upstream in (None, each)]
+        changed = [each for each in mine if marks[each] != self.health.get(each)]
+        self.health = marks
+        for each in changed:
+            await self._write(f'event: health\ndata: {{"kind":"health","upstream":{json.dumps(each)}}}\n\n')
+
+    async def _write(self, text: str) -> None:
+        self._wrote_at = self.clock.now()
+        await self.send({"type": "http.response.body", "body": text.encode(), "more_body": True})
+
+
+def _frame(change: Change) -> str:
+    data = {
+        "kind": change.kind,
+        "upstream": change.upstream,
+        "downstream": change.downstream,
+        "delivery": change.delivery,
+        "number": change.number,
+    }
+    return f"id: {change.change_id}\nevent: change\ndata: {json.dumps(data, separators=(',', ':'))}\n\n"
+
+
+def _place(request: Request) -> int | None:
+    """Where the reader is; a reconnecting browser's header is newer than the address it first used."""
+    told = request.headers.get("last-event-id") or request.query_params.get("after")
+    if not told:
+        return None
+    if not (told.isascii() and told.isdigit()) or len(told) > 19 or int(told) > _BIGGEST_ID:
+        raise BadRequest("the place to resume from is not a number", hint="send back an event's id unchanged")
+    return int(told)
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

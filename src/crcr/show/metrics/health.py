@@ -1,0 +1,163 @@
+"""Probes: `/healthz` says that the process lives, `/readyz` that it can do its work, `/metrics` how it goes."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from crcr import __version__
+from crcr.decide.health import Health, worst_of
+from crcr.decide.views import Vitals
+from crcr.errors import LimiterUnavailable, NoAllowlist, Stopping, Unavailable
+from crcr.ports import Clock
+from crcr.show.live.shared_health import SharedHealth
+from crcr.show.metrics.registry import Metrics
+from crcr.show.ports import Pulse
+
+PATIENCE_S = 5.0
+"""Half of what Prometheus waits for a scrape."""
+HEALTH_WITHIN_S = 1.0
+"""How long a probe waits for the health, which only informs: what asks it waits for a few seconds at most."""
+_UNKNOWN = "unknown"
+_NO_CACHE = {"Cache-Control": "no-store"}
+
+
+def routes(
+    pulse: Pulse,
+    *,
+    metrics: Metrics,
+    clock: Clock,
+    health: SharedHealth | None = None,
+    is_public: bool = True,
+    stopping: asyncio.Event | None = None,
+    patience_s: float = PATIENCE_S,
+    check_limiter: Callable[[], Awaitable[None]] | None = None,
+) -> list[BaseRoute]:
+    """Probes ask without a token; where readers need one, `/readyz` names no upstream.
+
+    `check_limiter` raises `LimiterUnavailable` where the limits of callers are kept elsewhere, in Redis, and that is
+    away: callbacks get 503 then, and `/readyz/callback` says so; all else goes on, and `/readyz` stays 200.
+
+    The health is read once in a few seconds for all readers of the process, and never keeps a probe waiting for long.
+
+    Once `stopping` is set, `/readyz` says so: whoever sends requests here goes elsewhere before nobody answers.
+    """
+    stopping = stopping or asyncio.Event()
+    probes = Probes(
+        pulse,
+        metrics,
+        clock,
+        health=health or SharedHealth(pulse, clock),
+        names=is_public,
+        stopping=stopping,
+        patience_s=patience_s,
+        check_limiter=check_limiter,
+    )
+    for_callbacks = [Route("/readyz/callback", probes.readyz_callback)] if check_limiter else []
+    return [
+        Route("/healthz", probes.healthz),
+        Route("/readyz", probes.readyz),
+        *for_callbacks,
+        Route("/metrics", probes.metrics),
+    ]
+
+
+class Probes:
+    def __init__(
+        self,
+        pulse: Pulse,
+        metrics: Metrics,
+        clock: Clock,
+        *,
+        health: SharedHealth,
+        names: bool,
+        stopping: asyncio.Event,
+        patience_s: float,
+        check_limiter: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        self._pulse = pulse
+        self._metrics = metrics
+        self._clock = clock
+        self._health = health
+        self._names = names
+        self._stopping = stopping
+        self._patience_s = patience_s
+        self._check_limiter = check_limiter
+
+    async def healthz(self, _: Request) -> Response:
+        return JSONResponse({"ok": True, "version": __version__}, headers=_NO_CACHE)
+
+    async def readyz(self, _: Request) -> Response:
+        """Raises what stands in the way; the app makes it a 503 that says so.
+
+        Health that is amber, red or not known in time is told and stays a 200: the process takes webhooks and callbacks
+        all the same.
+        """
+        if self._stopping.is_set():
+            raise Stopping
+        vitals = await self._pulse.vitals(self._clock.now())
+        without = [str(each.upstream) for each in vitals if not each.has_allowlist]
+        if without:
+            whose = ", ".join(without) if self._names else f"{len(without)} of {len(vitals)} upstreams"
+            raise NoAllowlist(
+                f"no valid allowlist was ever read for {whose}",
+                hint="see CRCR_ALLOWLIST, then run `crcr allowlist refresh`",
+            )
+        with_health = await self._with_health(vitals)
+        told = [
+            {
+                **({"upstream": str(each.upstream)} if self._names else {}),
+                "waiting": each.waiting,
+                "parked": each.parked,
+                "lag_s": each.lag_s or 0.0,
+                "health": each.health.state if each.health else _UNKNOWN,
+                "reasons": [reason.text for reason in each.health.reasons] if each.health else [],
+            }
+            for each in with_health
+        ]
+        answer = {
+            "ok": True,
+            "store": "answers",
+            **await self._limits(),
+            "health": _worst([each.health for each in with_health]),
+            "upstreams": told,
+        }
+        return JSONResponse(answer, headers=_NO_CACHE)
+
+    async def readyz_callback(self, request: Request) -> Response:
+        """Whether callbacks are taken here: `/readyz`, and the limiter that counts callers."""
+        if self._check_limiter is not None:
+            await self._check_limiter()
+        return await self.readyz(request)
+
+    async def _limits(self) -> dict[str, str]:
+        if self._check_limiter is None:
+            return {}
+        try:
+            await self._check_limiter()
+        except LimiterUnavailable:
+            return {"limits": "away"}
+        return {"limits": "answer"}
+
+    async def metrics(self, _: Request) -> Response:
+        """Always answers: a store that is away, or takes longer than a scraper waits, is a number too."""
+        try:
+            async with asyncio.timeout(self._patience_s):
+                vitals = await self._pulse.vitals(self._clock.now())
+                self._metrics.observe(await self._with_health(vitals))
+        except (Unavailable, TimeoutError):
+            self._metrics.observe(None)
+        return Response(self._metrics.text(), headers={"Content-Type": CONTENT_TYPE_LATEST, **_NO_CACHE})
+
+    async def _with_health(self, vitals: list[Vitals]) -> list[Vitals]:
+        health = await self._health.within(HEALTH_WITHIN_S)
+        return [replace(each, health=health.get(each.upstream)) for each in vitals]
+
+
+def _worst(healths: list[Health | None]) -> str:
+    known = [each for each in healths if each is not None]
+    return worst_of(known) if len(known) == len(healths) else _UNKNOWN

@@ -1,0 +1,142 @@
+"""Numbers for Prometheus, in a registry of their own.
+
+Other rooms count through these methods and know nothing of Prometheus. Labels come from closed sets, so that
+no caller can make series without end. Numbers about the queues, GitHub and the store stand in `metrics_…`.
+"""
+
+from collections.abc import Callable
+from time import time
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+
+from crcr import __version__
+from crcr.decide.views import Vitals
+from crcr.show.metrics.github import GitHubNumbers
+from crcr.show.metrics.queues import QueueNumbers
+from crcr.show.metrics.refusal_layers import layer_of
+from crcr.show.metrics.store import StoreNumbers
+
+_EVENTS = frozenset(
+    {
+        *("pull_request", "push", "merge_group", "check_run", "check_suite", "issue_comment", "ping"),
+        *("workflow_run", "workflow_job", "installation", "installation_repositories", "repository"),
+        *("pull_request_review", "nightly", "periodic"),
+    }
+)
+_LATENCIES_S = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
+
+
+class Metrics:
+    def __init__(self, now_s: Callable[[], float] = time) -> None:
+        """`now_s` tells the seconds since 1970."""
+        self._now_s = now_s
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        self.github = GitHubNumbers(self.registry)
+        self.store = StoreNumbers(self.registry)
+        self._queues = QueueNumbers(self.registry)
+        self._deliveries = self._counter("deliveries", "Webhook deliveries", "event", "outcome")
+        self._callbacks = self._counter("callbacks", "Callbacks by what was answered", "outcome")
+        self._ingested = self._counter("ingested", "Results of other relays by what was answered", "outcome")
+        self._refusals = self._counter(
+            "refusals", "Refused requests by the layer that refused", "door", "layer"
+        )
+        self._by_outcome: dict[str, Counter] = {}  # the hot path need not look its label up
+        self._effects = self._counter("effects", "Attempts at effects", "kind", "outcome")
+        self._latency = self._histogram(
+            "dispatch_latency_seconds", "From an arrival to its dispatch being sent"
+        )
+        self._live_delay = self._histogram("live_delay_seconds", "From a change to open pages being told")
+        self._streams = self._gauge("live_streams", "Pages that listen for changes")
+        self._key_reads = self._counter("key_reads", "Readings of an issuer's keys", "outcome")
+        self._limiter_up = self._gauge("limiter_up", "Whether the limiter answered when it was last asked")
+        self._limiter_faults = self._counter(
+            "limiter_unavailable", "Questions that the limiter did not answer"
+        )
+        self._doors = self._gauge("doors_open", "Whether this process takes webhooks and callbacks")
+        self._leader = self._gauge("leader", "Whether this process does what only one may do")
+        self._worker = Gauge(
+            "crcr_worker_seen_timestamp_seconds",
+            "When the worker last looked",
+            ["worker"],
+            registry=self.registry,
+        )
+        Gauge("crcr_info", "This release", ["version"], registry=self.registry).labels(__version__).set(1)
+        self._limiter_up.set(1)
+        # An alert on a rate needs a zero to begin with.
+        for outcome in ("read", "failed"):
+            self._key_reads.labels(outcome)
+        for event in _EVENTS:
+            self._deliveries.labels(event, "recovered taken")
+
+    def delivery(self, event: str, outcome: str) -> None:
+        """`outcome`: taken, repeat, ignored, pong, one of those after `recovered`, or an error's code."""
+        self._deliveries.labels(event if event in _EVENTS else "other", outcome).inc()
+        self._refused("webhook", outcome)
+
+    def callback(self, outcome: str) -> None:
+        """`outcome`: in_progress, completed, repeat, ignored, sandbox, or a refusal's code."""
+        child = self._by_outcome.get(outcome)
+        if child is None:
+            child = self._by_outcome[outcome] = self._callbacks.labels(outcome)
+        child.inc()
+        self._refused("callback", outcome)
+
+    def ingest(self, outcome: str) -> None:
+        """`outcome`: in_progress, completed, repeat, or a refusal's code."""
+        self._ingested.labels(outcome).inc()
+        self._refused("ingest", outcome)
+
+    def effect(self, kind: str, outcome: str) -> None:
+        """`outcome`: done, pointless, retried or parked."""
+        self._effects.labels(kind, outcome).inc()
+
+    def dispatch_latency(self, seconds: float) -> None:
+        self._latency.observe(max(0.0, seconds))
+
+    def live_delay(self, seconds: float) -> None:
+        self._live_delay.observe(seconds)
+
+    def live_streams(self, number: int) -> None:
+        self._streams.set(number)
+
+    def keys_read(self, outcome: str) -> None:
+        """`outcome`: read or failed."""
+        self._key_reads.labels(outcome).inc()
+
+    def limiter(self, *, answered: bool) -> None:
+        self._limiter_up.set(int(answered))
+        if not answered:
+            self._limiter_faults.inc()
+
+    def opens_doors(self) -> None:
+        """Told by a process that takes requests; one that only works never says so."""
+        self._doors.set(1)
+
+    def leads(self, leading: bool) -> None:  # noqa: FBT001  a state that is told as it changes
+        self._leader.set(int(leading))
+
+    def worker_seen(self) -> None:
+        """The worker's loop went round; a process without a worker never says so."""
+        self._worker.labels("outbox").set(self._now_s())
+
+    def observe(self, vitals: list[Vitals] | None) -> None:
+        """Take the store's own figures at a scrape; None when it did not answer, and old ones are dropped."""
+        self._queues.observe(vitals)
+
+    def text(self) -> bytes:
+        return generate_latest(self.registry)
+
+    def _refused(self, door: str, outcome: str) -> None:
+        layer = layer_of(outcome)
+        if layer is not None:
+            self._refusals.labels(door, layer).inc()
+
+    def _counter(self, name: str, about: str, *labels: str) -> Counter:
+        return Counter(f"crcr_{name}", about, labels, registry=self.registry)
+
+    def _gauge(self, name: str, about: str) -> Gauge:
+        return Gauge(f"crcr_{name}", about, registry=self.registry)
+
+    def _histogram(self, name: str, about: str) -> Histogram:
+        return Histogram(f"crcr_{name}", about, buckets=_LATENCIES_S, registry=self.registry)

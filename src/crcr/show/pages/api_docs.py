@@ -1,0 +1,196 @@
+"""`/api/docs`: the OpenAPI description as a plain page, searched on the server, with nothing from outside and no script."""
+
+import json
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from crcr.show.render.templates import Renderer
+
+_METHODS = ("get", "post", "put", "patch", "delete")
+_ORDER = ("numbers", "commits", "lists", "relay", "csv", "admin")
+_MOST_SOUGHT = 100
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    name: str
+    place: str
+    type: str
+    schema: str | None
+    """The name of its type, where that stands below."""
+    bounds: str
+    required: bool
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    code: str
+    type: str
+    """The name of a type below, or a media type."""
+    description: str
+    schema: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    method: str
+    path: str
+    tag: str
+    summary: str
+    description: str
+    parameters: tuple[Parameter, ...]
+    answers: tuple[Answer, ...]
+
+    @property
+    def schemas(self) -> set[str | None]:
+        return {each.schema for each in self.parameters} | {each.schema for each in self.answers}
+
+    def holds(self, words: Iterable[str]) -> bool:
+        told = [self.method, self.path, self.tag, self.summary, self.description]
+        told += [each.name for each in self.parameters] + [each.type for each in self.answers]
+        text = " ".join(told).lower()
+        return all(word in text for word in words)
+
+
+@dataclass(frozen=True, slots=True)
+class Type:
+    name: str
+    description: str
+    fields: tuple[tuple[str, str, str], ...]
+    """Name, type, meaning."""
+    example: str | None
+
+    def holds(self, words: Iterable[str]) -> bool:
+        text = " ".join([self.name, *(field for field, _, _ in self.fields)]).lower()
+        return all(word in text for word in words)
+
+
+def docs_endpoint(renderer: Renderer) -> Callable[[Request], Awaitable[Response]]:
+    async def docs(request: Request) -> Response:
+        sought = request.query_params.get("q", "")[:_MOST_SOUGHT].strip()
+        words = sought.lower().split()
+        description = request.app.openapi()
+        schemas = description.get("components", {}).get("schemas", {})
+        operations = [each for each in _operations(description) if each.holds(words)]
+        used = {name for each in operations for name in each.schemas}
+        types = [_type_of(name, schema) for name, schema in sorted(schemas.items())]
+        context = {
+            "title": description["info"]["title"],
+            "api_version": description["info"]["version"],
+            "sought": sought,
+            "groups": _grouped(operations),
+            "types": [each for each in types if each.holds(words) or (words and each.name in used)],
+        }
+        return renderer.page("docs.html", context)
+
+    return docs
+
+
+def _grouped(operations: Iterable[Operation]) -> dict[str, list[Operation]]:
+    groups: dict[str, list[Operation]] = {}
+    for each in sorted(operations, key=lambda each: _place(each.tag)):
+        groups.setdefault(each.tag, []).append(each)
+    return groups
+
+
+def _place(tag: str) -> int:
+    return _ORDER.index(tag) if tag in _ORDER else len(_ORDER)
+
+
+def _operations(description: Json) -> Iterator[Operation]:
+    for path, item in sorted(description["paths"].items()):
+        for method in _METHODS:
+            if method in item:
+                yield _told(method.upper(), path, item[method])
+
+
+def _told(method: str, path: str, operation: Json) -> Operation:
+    return Operation(
+        method,
+        path,
+        next(iter(operation.get("tags", ())), "other"),
+        operation.get("summary", ""),
+        operation.get("description", ""),
+        tuple(_parameter(each) for each in operation.get("parameters", [])),
+        tuple(_answer(code, each) for code, each in operation.get("responses", {}).items()),
+    )
+
+
+def _parameter(parameter: Json) -> Parameter:
+    schema = parameter.get("schema", {})
+    return Parameter(
+        parameter["name"],
+        parameter["in"],
+        _type(schema),
+        _named(schema),
+        _bounds(schema),
+        parameter.get("required", False),
+        parameter.get("description", ""),
+    )
+
+
+def _answer(code: str, answer: Json) -> Answer:
+    for media, content in answer.get("content", {}).items():
+        schema = content.get("schema", {})
+        name = _type(schema) if media == "application/json" else media
+        return Answer(code, name, answer.get("description", ""), name if "$ref" in schema else None)
+    return Answer(code, "", answer.get("description", ""), None)
+
+
+def _type_of(name: str, schema: Json) -> Type:
+    example = next(iter(schema.get("examples", ())), None)
+    return Type(
+        name,
+        schema.get("description", ""),
+        tuple(_fields(schema)),
+        json.dumps(example, indent=2, ensure_ascii=False) if example is not None else None,
+    )
+
+
+def _fields(schema: Json) -> Iterator[tuple[str, str, str]]:
+    for value in schema.get("enum", ()):
+        yield str(value), "", ""
+    for name, field in schema.get("properties", {}).items():
+        yield name, _type(field), field.get("description", "")
+
+
+def _type(schema: Json) -> str:
+    if "$ref" in schema:
+        return str(schema["$ref"]).rpartition("/")[2]
+    if "anyOf" in schema:
+        return " or ".join(_type(each) for each in schema["anyOf"])
+    if "enum" in schema:
+        return ", ".join(map(str, schema["enum"]))
+    if schema.get("type") == "array":
+        return f"list of {_type(schema.get('items', {}))}"
+    return str(schema.get("format") or schema.get("type") or "")
+
+
+def _named(schema: Json) -> str | None:
+    """The type that it refers to, be it optional."""
+    found = [each for each in (schema, *schema.get("anyOf", ())) if "$ref" in each]
+    return _type(found[0]) if found else None
+
+
+def _bounds(schema: Json) -> str:
+    """What a value must keep to, and what is taken without one."""
+    plain = next((each for each in schema.get("anyOf", ()) if each.get("type") != "null"), schema)
+    told = [
+        f"{words} {plain[key]}"
+        for key, words in (
+            ("minimum", "at least"),
+            ("maximum", "at most"),
+            ("minLength", "characters at least"),
+            ("maxLength", "characters at most"),
+        )
+        if key in plain
+    ]
+    if schema.get("default") is not None:
+        told.append(f"default {schema['default']}")
+    return "; ".join(told)

@@ -1,0 +1,154 @@
+"""A backend's own page: its numbers, its matrix of events and jobs, and the details of the job that was asked for."""
+
+from collections.abc import Callable
+
+from starlette.datastructures import QueryParams
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from crcr.decide.model import RepoName, is_repo_name
+from crcr.decide.numbers import Counted
+from crcr.decide.views_backend import BackendPage, BackendQuery, JobFigures
+from crcr.errors import NotFound
+from crcr.show.pages.frame import Frame, NotListed
+from crcr.show.render.job_panel import asked_token, asks_for_panel_alone, backend_panel, panel_of
+from crcr.show.render.matrix import draw_cells, lay_out
+from crcr.show.render.refusal_texts import SETTLED, meaning
+from crcr.show.render.trend_charts import backend_charts
+from crcr.show.urls import cursors
+from crcr.show.urls.job_tokens import key_of
+from crcr.show.urls.links import Links, formats
+from crcr.show.urls.location import Here
+
+_FILTERS = ("jobs", "author", "result", "q")
+_KEPT = (*_FILTERS, "older", "open", "sort", "after")
+_IN_API = {
+    "jobs": "job",
+    "author": "author",
+    "result": "result",
+    "q": "q",
+    "older": "older",
+    "after": "cursor",
+}
+"""What a choice is called in the API, where `job` need not stand for the details."""
+_LONGEST = 200
+_MOST_OPEN = 2_000
+
+Order = Callable[[JobFigures], tuple[float, str, str]]
+
+
+def routes(frame: Frame) -> list[BaseRoute]:
+    pages = BackendPages(frame)
+    return [Route("/crcr/{org}/{repo}", frame.endpoint(pages.backend))]
+
+
+class BackendPages:
+    def __init__(self, frame: Frame) -> None:
+        self._frame = frame
+
+    async def backend(self, request: Request, here: Here) -> Response:
+        text = "{org}/{repo}".format(**request.path_params)
+        if not is_repo_name(text):
+            raise NotFound(f"{text[:150]} is not the name of a repository")
+        name = RepoName(text)
+        links = Links(here, kept(request.query_params))
+        if asks_for_panel_alone(request):
+            panel = await backend_panel(self._frame, request, links, name)
+            return self._frame.page(request, "job_panel.html", here, panel=panel)
+        query = asked_query(here, name, request.query_params)
+        try:
+            page = await self._frame.views(request).backend(query, self._frame.clock.now())
+        except NotFound:
+            raise NotListed(name, here.upstream) from None
+        return self._whole(request, links, page)
+
+    def _whole(self, request: Request, links: Links, page: BackendPage) -> Response:
+        chosen = links.kept
+        reports = page.summary.figures is not None
+        opened = frozenset(chosen.get("open", "").split(","))
+        asked = asked_token(request) is not None
+        return self._frame.page(
+            request,
+            "backend.html",
+            links.here,
+            cursor=page.cursor,
+            page=page,
+            links=links,
+            chosen=chosen,
+            chosen_on={name: value for name, value in chosen.items() if name != "after"},
+            filtered=any(name in chosen for name in _FILTERS),
+            draw_cells=draw_cells,
+            grid=lay_out(page.matrix, opened, reports=reports, whole="jobs" not in chosen),
+            jobs=in_order(page.jobs, chosen.get("sort")),
+            next_after=cursors.encode(page.matrix.next),
+            panel=panel_of(self._frame.site, request, links, page.detail) if asked else None,
+            charts=backend_charts(page.summary.figures) if page.summary.figures else (),
+            backend_key=page.summary.name.key,
+            formats=formats(
+                links.here,
+                f"backends/{page.summary.name}",
+                {_IN_API[name]: value for name, value in chosen.items() if name in _IN_API},
+            ),
+            site=self._frame.site,
+            meaning=meaning,
+            settled=SETTLED,
+            refused_formats=formats(links.here, f"backends/{page.summary.name}/refusals"),
+        )
+
+
+def kept(asked: QueryParams) -> dict[str, str]:
+    """What the reader chose beside upstream, range and kind; what is not understood is left out."""
+    chosen = {name: asked.get(name, "").strip() for name in _KEPT}
+    known = {
+        **{name: chosen[name][:_LONGEST] for name in ("jobs", "author", "q")},
+        "result": chosen["result"] if chosen["result"] in {each.value for each in Counted} else "",
+        "older": "1" if chosen["older"] == "1" else "",
+        "open": chosen["open"][:_MOST_OPEN],
+        "sort": chosen["sort"] if chosen["sort"].removeprefix("-") in ORDERS else "",
+        "after": chosen["after"],
+    }
+    return {name: value for name, value in known.items() if value}
+
+
+def asked_query(here: Here, name: RepoName, asked: QueryParams) -> BackendQuery:
+    chosen = kept(asked)
+    return BackendQuery(
+        upstream=here.upstream,
+        downstream=name,
+        span=here.span,
+        kind=here.kind,
+        job=chosen.get("jobs"),
+        author=chosen.get("author"),
+        result=Counted(chosen["result"]) if "result" in chosen else None,
+        text=chosen.get("q"),
+        older="older" in chosen,
+        after=cursors.decode(chosen.get("after")),
+        detail=key_of(asked.get("job")),
+    )
+
+
+def _by(number: Callable[[JobFigures], float]) -> Order:
+    return lambda job: (number(job), job.column.workflow_name.lower(), job.column.job_name.lower())
+
+
+def _rate(job: JobFigures) -> float:
+    """Those without results come after everybody else."""
+    return 2.0 if job.tally.pass_rate is None else job.tally.pass_rate
+
+
+ORDERS: dict[str, Order] = {
+    "job": lambda job: (0.0, job.column.workflow_name.lower(), job.column.job_name.lower()),
+    "rate": _by(_rate),
+    "failure": _by(lambda job: job.tally.failure),
+    "timeouts": _by(lambda job: job.tally.timed_out),
+    "total": _by(lambda job: job.tally.total),
+    "run": _by(lambda job: -1.0 if job.execution_s is None else job.execution_s),
+}
+"""What the table of jobs can be sorted by; without a wish the worst stand first."""
+
+
+def in_order(jobs: tuple[JobFigures, ...], sort: str | None) -> tuple[JobFigures, ...]:
+    if not sort:
+        return jobs
+    return tuple(sorted(jobs, key=ORDERS[sort.removeprefix("-")], reverse=sort.startswith("-")))

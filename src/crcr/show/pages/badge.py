@@ -1,0 +1,158 @@
+"""`/badge/{org}/{repo}.svg`: a backend's state and pass rate as a small picture, drawn here.
+
+The rate is the one of every page. Green is only for a newest result that passed; nothing, and nothing lately, are
+other colours with other words. A backend that is not to be seen gives the same picture as one that is not there.
+"""
+
+from dataclasses import dataclass
+from hashlib import sha256
+from html import escape
+from unicodedata import east_asian_width
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from crcr.decide.model import RepoName
+from crcr.decide.numbers import Counted
+from crcr.decide.views_backend import BadgeView
+from crcr.decide.window import Kind
+from crcr.errors import NotFound, Unavailable
+from crcr.show.pages.frame import Frame
+from crcr.show.render.safe_text import visible
+from crcr.show.render.status import percent
+from crcr.show.urls.location import pick_span, pick_upstream
+
+_GREEN, _RED, _AMBER, _BLUE, _GREY = "#1a7f37", "#cf222e", "#9a6700", "#0969da", "#57606a"
+_LABEL = "#3d444d"
+_WORDS = {
+    Counted.SUCCESS: ("passing", _GREEN),
+    Counted.FAILURE: ("failing", _RED),
+    Counted.RUNNING: ("running", _BLUE),
+    Counted.OTHER: ("inconclusive", _GREY),
+}
+_HEADERS = {
+    "Content-Type": "image/svg+xml; charset=utf-8",
+    "Content-Security-Policy": "default-src 'none'; sandbox",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "public, max-age=60",
+}
+_MOST_LABEL = 40
+_SIZE = 11
+_PAD = 6
+# Widths of Verdana's letters in thousandths of its size; what is not here is taken to be as wide as a capital W.
+_WIDTHS = {
+    letter: width
+    for width, letters in {
+        274: "il|'",
+        352: " fjI.,:;!·",
+        430: 'rt()[]{}-/\\"*`',
+        525: "csz?",
+        600: "aekvxyoFL",
+        640: "bdghnpqu0123456789_$#&^TPEZ",
+        700: "ABCKRSVXY<>=+~",
+        790: "DGHNOQUMw",
+        1000: "mW@%",
+    }.items()
+    for letter in letters
+}
+_OTHER_WIDTH, _WIDE_WIDTH = 1000, 1400
+
+
+@dataclass(frozen=True, slots=True)
+class Badge:
+    label: str
+    message: str
+    colour: str
+    about: str = ""
+    """Said in its title, before label and message."""
+
+
+def routes(frame: Frame) -> list[BaseRoute]:
+    async def badge(request: Request) -> Response:
+        label = _label(request.query_params.get("label"))
+        try:
+            view = await _view(frame, request)
+        except NotFound:
+            return _picture(request, Badge(label or "crcr", "unknown", _GREY), code=404)
+        except Unavailable:
+            answer = _picture(request, Badge(label or "crcr", "unavailable", _GREY), code=503)
+            answer.headers.update({"Retry-After": "5", "Cache-Control": "no-store"})
+            return answer
+        upstream = pick_upstream(frame.here(request).upstreams, request.query_params.get("upstream"))
+        return _picture(request, badge_of(view, label or _label(upstream.name) or "crcr"))
+
+    return [Route("/badge/{org}/{repo}.svg", badge)]
+
+
+def badge_of(view: BadgeView, label: str) -> Badge:
+    rate = view.tally.pass_rate
+    about = f"{view.name}, {view.kind.value}, {view.span.value}"
+    if view.stale:
+        return Badge(label, "silent", _AMBER, about)
+    if view.state is None or (rate is None and view.state in {Counted.SUCCESS, Counted.FAILURE}):
+        return Badge(label, "no results", _GREY, about)
+    word, colour = _WORDS[view.state]
+    return Badge(label, word if rate is None else f"{word} · {percent(rate)}", colour, about)
+
+
+def draw(badge: Badge) -> bytes:
+    """The picture. `textLength` makes a letter that a font draws wider stay within its place."""
+    left, right = text_width(badge.label), text_width(badge.message)
+    split, whole = left + 2 * _PAD, left + right + 4 * _PAD
+    said = f"{badge.label}: {badge.message}"
+    title = f"{badge.about} · {said}" if badge.about else said
+    texts = "".join(
+        f'<text x="{x}" y="14" textLength="{width}" lengthAdjust="spacingAndGlyphs">{_escaped(text)}</text>'
+        for x, width, text in ((_PAD, left, badge.label), (split + _PAD, right, badge.message))
+    )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{whole}" height="20" viewBox="0 0 {whole} 20" role="img"'
+        f' aria-label="{_escaped(said)}"><title>{_escaped(title)}</title>'
+        f'<clipPath id="round"><rect width="{whole}" height="20" rx="3"/></clipPath><g clip-path="url(#round)">'
+        f'<rect width="{split}" height="20" fill="{_LABEL}"/>'
+        f'<rect x="{split}" width="{whole - split}" height="20" fill="{badge.colour}"/></g>'
+        f'<g fill="#fff" font-family="Verdana,DejaVu Sans,Geneva,sans-serif" font-size="{_SIZE}">{texts}</g></svg>\n'
+    ).encode()
+
+
+def text_width(text: str) -> int:
+    """About how many pixels a text takes, rather more than less."""
+    thousandths = sum(
+        _WIDTHS.get(each) or (_WIDE_WIDTH if east_asian_width(each) in {"W", "F"} else _OTHER_WIDTH)
+        for each in text
+    )
+    return -(-thousandths * _SIZE // 1000)
+
+
+async def _view(frame: Frame, request: Request) -> BadgeView:
+    asked, path = request.query_params, request.path_params
+    upstream = pick_upstream(frame.here(request).upstreams, asked.get("upstream"))
+    try:
+        downstream = RepoName(f"{path['org']}/{path['repo']}")
+    except ValueError:
+        raise NotFound from None
+    kind = next((each for each in Kind if each.value == asked.get("kind")), Kind.PUSH)
+    span = pick_span(asked.get("range"))
+    return await frame.views(request).badge(upstream, downstream, kind, span, frame.clock.now())
+
+
+def _label(text: str | None) -> str:
+    """One line of a stranger's text, cut."""
+    shown = visible(" ".join((text or "").split()), _MOST_LABEL)
+    return shown if len(shown) <= _MOST_LABEL + 1 else f"{shown[:_MOST_LABEL]}…"
+
+
+def _escaped(text: str) -> str:
+    # XML has no place for these two, however they are written.
+    return escape(text.replace("\ufffe", "\ufffd").replace("\uffff", "\ufffd"))
+
+
+def _picture(request: Request, badge: Badge, *, code: int = 200) -> Response:
+    content = draw(badge)
+    headers = {**_HEADERS, "ETag": f'"{sha256(content).hexdigest()[:32]}"'}
+    known = {each.strip().removeprefix("W/") for each in request.headers.get("if-none-match", "").split(",")}
+    if code == 200 and known & {headers["ETag"], "*"}:
+        return Response(status_code=304, headers={k: v for k, v in headers.items() if k != "Content-Type"})
+    headers["Content-Length"] = str(len(content))
+    return Response(b"" if request.method == "HEAD" else content, code, headers)

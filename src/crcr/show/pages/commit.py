@@ -1,0 +1,97 @@
+"""A pull request's page and a commit's: the gate, like failures, every backend, and a job's details on demand."""
+
+import re
+from collections.abc import Iterable
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from crcr.decide.like_failures import LikeFailures, like_failures
+from crcr.decide.views_commit import CommitBackend
+from crcr.decide.views_log import HitKind
+from crcr.errors import NotFound
+from crcr.show.pages.frame import Frame
+from crcr.show.render.job_panel import asks_for_panel_alone, shared_panel
+from crcr.show.urls.links import Links, formats
+from crcr.show.urls.location import Here, whole_sha
+
+_NUMBER = re.compile(r"[1-9][0-9]{0,8}")
+_SOME_DIGITS = re.compile(r"[0-9a-f]{7,39}")
+"""Enough of a commit's name for the search to find it."""
+
+
+def routes(frame: Frame) -> list[BaseRoute]:
+    pages = CommitPages(frame)
+    return [
+        Route("/crcr/pr/{number}", frame.endpoint(pages.pull)),
+        Route("/crcr/commit/{sha}", frame.endpoint(pages.commit)),
+    ]
+
+
+class CommitPages:
+    def __init__(self, frame: Frame) -> None:
+        self._frame = frame
+
+    async def pull(self, request: Request, here: Here) -> Response:
+        asked = request.path_params["number"]
+        if not _NUMBER.fullmatch(asked):
+            raise NotFound(f"{asked[:50]} is not the number of a pull request")
+        links = Links(here, {"older": "1"} if request.query_params.get("older") == "1" else {}, shared=True)
+        panel = await shared_panel(self._frame, request, links)
+        if panel and asks_for_panel_alone(request):
+            return self._frame.page(request, "job_panel.html", here, panel=panel)
+        pull = await self._frame.views(request).pull(here.upstream, int(asked), self._frame.clock.now())
+        return self._frame.page(
+            request,
+            "pull.html",
+            here,
+            cursor=pull.cursor,
+            number=pull.number,
+            pull=pull,
+            links=links,
+            panel=panel,
+            alike=_alike(pull.backends),
+            formats=formats(here, f"pulls/{pull.number}"),
+        )
+
+    async def commit(self, request: Request, here: Here) -> Response:
+        asked = request.path_params["sha"]
+        if _SOME_DIGITS.fullmatch(asked.lower()):
+            return RedirectResponse(await self._begins_with(request, here, asked.lower()), status_code=303)
+        sha = whole_sha(asked)
+        delivery = request.query_params.get("delivery", "")[:200] or None
+        links = Links(here, {"delivery": delivery} if delivery else {}, shared=True)
+        panel = await shared_panel(self._frame, request, links)
+        if panel and asks_for_panel_alone(request):
+            return self._frame.page(request, "job_panel.html", here, panel=panel)
+        views, now = self._frame.views(request), self._frame.clock.now()
+        commit = await views.commit(here.upstream, sha, now, delivery=delivery)
+        return self._frame.page(
+            request,
+            "commit.html",
+            here,
+            cursor=commit.cursor,
+            commit=commit,
+            links=links,
+            panel=panel,
+            alike=_alike(commit.backends),
+            formats=formats(here, f"commits/{sha}", links.kept),
+        )
+
+    async def _begins_with(self, request: Request, here: Here, digits: str) -> str:
+        """Return the address of the one commit that begins with these digits, or of the search where there are several."""
+        found = await self._frame.views(request).search(here.upstream, digits, self._frame.clock.now())
+        commits = [hit.head_sha for hit in found.hits if hit.kind is HitKind.COMMIT]
+        if not commits:
+            hint = (
+                "only what was pushed, proposed or tested since the relay runs is known; look at the digits"
+            )
+            raise NotFound(f"no commit of {here.upstream} is known that begins with {digits}", hint=hint)
+        if len(commits) > 1:
+            return here.url("/crcr/search", q=digits)
+        return here.url(f"/crcr/commit/{commits[0]}")
+
+
+def _alike(backends: Iterable[CommitBackend]) -> tuple[LikeFailures, ...]:
+    return like_failures(job for backend in backends for job in backend.jobs)

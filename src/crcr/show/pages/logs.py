@@ -1,0 +1,275 @@
+"""The relay's own log: deliveries with their dispatches, the outbox, waivers and the audit log; and the search.
+
+All lists keep their filters, order and place in the address. A filter that cannot be understood is said to be so
+beside its field, so that nobody takes a longer list for what they asked for.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import groupby
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from crcr.decide.model import DeliveryState, DispatchState, RepoName, is_repo_name
+from crcr.decide.views import DeliveryView, DispatchView, Outbox
+from crcr.decide.views_commit import WaiverState
+from crcr.decide.views_log import AuditQuery, AuditView, DeliveryQuery, EffectQuery, Hit, HitKind, WaiverQuery
+from crcr.show.pages.frame import Frame
+from crcr.show.render import status
+from crcr.show.urls import cursors
+from crcr.show.urls.filters import Wishes
+from crcr.show.urls.job_tokens import token_of_job
+from crcr.show.urls.links import Links, formats
+from crcr.show.urls.location import Here
+
+PAGE = 50
+_DELIVERIES = 25
+"""Each of them comes with all of its dispatches."""
+_LONGEST = 200
+_MOST_LISTED = 12
+"""Dispatches that are listed with a delivery; its own page has all of them."""
+_OLDEST, _NEWEST = "at", "-at"
+
+EVENTS = (
+    *("pull_request", "push", "merge_group", "nightly"),
+    *("issue_comment", "check_run", "check_suite", "crcr_test"),
+)
+EFFECT_STATES = ("parked", "waiting", "retried", "claimed", "done", "cancelled")
+ACTS = (
+    *("waive", "unwaive", "waiver_used", "approve", "retry", "rerun", "replay", "pause", "unpause"),
+    *("suspend", "resume", "rebind", "alarm", "dispatch_test", "refresh_allowlist"),
+)
+_WORST = (
+    *(DispatchState.PARKED, DispatchState.HELD, DispatchState.WAITING),
+    *(DispatchState.SENT, DispatchState.CANCELLED, DispatchState.LEFT_OUT),
+)
+
+
+def routes(frame: Frame) -> list[BaseRoute]:
+    pages = LogPages(frame)
+    return [
+        Route("/crcr/deliveries", frame.endpoint(pages.deliveries)),
+        Route("/crcr/deliveries/{guid}", frame.endpoint(pages.delivery)),
+        Route("/crcr/waivers", frame.endpoint(pages.waivers)),
+        Route("/crcr/audit", frame.endpoint(pages.audit)),
+        Route("/crcr/search", frame.endpoint(pages.search)),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A delivery as a line of the log: how its dispatches stand, and the first of them, the worst first."""
+
+    delivery: DeliveryView
+    sums: tuple[tuple[status.Status, int], ...]
+    listed: tuple[DispatchView, ...]
+    more: int
+
+
+class LogPages:
+    def __init__(self, frame: Frame) -> None:
+        self._frame = frame
+
+    async def deliveries(self, request: Request, here: Here) -> Response:
+        if request.query_params.get("show") == "effects":
+            return await self._effects(request, here)
+        wishes = Wishes(request, "event", "state", "number", "sha", sort=_OLDEST)
+        query = DeliveryQuery(
+            upstream=here.upstream,
+            event=wishes.text("event"),
+            state=wishes.one_of(DeliveryState, "state"),
+            number=wishes.number(),
+            head_sha=wishes.digits(),
+            oldest_first=wishes.text("sort") == _OLDEST,
+            after=cursors.decode(wishes.text("after")),
+            limit=_DELIVERIES,
+        )
+        page = await self._frame.views(request).deliveries(query)
+        return self._list(
+            request,
+            "deliveries.html",
+            here,
+            wishes,
+            page,
+            api="deliveries",
+            limit=_DELIVERIES,
+            rows=[_row(each) for each in page.deliveries],
+            events=EVENTS,
+            statuses=status.DELIVERIES,
+        )
+
+    async def _effects(self, request: Request, here: Here) -> Response:
+        wishes = Wishes(request, "show", "state", "target")
+        query = EffectQuery(
+            upstream=here.upstream,
+            state=wishes.choice(EFFECT_STATES, "state"),
+            target=wishes.text("target"),
+            after=cursors.decode(wishes.text("after")),
+            limit=PAGE,
+        )
+        page = await self._frame.views(request).effect_page(query)
+        return self._list(
+            request,
+            "effects.html",
+            here,
+            wishes,
+            page,
+            api="effects/list",
+            csv="effects",
+            statuses=status.EFFECTS,
+            states=EFFECT_STATES,
+            lag_s=_lag_s(page.outbox, self._frame.clock.now()),
+        )
+
+    async def delivery(self, request: Request, here: Here) -> Response:
+        guid = request.path_params["guid"][:_LONGEST]
+        views = self._frame.views(request)
+        delivery = await views.delivery(here.upstream, guid)
+        owed = await views.effect_page(EffectQuery(upstream=here.upstream, delivery=guid, limit=PAGE))
+        return self._frame.page(
+            request,
+            "delivery.html",
+            here,
+            cursor=owed.cursor,
+            delivery=delivery,
+            row=_row(delivery),
+            owed=owed,
+            statuses=status.DELIVERIES,
+            effect_statuses=status.EFFECTS,
+            job_token=token_of_job,
+            formats=formats(here, f"deliveries/{guid}"),
+        )
+
+    async def waivers(self, request: Request, here: Here) -> Response:
+        wishes = Wishes(request, "state", "who", "backend", "number", sort=_NEWEST)
+        query = WaiverQuery(
+            upstream=here.upstream,
+            state=wishes.one_of(WaiverState, "state"),
+            who=wishes.person(),
+            backend=wishes.text("backend"),
+            number=wishes.number(),
+            newest_first=wishes.text("sort") == _NEWEST,
+            after=cursors.decode(wishes.text("after")),
+            limit=PAGE,
+        )
+        page = await self._frame.views(request).waiver_page(query, self._frame.clock.now())
+        return self._list(request, "waivers.html", here, wishes, page, api="waivers")
+
+    async def audit(self, request: Request, here: Here) -> Response:
+        wishes = Wishes(request, "who", "act", sort=_OLDEST)
+        query = AuditQuery(
+            upstream=here.upstream,
+            who=wishes.person(),
+            act=wishes.text("act"),
+            oldest_first=wishes.text("sort") == _OLDEST,
+            after=cursors.decode(wishes.text("after")),
+            limit=PAGE,
+        )
+        page = await self._frame.views(request).audit(query)
+        return self._list(
+            request,
+            "audit.html",
+            here,
+            wishes,
+            page,
+            api="audit",
+            known_acts=ACTS,
+            place=lambda act: _about(here, act),
+        )
+
+    async def search(self, request: Request, here: Here) -> Response:
+        asked = request.query_params.get("q", "")[:_LONGEST]
+        after = cursors.decode(request.query_params.get("after") or None)
+        views, now = self._frame.views(request), self._frame.clock.now()
+        found = await views.search(here.upstream, asked, now, after=after)
+        if found.exact is not None:
+            return RedirectResponse(_place(here, found.exact) or here.url("/crcr"), status_code=303)
+        groups = [(HitKind(kind), list(hits)) for kind, hits in groupby(found.hits, lambda hit: hit.kind)]
+        return self._frame.page(
+            request,
+            "search.html",
+            here,
+            found=found,
+            groups=groups,
+            place=lambda hit: _place(here, hit),
+            links=Links(here, {"q": f"@{found.text.removeprefix('@')}"} if found.text else {}),
+            chosen={"after": "yes"} if after else {},
+            next_after=cursors.encode(found.next),
+            limit=max(1, sum(hit.kind is HitKind.AUTHOR for hit in found.hits)),
+            formats=formats(here, "search", {"q": found.text}) if found.text else {},
+        )
+
+    def _list(
+        self,
+        request: Request,
+        template: str,
+        here: Here,
+        wishes: Wishes,
+        page: Any,
+        *,
+        api: str,
+        csv: str = "",
+        limit: int = PAGE,
+        **context: Any,
+    ) -> Response:
+        chosen = wishes.understood
+        exported = {name: value for name, value in chosen.items() if name != "show"}
+        return self._frame.page(
+            request,
+            template,
+            here,
+            cursor=page.cursor,
+            page=page,
+            links=Links(here, chosen),
+            chosen=wishes.asked,
+            unclear=wishes.unclear,
+            filtered=bool(chosen.keys() - {"after", "sort", "show"}),
+            limit=limit,
+            next_after=cursors.encode(page.next),
+            formats=formats(here, api, exported, csv=csv),
+            **context,
+        )
+
+
+def _lag_s(outbox: Outbox, now: datetime) -> float | None:
+    """Age of the oldest effect that is due; None when nothing is."""
+    due_at = outbox.oldest_due_at
+    return (now - due_at).total_seconds() if due_at and due_at <= now else None
+
+
+def _row(delivery: DeliveryView) -> Row:
+    counts = Counter(each.state for each in delivery.dispatches)
+    worst_first = sorted(delivery.dispatches, key=lambda each: _WORST.index(each.state))
+    return Row(
+        delivery,
+        tuple((status.DISPATCHES[state], counts[state]) for state in _WORST if counts[state]),
+        tuple(worst_first[:_MOST_LISTED]),
+        max(0, len(worst_first) - _MOST_LISTED),
+    )
+
+
+def _place(here: Here, hit: Hit) -> str | None:
+    """The page of what was found."""
+    if hit.kind is HitKind.COMMIT and hit.head_sha:
+        return here.commit(hit.head_sha, hit.delivery)
+    if hit.kind is HitKind.JOB and hit.backend and hit.job:
+        return here.url(f"/crcr/{hit.backend}", jobs=hit.job[:_LONGEST])
+    if hit.backend:
+        return here.backend(hit.backend)
+    return here.pull(hit.number) if hit.number else None
+
+
+def _about(here: Here, act: AuditView) -> str | None:
+    """The page of what an act was about, where it has one."""
+    number = act.subject.removeprefix("#")
+    if number != act.subject and number.isascii() and number.isdigit():
+        return here.pull(int(number[:9]))
+    if act.act == "replay":
+        return here.url(f"/crcr/deliveries/{act.subject}")
+    if is_repo_name(act.subject) and RepoName(act.subject) != here.upstream:
+        return here.backend(RepoName(act.subject))
+    return None

@@ -1,0 +1,230 @@
+"""`/crcr/onboarding`: how a repository joins, with the files made for it and a check of its set-up.
+
+Nothing here needs a session: a check is asked for by anybody, of who is listed and to be seen, and at most once a
+minute. The files come from the same generator as those of `crcr init`, which refuses every value that could mean
+something in them.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.datastructures import QueryParams
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from crcr.decide.model import Level, RepoName, is_repo_name
+from crcr.decide.pins import relay_pin
+from crcr.decide.setup import SetupFacts
+from crcr.errors import BadRequest, NotFound
+from crcr.join.findings import Finding, State, examine
+from crcr.join.needs import lead, safety
+from crcr.join.pointers import pointers_on_the_page
+from crcr.join.wanted import PLACES, Ci, Wanted
+from crcr.show.http.forms import read_form
+from crcr.show.http.same_site import local_path
+from crcr.show.pages.frame import Frame
+from crcr.show.pages.onboarding_form import EXAMPLE, Form, read_wish
+from crcr.show.pages.onboarding_plan import PROGRAMS, Plan, plan_of, program_text
+from crcr.show.pages.sandbox_trial import is_simulated, try_command
+from crcr.show.render.notices import with_notice
+from crcr.show.render.status import Status
+from crcr.show.urls.location import Here, pick_upstream
+
+PATH = "/crcr/onboarding"
+FINDINGS = {
+    State.OK: Status("O", "ok", "ok"),
+    State.WARNING: Status("!", "warning", "warn"),
+    State.PROBLEM: Status("X", "problem", "bad"),
+    State.UNKNOWN: Status("?", "unknown", "off"),
+}
+LEVEL_SAYS = {
+    Level.L1: "you are told of changes, and nothing is shown of you.",
+    Level.L2: "your results stand on these pages.",
+    Level.L3: "your results become checks on pull requests that carry your device's label.",
+    Level.L4: "your results are checks on every pull request, and a failure blocks its merge.",
+}
+_STEPS = {
+    "app": ("app", "permissions"),
+    "allowlist": ("allowlist",),
+    "workflow": ("workflow", "events", "id_token", "pins"),
+}
+"""Which findings tell how far a step is."""
+_CHOSEN = (
+    *("upstream", "ci", "repository", "level", "device", "oncalls", "nightly"),
+    *("command", "job_name", "junit", "runs_on", "branch"),
+    *sorted({part.name for parts in PLACES.values() for part in parts}),
+)
+_PLAIN_TEXT = {
+    "Content-Security-Policy": "default-src 'none'; sandbox",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-cache",
+}
+
+Ask = Callable[[Request, RepoName, RepoName], Awaitable[bool]]
+
+
+async def _stands_nowhere() -> int | None:
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Welcome:
+    """What the relay tells those who join, beside what is on the pages."""
+
+    audience: str = "crcr"
+    allowlists: Mapping[RepoName, str] = field(default_factory=dict)
+    """Where people see an upstream's allowlist, if that is on GitHub."""
+    app_page: Callable[[], str | None] = lambda: None
+    """Where the App is installed, once that is known."""
+    ask: Ask | None = None
+    """Has GitHub asked about an upstream's backend that the reader may see; False when it was asked just before."""
+    newest_change: Callable[[], Awaitable[int | None]] = _stands_nowhere
+    """Where the stream of changes stands; None where pages are not live."""
+    is_public: bool = True
+
+
+def routes(frame: Frame, welcome: Welcome | None = None) -> list[BaseRoute]:
+    pages = OnboardingPages(frame, welcome or Welcome())
+    return [
+        Route(PATH, frame.endpoint(pages.page)),
+        Route(f"{PATH}/check", frame.endpoint(pages.check), methods=["POST"]),
+        Route(f"{PATH}/files/{{number:int}}", frame.endpoint(pages.file)),
+        *(Route(address, _program(name)) for address, name in PROGRAMS.values()),
+    ]
+
+
+class OnboardingPages:
+    def __init__(self, frame: Frame, welcome: Welcome) -> None:
+        self._frame = frame
+        self._welcome = welcome
+
+    async def page(self, request: Request, here: Here) -> Response:
+        form = self._form(request.query_params, here)
+        # Read before the facts: what happens in between is told again, and not missed.
+        cursor = await self._welcome.newest_change() if form.repository else None
+        return self._frame.page(
+            request,
+            "onboarding.html",
+            here,
+            cursor=cursor,
+            form=form,
+            repository=form.repository,
+            plan=self._plan(form, request.query_params, here),
+            level_says=LEVEL_SAYS,
+            lead=lead(form.chosen_ci),
+            safety=safety(form.chosen_ci),
+            trial=self._trial(form, here),
+            simulated=is_simulated(here.github_url),
+            app_page=self._welcome.app_page(),
+            allowlist_page=self._welcome.allowlists.get(here.upstream),
+            is_public=self._welcome.is_public,
+            can_ask=self._welcome.ask is not None,
+            **await self._checked(request, here, form.repository),
+        )
+
+    async def check(self, request: Request, here: Here) -> Response:
+        """Have GitHub asked, as the API's `POST` does, and lead back to the page."""
+        fields = await read_form(request)
+        name = fields.get("repository", "")
+        if self._welcome.ask is None or not is_repo_name(name):
+            raise BadRequest("name the repository to be checked", hint="write owner/name")
+        upstream = pick_upstream(here.upstreams, fields.get("upstream"))
+        taken = await self._welcome.ask(request, upstream, RepoName(name))
+        back = local_path(fields.get("next"))
+        address = with_notice(back if back.startswith(PATH) else PATH, "checking", int(taken))
+        return RedirectResponse(address, status_code=303)
+
+    async def file(self, request: Request, here: Here) -> Response:
+        plan = self._plan(self._form(request.query_params, here), request.query_params, here)
+        if plan is None:
+            raise BadRequest("the address holds a value that cannot be used", hint=f"see {PATH}")
+        found = next((each for each in plan.files if each.number == request.path_params["number"]), None)
+        if found is None or found.text is None:
+            raise NotFound("there is no such file", hint=f"see {PATH}")
+        return _plain(found.text, found.path.rpartition("/")[2])
+
+    def _form(self, asked: QueryParams, here: Here) -> Form:
+        plain = Wanted(
+            ci=Ci.GITHUB,
+            upstream=here.upstream,
+            repository=EXAMPLE,
+            relay_url=self._frame.site,
+            audience=self._welcome.audience,
+        )
+        return read_wish(_named(asked), plain)
+
+    def _plan(self, form: Form, asked: QueryParams, here: Here) -> Plan | None:
+        if form.wanted is None:
+            return None
+        told = _named(asked)
+        chosen = {name: told[name] for name in _CHOSEN if told.get(name, "").strip()}
+        return plan_of(form.wanted, chosen, self._frame.site, one_upstream=len(here.upstreams) == 1)
+
+    def _trial(self, form: Form, here: Here) -> str | None:
+        """What tries the workflow before anybody lists it; another CI's token would have to be registered first."""
+        if not self._frame.sandbox or form.wanted is None or form.chosen_ci is not Ci.GITHUB:
+            return None
+        wanted = form.wanted
+        return try_command(
+            form.repository,
+            wanted.callback_url,
+            wanted.audience,
+            wanted.upstream,
+            github_url=here.github_url,
+        )
+
+    async def _checked(self, request: Request, here: Here, repository: RepoName | None) -> dict[str, Any]:
+        if repository is None:
+            return _told(None, ())
+        now = self._frame.clock.now()
+        facts = await self._frame.views(request).setup(here.upstream, repository, now)
+        pointers = pointers_on_the_page(relay_pin(self._frame.site, self._welcome.audience))
+        return _told(facts, examine(facts, now, pointers))
+
+
+def _named(asked: QueryParams) -> Mapping[str, str]:
+    """What was asked; `repo` is another word for `repository`, as on the command line."""
+    repo = asked.get("repo", "")
+    return {**asked, "repository": repo} if repo and not asked.get("repository") else asked
+
+
+def _told(facts: SetupFacts | None, findings: tuple[Finding, ...]) -> dict[str, Any]:
+    listed = facts is not None and facts.entry is not None
+    return {
+        "findings": findings,
+        "finding_words": FINDINGS,
+        "states": _states(findings) if listed or findings else dict.fromkeys((*_STEPS, "check"), ""),
+        "listed": listed,
+        "asking": facts is not None and facts.is_being_inspected,
+        "inspected_at": facts.inspected_at if facts else None,
+    }
+
+
+def _states(findings: tuple[Finding, ...]) -> dict[str, str]:
+    """How far each step is: done when all that tells of it is well, marked when any of it is wrong."""
+    found = {each.name: each.state for each in findings}
+    states = {
+        step: _state([found[name] for name in names if name in found]) for step, names in _STEPS.items()
+    }
+    return {**states, "check": _state(list(found.values()))}
+
+
+def _state(found: list[State]) -> str:
+    if State.PROBLEM in found:
+        return State.PROBLEM.value
+    return State.OK.value if found and all(each is State.OK for each in found) else ""
+
+
+def _program(name: str) -> Callable[[Request], Awaitable[Response]]:
+    async def served(_: Request) -> Response:
+        return _plain(program_text(name), name)
+
+    return served
+
+
+def _plain(text: str, name: str) -> Response:
+    """`name` has been checked: the generator's own, or ours."""
+    headers = {**_PLAIN_TEXT, "Content-Disposition": f'attachment; filename="{name}"'}
+    return Response(text, media_type="text/plain", headers=headers)

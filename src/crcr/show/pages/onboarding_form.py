@@ -1,0 +1,233 @@
+"""The onboarding page's form: what its address says, what is wrong with which field, and what is wanted if nothing is.
+
+What was typed is kept as it was typed, right or wrong. A field is judged by putting it alone into a wish that has no
+problem, so that the generator's own rules speak, next to the field that they are about.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from crcr.decide.model import Level, RepoName, is_repo_name
+from crcr.join.wanted import PLACES, Ci, Wanted, check_wanted
+from crcr.show.render.status import LEVELS
+
+EXAMPLE = RepoName("your-org/your-repo")
+"""Stands in files for who has not said their name yet."""
+_PLACE_EXAMPLES = {
+    "organization": "your-org",
+    "pipeline": "your-pipeline",
+    "project": "gh/your-org/your-repo",
+    "project_id": "12345678",
+}
+_LONGEST = 2_000
+_YES = frozenset({"1", "on", "true", "yes"})
+_TYPED: Mapping[str, tuple[str, str]] = {
+    "device": ("Device", "L3 only: makes the label that asks for your checks"),
+    "oncalls": ("On-calls", "logins or org/team, with commas; L4 needs one"),
+    "command": ("Build command", "gets the upstream's commit in its environment"),
+    "job_name": ("Job name", "how its results are called on the pages"),
+    "junit": ("JUnit files", "a pattern; tests are counted from them"),
+    "runs_on": ("Runner", "a label, or several with commas"),
+    "branch": ("Default branch", ""),
+}
+"""Fields beside repository and place: label and hint."""
+_EXAMPLES = {"device": "npu", "oncalls": "alice, your-org/ci", "junit": "reports/**/*.xml"}
+_OPTIONAL = frozenset({"device", "junit"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A field to type in."""
+
+    name: str
+    label: str
+    text: str
+    example: str = ""
+    hint: str = ""
+    problem: str | None = None
+    later: bool = False
+    """It can be told another time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pick:
+    """One of a few."""
+
+    name: str
+    label: str
+    choices: Mapping[str, str]
+    chosen: str
+    hint: str = ""
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    ci: Pick
+    own: tuple[Entry, ...]
+    level: Pick
+    people: tuple[Entry, ...]
+    work: tuple[Entry, ...]
+    nightly: bool
+    chosen_ci: Ci
+    chosen_level: Level
+    repository: RepoName | None
+    """The one that was named, if it is a name."""
+    wanted: Wanted | None
+    """None while something is wrong."""
+    others: tuple[str, ...] = ()
+    """What is wrong with no field in particular."""
+
+    @property
+    def has_examples(self) -> bool:
+        """Whether the wish says something for what was left open and cannot be."""
+        required = {each.name for each in PLACES[self.chosen_ci] if each.required} | {"repository"}
+        return any(not each.text for each in self.own if each.name in required)
+
+
+def read_wish(asked: Mapping[str, str], plain: Wanted) -> Form:
+    """`plain` holds what the relay brings itself: upstream, addresses, audience."""
+    ci, level = _ci(asked), _level(asked)
+    nightly = asked.get("nightly", "").lower() in _YES
+    text = {name: value.strip()[:_LONGEST] for name, value in asked.items()}
+    good = _without_problem(replace(plain, nightly=nightly), ci or plain.ci, level or plain.level)
+    known = set(check_wanted(good))
+    own = tuple(_own_entries(text, good, known))
+    typed = {name: _typed_entry(name, text.get(name, ""), good, known) for name in _TYPED}
+    wanted, others = _whole(good, (*own, *typed.values()), known)
+    repository = text.get("repository", "")
+    return Form(
+        ci=_ci_pick(ci, good.ci),
+        own=own,
+        level=_level_pick(level, good.level),
+        people=(typed["device"], typed["oncalls"]),
+        work=tuple(entry for name, entry in typed.items() if name not in {"device", "oncalls"}),
+        nightly=nightly,
+        chosen_ci=good.ci,
+        chosen_level=good.level,
+        repository=RepoName(repository) if is_repo_name(repository) else None,
+        wanted=wanted if ci and level else None,
+        others=others,
+    )
+
+
+def _ci(asked: Mapping[str, str]) -> Ci | None:
+    """None for what is no CI; nothing asked for is the first."""
+    text = asked.get("ci", "").strip().lower()
+    return next((each for each in Ci if each.value == text), None) if text else Ci.GITHUB
+
+
+def _level(asked: Mapping[str, str]) -> Level | None:
+    text = asked.get("level", "").strip().upper()
+    return next((each for each in Level if each.name == text), None) if text else Level.L2
+
+
+def _ci_pick(chosen: Ci | None, instead: Ci) -> Pick:
+    return Pick(
+        name="ci",
+        label="CI",
+        choices={each.value: each.title for each in Ci},
+        chosen=(chosen or instead).value,
+        problem=None if chosen else "choose one of these",
+    )
+
+
+def _level_pick(chosen: Level | None, instead: Level) -> Pick:
+    return Pick(
+        name="level",
+        label="Level",
+        choices={each.name: f"{each.name} {LEVELS[each]}" for each in Level},
+        chosen=(chosen or instead).name,
+        problem=None if chosen else "choose one of these",
+    )
+
+
+def _without_problem(plain: Wanted, ci: Ci, level: Level) -> Wanted:
+    """A wish for this CI and level that leaves nothing out, with an example wherever one must be."""
+    place = {each.name: _PLACE_EXAMPLES[each.name] for each in PLACES[ci] if each.required}
+    return replace(
+        plain,
+        ci=ci,
+        level=level,
+        repository=EXAMPLE,
+        place=place,
+        device="npu" if level is Level.L3 else None,
+        oncalls=("alice",) if level is Level.L4 else (),
+    )
+
+
+def _own_entries(text: Mapping[str, str], good: Wanted, known: set[str]) -> Iterator[Entry]:
+    repository = text.get("repository", "")
+    named = is_repo_name(repository)
+    problems = _judged(good, known, repository=RepoName(repository)) if named else ()
+    wrong = "write owner/name, as on GitHub" if repository and not named else None
+    yield Entry(
+        name="repository",
+        label="Your repository",
+        text=repository,
+        example=EXAMPLE.full_name,
+        problem=wrong or _first(problems),
+    )
+    for part in PLACES[good.ci]:
+        value, needed = text.get(part.name, ""), part.required or part.default is not None
+        problems = _judged(good, known, place={**good.place, part.name: value}) if value else ()
+        yield Entry(
+            name=part.name,
+            label=_capital(part.meaning.removeprefix("the ")),
+            text=value,
+            example=part.default or _PLACE_EXAMPLES.get(part.name, "") if needed else "",
+            later=not needed,
+            problem=_first(problems),
+        )
+
+
+def _capital(words: str) -> str:
+    return words[:1].upper() + words[1:]
+
+
+def _typed_entry(name: str, text: str, good: Wanted, known: set[str]) -> Entry:
+    label, hint = _TYPED[name]
+    default = getattr(good, name)
+    return Entry(
+        name=name,
+        label=label,
+        text=text,
+        example=_EXAMPLES.get(name) or str(default),
+        hint=hint,
+        problem=_first(_judged(good, known, **{name: _value(name, text, default)})),
+    )
+
+
+def _value(name: str, text: str, default: Any) -> Any:
+    if name == "oncalls":
+        return tuple(part for part in text.replace(",", " ").split() if part)
+    if name in _OPTIONAL:
+        return text or None
+    return text or default
+
+
+def _judged(good: Wanted, known: set[str], **changes: Any) -> tuple[str, ...]:
+    return tuple(each for each in check_wanted(replace(good, **changes)) if each not in known)
+
+
+def _first(problems: tuple[str, ...]) -> str | None:
+    return problems[0] if problems else None
+
+
+def _whole(
+    good: Wanted, entries: tuple[Entry, ...], known: set[str]
+) -> tuple[Wanted | None, tuple[str, ...]]:
+    """All fields together, unless one of them is wrong; and what is wrong whatever the fields say."""
+    if any(each.problem for each in entries):
+        return None, tuple(sorted(known))
+    given = {each.name: each.text for each in entries}
+    place = {each.name: given[each.name] or good.place.get(each.name, "") for each in PLACES[good.ci]}
+    wanted = replace(
+        good,
+        repository=RepoName(given["repository"]) if given["repository"] else good.repository,
+        place={name: value for name, value in place.items() if value},
+        **{name: _value(name, given[name], getattr(good, name)) for name in _TYPED},
+    )
+    problems = check_wanted(wanted)
+    return (None, problems) if problems else (wanted, ())

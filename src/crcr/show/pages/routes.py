@@ -1,0 +1,43 @@
+"""The pages' addresses, put together; each family of pages has a module of its own."""
+
+from urllib.parse import quote
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from crcr.show.http.static_files import shared_statics
+from crcr.show.live.delay import LiveDelay
+from crcr.show.pages import backend, badge, commit, logs, onboarding, overview, sandbox
+from crcr.show.pages.api_docs import docs_endpoint
+from crcr.show.pages.frame import Frame
+from crcr.show.pages.onboarding import Welcome
+
+
+def routes(frame: Frame, delay: LiveDelay | None = None, welcome: Welcome | None = None) -> list[BaseRoute]:
+    """All HTML routes, static files and `/api/docs` included. Literal addresses stand before `{org}/{repo}`."""
+    return [
+        Route("/", _home),
+        Route("/crcr/", _without_slash),
+        *overview.routes(frame, delay),
+        *commit.routes(frame),
+        *logs.routes(frame),
+        *onboarding.routes(frame, welcome),
+        *sandbox.routes(frame, welcome),
+        *backend.routes(frame),
+        Route("/crcr/{rest:path}/", _without_slash),
+        *badge.routes(frame),
+        Route("/api/docs", docs_endpoint(frame.renderer), include_in_schema=False),
+        shared_statics().route(),
+    ]
+
+
+async def _home(_: Request) -> Response:
+    return RedirectResponse("/crcr", status_code=307)
+
+
+async def _without_slash(request: Request) -> Response:
+    """The page that was meant, on this site whatever the caller calls it."""
+    query = request.scope["query_string"].decode("latin-1")
+    path = quote(request.scope["path"].rstrip("/"))
+    return RedirectResponse(f"{path}?{query}" if query else path, status_code=308)

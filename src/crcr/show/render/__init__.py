@@ -1,0 +1,1 @@
+"""Parts of pages: charts, matrix, statuses, templates."""

@@ -1,0 +1,318 @@
+"""Charts as pictures that the server draws: lines and stacked bars over time, as SVG with a table behind them.
+
+Pure functions from values to markup. A value that is not known leaves a gap and is never drawn as zero. Colour is a
+class and never alone: each series has a mark of its own shape and its name in the legend. Every part of the time
+axis carries its values as a `<title>`, and the table holds the very numbers that the picture shows.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+
+from markupsafe import Markup, escape
+
+from crcr.show.render.safe_text import visible
+from crcr.show.render.status import duration, percent
+
+WIDTH, HEIGHT = 480, 184
+LEFT, RIGHT, TOP, BOTTOM = 52, 8, 10, 28
+_FLOOR = HEIGHT - BOTTOM
+_MOST_TICKS = 5
+_MOST_DATES = 6
+_GAP = 1.5
+_MARKS_UPTO = 45
+"""With more parts than this a line's marks would run into each other, so that only lone values get one."""
+
+Number = float | None
+
+
+class Unit(StrEnum):
+    COUNT = "count"
+    RATE = "rate"
+    SECONDS = "seconds"
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One line or one layer; `look` is a class that says colour, and for lines which mark and dash."""
+
+    name: str
+    values: tuple[Number, ...]
+    look: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """What is drawn, over parts of equal width that begin at `starts`."""
+
+    title: str
+    starts: tuple[datetime, ...]
+    series: tuple[Series, ...]
+    unit: Unit
+    stacked: bool = False
+    note: str = ""
+    """What the numbers are, in a few words."""
+
+
+def said(value: Number, unit: Unit) -> str:
+    """A value as words; a dash for one that is not known."""
+    if value is None:
+        return "—"
+    if unit is Unit.RATE:
+        return percent(value)
+    return duration(value) if unit is Unit.SECONDS else f"{value:,.0f}".replace(",", "\u202f")
+
+
+_STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 14_400, 28_800, 43_200, 86_400)
+
+
+def ticks(most: float, unit: Unit) -> tuple[float, ...]:
+    """Round values from zero to the first that is not below `most`, at most five steps of them."""
+    if unit is Unit.RATE:
+        return (0.0, 0.25, 0.5, 0.75, 1.0)
+    step = _step(most, unit)
+    count = max(1, -int(-most // step))
+    return tuple(step * place for place in range(count + 1))
+
+
+def _step(most: float, unit: Unit) -> float:
+    if unit is Unit.SECONDS:
+        fitting = (float(each) for each in _STEPS_S if most <= each * _MOST_TICKS)
+        found = next(fitting, None)
+        if found is not None:
+            return found
+        return 86_400 * _step(most / 86_400, Unit.COUNT)
+    size = 1.0
+    while True:
+        for each in (1, 2, 5):
+            if most <= each * size * _MOST_TICKS:
+                return each * size
+        size *= 10
+
+
+def draw(chart: Chart) -> Markup:
+    """The whole figure: heading, legend, picture and the table behind it."""
+    known = any(value is not None for series in chart.series for value in series.values)
+    picture = (
+        _picture(chart) if known and chart.starts else Markup('<p class="nothing">No data in this range</p>')
+    )
+    return Markup('<figure class="chart"><figcaption><b>{}</b>{}{}</figcaption>{}{}</figure>').format(
+        chart.title,
+        Markup(' <span class="faint">{}</span>').format(chart.note) if chart.note else "",
+        _legend(chart) if len(chart.series) > 1 else "",
+        picture,
+        _table(chart) if known else "",
+    )
+
+
+def _legend(chart: Chart) -> Markup:
+    items = Markup("").join(
+        Markup('<span><svg class="key" width="18" height="10" aria-hidden="true">{}</svg>{}</span>').format(
+            Markup('<rect class="layer {}" x="4" y="0" width="10" height="10"/>').format(series.look)
+            if chart.stacked
+            else _key(series.look),
+            visible(series.name, 80),
+        )
+        for series in chart.series
+    )
+    return Markup('<span class="keys">{}</span>').format(items)
+
+
+def _key(look: str) -> Markup:
+    line = Markup('<line class="line {}" x1="0" y1="5" x2="18" y2="5"/>').format(look)
+    return line + _mark(look, 9, 5)
+
+
+def _picture(chart: Chart) -> Markup:
+    scale = ticks(_most(chart), chart.unit)
+    plot = _Plot(chart, scale)
+    body = (plot.layers() if chart.stacked else plot.lines()) + plot.hits()
+    return Markup(
+        '<div class="picture"><svg class="plot" viewBox="0 0 {} {}" role="img" aria-label="{}">{}{}</svg></div>'
+    ).format(WIDTH, HEIGHT, _label(chart), plot.axes(), body)
+
+
+def _most(chart: Chart) -> float:
+    if not chart.stacked:
+        return max(
+            (value for series in chart.series for value in series.values if value is not None), default=0
+        )
+    return max((sum(value or 0 for value in column) for column in _columns(chart)), default=0)
+
+
+def _columns(chart: Chart) -> Iterator[tuple[Number, ...]]:
+    return zip(*(series.values for series in chart.series), strict=True)
+
+
+def _label(chart: Chart) -> str:
+    """The picture in a sentence: what, over which time, and where each series ends up."""
+    ends = []
+    for series in chart.series:
+        known = [value for value in series.values if value is not None]
+        if known:
+            low, high = said(min(known), chart.unit), said(max(known), chart.unit)
+            ends.append(
+                f"{visible(series.name, 80)} between {low} and {high}, last {said(known[-1], chart.unit)}"
+            )
+    span = f"{_date(chart.starts[0])} to {_date(chart.starts[-1])}"
+    return f"{chart.title}, {span}: {'; '.join(ends)}"
+
+
+class _Plot:
+    def __init__(self, chart: Chart, scale: tuple[float, ...]) -> None:
+        self._chart = chart
+        self._scale = scale
+        self._part = (WIDTH - LEFT - RIGHT) / len(chart.starts)
+
+    def x(self, place: float) -> str:
+        return _number(LEFT + self._part * place)
+
+    def y(self, value: float) -> str:
+        return _number(_FLOOR - (_FLOOR - TOP) * value / (self._scale[-1] or 1))
+
+    def axes(self) -> Markup:
+        lines = Markup("").join(
+            Markup(
+                '<line class="{}" x1="{}" x2="{}" y1="{}" y2="{}"/><text class="tick" x="{}" y="{}">{}</text>'
+            ).format(
+                "grid" if tick else "floor",
+                *(LEFT, WIDTH - RIGHT, self.y(tick), self.y(tick)),
+                *(LEFT - 6, _number(float(self.y(tick)) + 4)),
+                _tick(tick, self._chart.unit),
+            )
+            for tick in self._scale
+        )
+        dates = Markup("").join(
+            Markup('<text class="date" x="{}" y="{}">{}</text>').format(
+                self.x(place + 0.5), HEIGHT - 5, _short_date(self._chart.starts, place)
+            )
+            for place in _dated(len(self._chart.starts))
+        )
+        return lines + dates
+
+    def lines(self) -> Markup:
+        return Markup("").join(self._line(series) for series in self._chart.series)
+
+    def _line(self, series: Series) -> Markup:
+        """A path for each run of known values; the gaps between them stay open."""
+        drawn = Markup("")
+        for run in _runs(series.values):
+            points = [(self.x(place + 0.5), self.y(value)) for place, value in run]
+            if len(points) > 1:
+                path = Markup(" ").join(Markup("{},{}").format(*point) for point in points)
+                drawn += Markup('<polyline class="line {}" points="{}"/>').format(series.look, path)
+            if len(points) == 1 or len(series.values) <= _MARKS_UPTO:
+                drawn += Markup("").join(_mark(series.look, float(x), float(y)) for x, y in points)
+        return drawn
+
+    def layers(self) -> Markup:
+        gap = min(_GAP, self._part / 4)
+        drawn = Markup("")
+        for place, column in enumerate(_columns(self._chart)):
+            below = 0.0
+            for series, value in zip(self._chart.series, column, strict=True):
+                if value:
+                    top, foot = float(self.y(below + value)), float(self.y(below))
+                    drawn += Markup('<rect class="layer {}" x="{}" y="{}" width="{}" height="{}"/>').format(
+                        series.look,
+                        _number(LEFT + self._part * place + gap / 2),
+                        *(_number(top), _number(self._part - gap), _number(foot - top)),
+                    )
+                    below += value
+        return drawn
+
+    def hits(self) -> Markup:
+        """A strip over each part that answers the pointer with all its values."""
+        return Markup("").join(
+            Markup('<rect class="hit" x="{}" y="{}" width="{}" height="{}"><title>{}</title></rect>').format(
+                *(self.x(place), TOP, _number(self._part), _FLOOR - TOP), self._told(place, column)
+            )
+            for place, column in enumerate(_columns(self._chart))
+        )
+
+    def _told(self, place: int, column: Sequence[Number]) -> Markup:
+        """One line for the time and one for each series."""
+        values = (
+            f"{visible(series.name, 80)}: {_or_none(value, self._chart.unit)}"
+            for series, value in zip(self._chart.series, column, strict=True)
+        )
+        return escape("\n".join((_date(self._chart.starts[place]), *values)))
+
+
+def _tick(value: float, unit: Unit) -> str:
+    return f"{value * 100:.0f} %" if unit is Unit.RATE else said(value, unit)
+
+
+def _or_none(value: Number, unit: Unit) -> str:
+    return "no data" if value is None else said(value, unit)
+
+
+def _runs(values: Sequence[Number]) -> Iterator[list[tuple[int, float]]]:
+    run: list[tuple[int, float]] = []
+    for place, value in enumerate(values):
+        if value is not None:
+            run.append((place, value))
+        elif run:
+            yield run
+            run = []
+    if run:
+        yield run
+
+
+_SHAPES: dict[str, Callable[[float, float], Markup]] = {
+    "a": lambda x, y: Markup('<circle cx="{}" cy="{}" r="2.5"/>').format(_number(x), _number(y)),
+    "b": lambda x, y: Markup('<rect x="{}" y="{}" width="5" height="5"/>').format(
+        _number(x - 2.5), _number(y - 2.5)
+    ),
+    "c": lambda x, y: Markup('<path d="M{} {}l3.2 5.6h-6.4z"/>').format(_number(x), _number(y - 3.2)),
+}
+
+
+def _mark(look: str, x: float, y: float) -> Markup:
+    """The shape belongs to the look: a circle, a square, a triangle."""
+    return Markup('<g class="mark-{}">{}</g>').format(look, _SHAPES.get(look, _SHAPES["a"])(x, y))
+
+
+def _dated(parts: int) -> range:
+    return range(0, parts, max(1, -(-parts // _MOST_DATES)))
+
+
+def _date(at: datetime) -> str:
+    utc = at.astimezone(UTC)
+    return f"{utc:%b} {utc.day}, {utc:%H:%M} UTC"
+
+
+def _short_date(starts: Sequence[datetime], place: int) -> str:
+    """The hour within a day, else the day."""
+    utc = starts[place].astimezone(UTC)
+    within_a_day = (starts[-1] - starts[0]).total_seconds() <= 86_400
+    return f"{utc:%H:%M}" if within_a_day else f"{utc:%b} {utc.day}"
+
+
+def _table(chart: Chart) -> Markup:
+    head = Markup("").join(
+        Markup('<th scope="col" class="num">{}</th>').format(visible(series.name, 80))
+        for series in chart.series
+    )
+    rows = Markup("").join(
+        Markup('<tr><th scope="row">{}</th>{}</tr>').format(
+            _date(at),
+            Markup("").join(
+                Markup('<td class="num">{}</td>').format(said(value, chart.unit)) for value in column
+            ),
+        )
+        for at, column in zip(chart.starts, _columns(chart), strict=True)
+    )
+    return Markup(
+        '<details id="table-{}"><summary>Table</summary><table><thead><tr><th scope="col">From</th>{}</tr></thead>'
+        "<tbody>{}</tbody></table></details>"
+    ).format(_slug(chart.title), head, rows)
+
+
+def _slug(title: str) -> str:
+    return "".join(each if each.isalnum() else "-" for each in title.lower())
+
+
+def _number(value: float) -> str:
+    return f"{value:.1f}".removesuffix(".0")

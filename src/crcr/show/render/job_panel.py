@@ -1,0 +1,125 @@
+"""The panel with a job's details: read for whichever page asks, and ready to be shown beside it or alone.
+
+A token that is nonsense, or whose job is gone or not to be seen, is a panel that says so: never a failed page.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+
+from starlette.requests import Request
+
+from crcr.decide.model import RepoName
+from crcr.decide.views import JobView
+from crcr.decide.views_backend import JobDetail, JobKey
+from crcr.errors import NotFound
+from crcr.show.pages.frame import Frame
+from crcr.show.urls.job_tokens import job_of, key_of
+from crcr.show.urls.links import JOB, Links
+from crcr.show.urls.location import Here
+
+MOST_TESTS = 50
+_MOST_FACTS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    job: JobView
+    link: str | None
+    shown: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    detail: JobDetail | None
+    close: str
+    """The page without it."""
+    address: str
+    """The whole address, to be passed on."""
+    attempts: tuple[Attempt, ...] = ()
+    environment: tuple[tuple[str, str], ...] = ()
+    run_url: str | None = None
+    job_url: str | None = None
+
+
+def asked_token(request: Request) -> str | None:
+    return request.query_params.get(JOB) or None
+
+
+def asks_for_panel_alone(request: Request) -> bool:
+    return request.query_params.get("fragment") == "panel"
+
+
+async def shared_panel(frame: Frame, request: Request, links: Links) -> Panel | None:
+    """The panel of a page with several backends: the token says which; None when none was asked for."""
+    token = asked_token(request)
+    if token is None:
+        return None
+    found = job_of(token)
+    detail = await read_detail(frame, request, links.here, *found) if found else None
+    return panel_of(frame.site, request, links, detail)
+
+
+async def backend_panel(frame: Frame, request: Request, links: Links, backend: RepoName) -> Panel:
+    """The panel of a backend's page, read without the page."""
+    key = key_of(asked_token(request))
+    detail = await read_detail(frame, request, links.here, backend, key) if key else None
+    return panel_of(frame.site, request, links, detail)
+
+
+async def read_detail(
+    frame: Frame, request: Request, here: Here, backend: RepoName, key: JobKey
+) -> JobDetail | None:
+    try:
+        return await frame.views(request).job(here.upstream, backend, key)
+    except NotFound:
+        return None
+
+
+def panel_of(site: str, request: Request, links: Links, detail: JobDetail | None) -> Panel:
+    token = asked_token(request)
+    address = f"{site}{links.url(**{JOB: token})}"
+    close = links.url(**{JOB: None})
+    if detail is None:
+        return Panel(detail=None, close=close, address=address)
+    run_url, job_url = run_and_job(detail.job.url)
+    return Panel(
+        detail=detail,
+        run_url=run_url,
+        job_url=job_url,
+        close=close,
+        address=address,
+        attempts=tuple(_attempt(each, detail, links) for each in detail.attempts),
+        environment=facts(detail.environment),
+    )
+
+
+_JOB_OF_RUN = re.compile(r"(?P<run>https?://[^?#]+/actions/runs/\d+(?:/attempts/\d+)?)/jobs?/\d+(?:[?#].*)?")
+
+
+def run_and_job(url: str | None) -> tuple[str | None, str | None]:
+    """A report names one address: that of a job on GitHub tells that of its run too, any other is the run's."""
+    found = _JOB_OF_RUN.fullmatch(url) if url else None
+    return (found["run"], url) if found else (url, None)
+
+
+def _attempt(job: JobView, detail: JobDetail, links: Links) -> Attempt:
+    link = links.job(job)
+    return Attempt(job, link, (job.run_id, job.attempt) == (detail.job.run_id, detail.job.attempt))
+
+
+def facts(environment: str | None) -> tuple[tuple[str, str], ...]:
+    """What a report said of its environment, as names and values; what is no object is one value without a name."""
+    if not environment:
+        return ()
+    try:
+        found = json.loads(environment)
+    except (ValueError, RecursionError):
+        return (("", environment),)
+    if not isinstance(found, dict):
+        return (("", environment),)
+    pairs = [
+        (str(name), value if isinstance(value, str) else json.dumps(value)) for name, value in found.items()
+    ]
+    more = len(pairs) - _MOST_FACTS
+    return (*pairs[:_MOST_FACTS], *([("", f"and {more} more")] if more > 0 else []))

@@ -1,0 +1,243 @@
+"""A backend's matrix laid out for the page: headers by workflow, shards folded or open, a state for each row.
+
+Every cell is as little as can be: a letter, a tone, a short title and the token of its details.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from markupsafe import Markup, escape
+
+from crcr.decide.model import DispatchState, Level
+from crcr.decide.numbers import Counted
+from crcr.decide.views import DispatchView, JobView
+from crcr.decide.views_backend import Column, Matrix, MatrixRow
+from crcr.decide.views_commit import BackendState, backend_state
+from crcr.show.render.matrix_headers import shortened
+from crcr.show.render.matrix_shards import Group, many, sections
+from crcr.show.render.status import ANSWERS, BACKENDS, Status, duration, job_status
+from crcr.show.urls.job_tokens import token_of_job
+
+NOTHING = Status("—", "no jobs", "off")
+OTHERS = Status("—", "no such job", "off")
+_NO_COMMIT = "0" * 40
+_WORDS = {
+    Counted.FAILURE: "failed",
+    Counted.RUNNING: "running",
+    Counted.SUCCESS: "passed",
+    Counted.OTHER: "inconclusive",
+}
+ALL = "all"
+"""In place of a group's key: all of them are open."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """A column's header. `toggle` is the value of `?open=` that a click on it leads to; None for a single job."""
+
+    label: str
+    """Its name, or as much of it as tells it from its neighbours."""
+    title: str
+    shards: int = 0
+    toggle: str | None = None
+    opened: bool = False
+    first: bool = False
+    """Begins a workflow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A workflow over its columns."""
+
+    name: str
+    path: str
+    width: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    tone: str
+    letter: str
+    title: str
+    token: str
+    count: str = ""
+    toggle: str | None = None
+    """For folded shards: what `?open=` becomes when they unfold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    row: MatrixRow
+    state: Status
+    said: str
+    why: str
+    cells: tuple[Cell | None, ...]
+    """Empty when it has no job at all: then `said` stands in their place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    spans: tuple[Span, ...]
+    heads: tuple[Head, ...]
+    lines: tuple[Line, ...]
+    shards: int
+    """How many groups of shards there are."""
+    opened: int
+
+
+def lay_out(matrix: Matrix, opened: frozenset[str], *, reports: bool, whole: bool = True) -> Grid:
+    """`opened` holds the keys of open groups.
+
+    `reports` says whether results are expected at all, `whole` whether every job has a column: if not, an event
+    without a cell may have reported in another one.
+    """
+    cut = matrix.columns_left_out > 0
+    whole = whole and not cut
+    plan = sections(matrix.columns)
+    folding = [group for section in plan for group in section.groups if group.is_shards]
+    open_now = {group.key for group in folding if ALL in opened or group.key in opened}
+    heads: list[Head] = []
+    spans: list[Span] = []
+    for section in plan:
+        before = len(heads)
+        for group in section.groups:
+            toggle = _toggled(group.key, open_now) if group.is_shards else None
+            heads += _heads(
+                matrix.columns, group, toggle, opened=group.key in open_now, first=len(heads) == before
+            )
+        heads[before:] = _labelled(heads[before:])
+        spans.append(Span(section.name, section.workflow, len(heads) - before))
+    groups = [group for section in plan for group in section.groups]
+    lines = tuple(
+        _line(row, groups, open_now, row_state(row, reports=reports, whole=whole, cut=cut))
+        for row in matrix.rows
+    )
+    return Grid(tuple(spans), tuple(heads), lines, len(folding), len(open_now))
+
+
+def _toggled(key: str, open_now: set[str]) -> str:
+    return ",".join(sorted(open_now ^ {key}))
+
+
+def _heads(
+    columns: Sequence[Column], group: Group, toggle: str | None, *, opened: bool, first: bool
+) -> list[Head]:
+    if toggle is None or opened:
+        names = [columns[place].job_name for place in group.places]
+        return [
+            Head(label=name, title=name, toggle=toggle, opened=opened, first=first and not index)
+            for index, name in enumerate(names)
+        ]
+    title = f"{group.label}: {len(group.places)} shards"
+    return [Head(label=group.label, title=title, shards=len(group.places), toggle=toggle, first=first)]
+
+
+def _labelled(heads: list[Head]) -> list[Head]:
+    """The heads of one workflow, with labels that fit."""
+    labels = shortened([head.label for head in heads])
+    return [replace(head, label=label) for head, label in zip(heads, labels, strict=True)]
+
+
+def _line(row: MatrixRow, groups: list[Group], open_now: set[str], stands: tuple[Status, str, str]) -> Line:
+    state, said, why = stands
+    if not any(row.cells):
+        return Line(row, state, said, why, ())
+    cells: list[Cell | None] = []
+    for group in groups:
+        if group.is_shards and group.key not in open_now:
+            cells.append(_folded(row, group, _toggled(group.key, open_now)))
+        else:
+            cells += [_cell(row.cells[place]) for place in group.places]
+    return Line(row, state, said, why, tuple(cells))
+
+
+def _cell(job: JobView | None) -> Cell | None:
+    if job is None:
+        return None
+    status = job_status(job)
+    took = f", {duration(job.execution_s)}" if job.execution_s is not None else ""
+    disputed = ", disputed" if job.disputed_conclusion else ""
+    return Cell(
+        status.tone, status.letter, f"{status.word}{took}{disputed}", token_of_job(job), "!" * bool(disputed)
+    )
+
+
+def _folded(row: MatrixRow, group: Group, toggle: str) -> Cell | None:
+    found = many([row.cells[place] for place in group.places], len(group.places))
+    if found is None:
+        return None
+    status = job_status(found.worst)
+    title = f"{found.alike} of {found.total} {_WORDS[found.worst.counted]}"
+    if found.present < found.total:
+        title += f", {found.total - found.present} without a report"
+    if found.total == found.present == 1:
+        return _cell(found.worst)
+    # A pass is green only when nobody is missing: half of the shards are no proof.
+    quiet = found.worst.counted is Counted.SUCCESS and not found.all_passed
+    return Cell("off" if quiet else status.tone, status.letter, title, "", found.said, toggle)
+
+
+def row_state(
+    row: MatrixRow, *, reports: bool, whole: bool = True, cut: bool = False
+) -> tuple[Status, str, str]:
+    """How an event stands: a look, a word for the row, and more for who asks.
+
+    `cut` says that there are jobs for which there was no room: then nothing is known to have passed.
+    """
+    found = many(row.cells, sum(cell is not None for cell in row.cells))
+    if found is not None:
+        status = job_status(found.worst)
+        word = _WORDS[found.worst.counted]
+        said = (
+            f"{found.total} {word}"
+            if found.alike == found.total
+            else f"{found.alike} of {found.total} {word}"
+        )
+        quiet = cut and found.worst.counted is Counted.SUCCESS
+        shown = Status(status.letter, status.word, "off") if quiet else status
+        return shown, said, f"{said} of the jobs shown"
+    if row.dispatch is None:
+        return NOTHING, "no jobs", "Nothing was reported"
+    if not whole and row.dispatch.state is DispatchState.SENT:
+        return OTHERS, OTHERS.word, "None of the jobs shown has reported for it"
+    state = backend_state(row.dispatch, (), reports=reports and _is_answered(row.dispatch))
+    return BACKENDS[state], state.value, _why(row.dispatch, state)
+
+
+def _is_answered(dispatch: DispatchView) -> bool:
+    """Nobody need answer the end of a pull request, the deletion of a branch, or a mere notice."""
+    return dispatch.level >= Level.L2 and dispatch.action != "closed" and dispatch.head_sha != _NO_COMMIT
+
+
+def _why(dispatch: DispatchView, state: BackendState) -> str:
+    parts = [
+        dispatch.reason or "",
+        ANSWERS[dispatch.answer] if dispatch.answer else "",
+        "an earlier attempt may have arrived too" if dispatch.unsure else "",
+        "nothing is expected in return" if state is BackendState.NOTIFIED else "",
+    ]
+    return " · ".join(part for part in parts if part)
+
+
+def draw_cells(line: Line, details: str, opening: str, asked: str) -> Markup:
+    """All cells of a row as markup; in thousands, so that no template goes through them one by one.
+
+    `details` and `opening` stand before a token and before the value of `?open=`; `asked` is the token that is open.
+    """
+    before, unfold = escape(details), escape(opening)
+    drawn = "".join([_drawn(cell, before, unfold, asked) for cell in line.cells])
+    return Markup(drawn)  # noqa: S704  every piece of it is escaped
+
+
+def _drawn(cell: Cell | None, details: Markup, opening: Markup, asked: str) -> str:
+    if cell is None:
+        return "<td></td>"
+    tone, title, letter, count = map(escape, (cell.tone, cell.title, cell.letter, cell.count))
+    if cell.toggle is not None:
+        link = f'href="{opening}{escape(cell.toggle)}#matrix" data-in-place title="{title}"'
+        return f'<td class="{tone}"><a {link}>{letter}<i>{count}</i></a></td>'
+    if not cell.token:
+        return f'<td class="{tone}" title="{title}">{letter}</td>'
+    current = ' aria-current="true"' if cell.token == asked else ""
+    link = f'href="{details}{escape(cell.token)}" title="{title}"{current}'
+    return f'<td class="{tone}"><a {link}>{letter}{count}</a></td>'

@@ -1,0 +1,159 @@
+"""Templates into answers: autoescaped, every printed text neutralised first, strict headers on each page.
+
+`finalize` passes whatever a template prints through `visible`, so no template can forget it.
+"""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import cache
+from hashlib import sha256
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+from starlette.responses import HTMLResponse
+
+from crcr import __version__
+from crcr.decide.health_words import capital
+from crcr.decide.window import Span
+from crcr.show.http.static_files import shared_statics
+from crcr.show.render import status
+from crcr.show.render.effect_texts import waits_for
+from crcr.show.render.pass_rate_strip import strip
+from crcr.show.render.safe_text import safe_link, visible
+from crcr.show.urls.location import is_sha
+
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "strict-origin-when-cross-origin",
+    "Cache-Control": "no-cache",
+}
+
+
+class Renderer:
+    def page(
+        self,
+        template: str,
+        context: Mapping[str, Any],
+        *,
+        code: int = 200,
+        headers: Mapping[str, str] | None = None,
+    ) -> HTMLResponse:
+        text = _environment().get_template(template).render(context)
+        return HTMLResponse(text, status_code=code, headers={**HEADERS, **(headers or {})})
+
+
+@cache
+def _environment() -> Environment:
+    """One for the process: compiling the templates takes half a second, and no app changes them."""
+    environment = Environment(
+        loader=PackageLoader("crcr.show"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_printed,
+    )
+    environment.filters.update(
+        clip=visible,
+        safe_link=safe_link,
+        duration=status.duration,
+        fine_duration=status.fine_duration,
+        stamp=status.stamp,
+        count_of=status.count,
+        probe_status=status.probe_status,
+        percent=status.percent,
+        job_status=status.job_status,
+        job_details=status.job_details,
+        dispatch_details=status.dispatch_details,
+        short_ref=_short_ref,
+        when=_when,
+        day=_day,
+        is_late=status.is_late,
+        ahead=_ahead,
+        spans=_spans,
+        anchor=_anchor,
+        is_sha=is_sha,
+        verbatim=_verbatim,
+        waits_for=waits_for,
+        capital=capital,
+    )
+    environment.globals.update(
+        static=shared_statics().address,
+        version=__version__,
+        level_words=status.LEVELS,
+        kind_words=status.KINDS,
+        ranges=tuple(Span),
+        pass_strip=strip,
+        dispatch_statuses=status.DISPATCHES,
+        legend=status.LEGEND,
+        answers=status.ANSWERS,
+        gate_statuses=status.GATES,
+        standings=status.STANDINGS,
+        backend_statuses=status.BACKENDS,
+        folded_states=status.FOLDED,
+        pull_statuses=status.PULLS,
+        waiver_statuses=status.WAIVERS,
+        doubts=status.DOUBTS,
+        places=status.PLACES,
+        health_statuses=status.HEALTH,
+    )
+    return environment
+
+
+def _printed(value: object) -> object:
+    """Markup is the templates' own (macros, `when`); any other text may be a stranger's."""
+    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _short_ref(ref: str) -> str:
+    return ref.removeprefix("refs/heads/").removeprefix("refs/tags/")
+
+
+def _spans(text: str) -> Markup:
+    """Text whose parts in backquotes are code; without their partner they are only text."""
+    parts = visible(text).split("`")
+    if len(parts) % 2 == 0:
+        return escape("`".join(parts))
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if place % 2 else escape(part)
+        for place, part in enumerate(parts)
+    )
+
+
+def _verbatim(text: str) -> Markup:
+    """All of a text to take along, however long; what was put into it has been checked."""
+    return escape(visible(text, len(text)))
+
+
+def _anchor(*facts: object) -> str:
+    """An id for an element that stays its own when the page is read anew."""
+    return sha256("\0".join(map(str, facts)).encode("utf-8", "replace")).hexdigest()[:12]
+
+
+def _ahead(at: datetime) -> Markup:
+    """A time that may be still to come."""
+    return _time(at, Markup(" data-ahead"))
+
+
+def _when(at: datetime | None, missing: str = "never") -> Markup:
+    """A time for the script to make relative; readable as it stands."""
+    if at is None:
+        return Markup('<span class="faint">{}</span>').format(missing)
+    return _time(at, Markup(""))
+
+
+def _day(at: datetime, now: datetime) -> Markup:
+    """A day that stays a day, however long ago; the moment on hover."""
+    return Markup('<span class="day" title="{}">{}</span>').format(status.stamp(at), status.day(at, now))
+
+
+def _time(at: datetime, mark: Markup) -> Markup:
+    utc = at.astimezone(UTC)
+    return Markup('<time datetime="{}" title="{}"{}>{}</time>').format(
+        f"{utc:%Y-%m-%dT%H:%M:%SZ}", status.stamp(utc), mark, f"{utc:%b} {utc.day}, {utc:%H:%M} UTC"
+    )

@@ -1,0 +1,1 @@
+"""Addresses: locations, links, filters, cursors."""

@@ -1,0 +1,84 @@
+"""A job's details as part of an address: opaque text that says which job, and on shared pages of which backend.
+
+What a reader sends back may be anything; what is not one of ours is None, never a failure.
+"""
+
+from crcr.decide.model import RepoName, is_repo_name
+from crcr.decide.views import JobView
+from crcr.decide.views_backend import JobKey
+from crcr.errors import BadRequest
+from crcr.show.urls import cursors
+
+_MOST = 6_000
+"""Longer addresses are not carried everywhere; names that are taken in reports stay far below."""
+_SHAPE = [str, str, str, int, str]
+_MOST_ATTEMPTS = 2**31
+
+
+def token_of(key: JobKey, backend: RepoName | str | None = None) -> str:
+    """The text for `?job=`; empty for a job whose names are too long to be linked to."""
+    parts = (key.delivery, key.workflow, key.run_id, key.attempt, key.job_name)
+    token = cursors.encode((*parts, str(backend)) if backend else parts) or ""
+    return token if len(token) <= _MOST else ""
+
+
+def token_of_job(job: JobView, *, shared: bool = False) -> str:
+    """The token of a job in a view; `shared` for pages where jobs of several backends stand."""
+    return token_of(key_of_job(job), job.downstream if shared else None)
+
+
+def key_of_job(job: JobView) -> JobKey:
+    return JobKey(
+        delivery=job.delivery,
+        workflow=job.workflow,
+        run_id=job.run_id,
+        attempt=job.attempt,
+        job_name=job.job_name,
+    )
+
+
+def key_of(text: str | None) -> JobKey | None:
+    """The job behind a token, whatever backend it names."""
+    parts = _parts(text)
+    return None if parts is None else _key(parts)
+
+
+def job_of(text: str | None) -> tuple[RepoName, JobKey] | None:
+    """The backend and the job behind a token of a shared page."""
+    parts = _parts(text)
+    if parts is None or len(parts) == len(_SHAPE):
+        return None
+    return RepoName(str(parts[-1])), _key(parts)
+
+
+def _parts(text: str | None) -> tuple[str | int, ...] | None:
+    if not text or len(text) > _MOST:
+        return None
+    try:
+        parts = cursors.decode(text)
+    except BadRequest:
+        return None
+    if parts is None or [type(part) for part in parts[:5]] != _SHAPE or not _is_attempt(parts[3]):
+        return None
+    if any(isinstance(part, str) and "\0" in part for part in parts):
+        return None
+    return parts if len(parts) == len(_SHAPE) or _names_backend(parts[5:]) else None
+
+
+def _names_backend(rest: tuple[str | int, ...]) -> bool:
+    return len(rest) == 1 and isinstance(rest[0], str) and is_repo_name(rest[0])
+
+
+def _is_attempt(part: str | int) -> bool:
+    return isinstance(part, int) and 0 < part < _MOST_ATTEMPTS
+
+
+def _key(parts: tuple[str | int, ...]) -> JobKey:
+    delivery, workflow, run_id, attempt, job_name = parts[:5]
+    return JobKey(
+        delivery=str(delivery),
+        workflow=str(workflow),
+        run_id=str(run_id),
+        attempt=int(attempt),
+        job_name=str(job_name),
+    )

@@ -7,9 +7,9 @@ from bench.figures import Figures, figures_of, rows_of
 from bench.in_process import log_errors_only, simulated_relay
 from bench.simulated_time import run_simulated
 from bench.world import Row
-from crcr.cli.demo import SEED, SPEED
-from crcr.cli.demonstration import AUDIENCE, demo_settings
+from crcr.cli.demo.command import SEED, SPEED
 from crcr.decide.pins import relay_pin
+from crcr.demo.run import AUDIENCE, demo_settings
 from crcr.sim.demo_world import BACKENDS
 from crcr.sim.traffic import UPSTREAM, demo_world, run_traffic
 

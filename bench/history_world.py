@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from bench.world import UPSTREAM
-from crcr.cli.history import fill_database
+from crcr.demo.history.fill import fill_database
 from crcr.sim.history import Plan
 from crcr.sim.history_backends import Listed
 

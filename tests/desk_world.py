@@ -17,7 +17,7 @@ from typing import Any
 import structlog
 from typer.testing import CliRunner, Result
 
-from crcr.cli.root import app
+from crcr.cli.main import app
 from crcr.sim.github import GitHub
 from crcr.sim.keys import private_pem
 from stage import UPSTREAM, Stage, stage

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import uvicorn
 from starlette.types import ASGIApp
 
-from crcr.cli.http_limits import HttpLimits, WaitingConnections, limited_http
+from crcr.cli.run.http_limits import HttpLimits, WaitingConnections, limited_http
 
 ENDS_WITHIN_S = 20.0
 

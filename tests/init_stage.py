@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from typer.testing import CliRunner
 
-from crcr.cli.root import app
+from crcr.cli.main import app
 from running import environment
 
 WORKFLOW, REPORTER = ".github/workflows/crcr.yml", ".crcr/report.py"

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 
 from clock import ManualClock
-from crcr.cli.history import fill_database
+from crcr.demo.history.fill import fill_database
 from crcr.record.sqlite_to_postgres.copy import move
 from crcr.record.store.location import PostgresPlace
 from crcr.record.store.sqlite.backup import copy_database

@@ -17,7 +17,7 @@ import yaml
 from typer.core import TyperGroup
 
 from crcr.app import STATUS
-from crcr.cli.root import app as cli
+from crcr.cli.main import app as cli
 from crcr.decide.allowlist_options import _OPTIONS
 from crcr.decide.identity import IssuerKind
 from crcr.decide.model import DispatchState, EffectKind, Level, Mark

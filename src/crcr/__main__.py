@@ -1,6 +1,6 @@
 """`crcr` and `python -m crcr`: the way in from a shell."""
 
-from crcr.cli.root import app
+from crcr.cli.main import app
 
 
 def main() -> None:

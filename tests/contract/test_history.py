@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from crcr.cli.history import fill_database
 from crcr.decide.model import Conclusion, JobState
 from crcr.decide.numbers import TIMED, Ended, bucket_of, ended_as
 from crcr.decide.window import kind_of
+from crcr.demo.history.fill import fill_database
 from crcr.record.schema.statistics import EXECUTION, QUEUE
 from crcr.sim.history import Plan, fill
 from crcr.sim.history_backends import Listed

@@ -18,8 +18,8 @@ from starlette.applications import Starlette
 from clock import ManualClock
 from contract.databases import CORE, Stores
 from contract.test_query_plans import ALLOWLIST, BACKENDS, GROWING, PAGES, UPSTREAM
-from crcr.cli.history import fill_database
 from crcr.decide.allowlist import Reading
+from crcr.demo.history.fill import fill_database
 from crcr.record.store.location import PostgresPlace
 from crcr.record.store.postgres.transaction import PostgresTx
 from crcr.record.store.statement import Statement

@@ -18,9 +18,9 @@ from starlette.applications import Starlette
 
 import crcr.record
 from clock import ManualClock
-from crcr.cli.history import fill_database
 from crcr.decide.allowlist import Allowlist
 from crcr.decide.model import RepoName
+from crcr.demo.history.fill import fill_database
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.record.migrations.run import migrate
 from crcr.record.store.database import Database, Tx, Unit

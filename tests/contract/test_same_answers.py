@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from contract.databases import CORE, OTHER, Stores
-from crcr.cli.history import fill_database
 from crcr.decide.allowlist import Reading
 from crcr.decide.model import Conclusion, DeliveryState, JobState, RepoName
 from crcr.decide.numbers import Counted
@@ -24,6 +23,7 @@ from crcr.decide.views_commit import WaiverState
 from crcr.decide.views_joining import SandboxQuery
 from crcr.decide.views_log import AuditQuery, DeliveryQuery, EffectQuery, WaiverQuery
 from crcr.decide.window import Kind, Span
+from crcr.demo.history.fill import fill_database
 from crcr.errors import CrcrError
 from crcr.record.reports.refusals import Refusals
 from crcr.record.reports.sandbox import SandboxJobs

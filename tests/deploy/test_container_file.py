@@ -17,7 +17,7 @@ import typer.main
 from typer.core import TyperGroup
 
 from crcr import __version__
-from crcr.cli.root import app
+from crcr.cli.main import app
 from crcr.settings import Settings, rows
 from deploying import CONTAINER, ROOT, all_of, last, listed, stages
 from desk_world import environ_for

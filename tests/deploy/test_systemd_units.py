@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from crcr.cli.serving import GRACE_S
+from crcr.cli.run.process import GRACE_S
 from crcr.settings import Settings, load_settings
 from crcr.sim.keys import private_pem
 from crcr.wiring.company import GRACE_S as COMPANY_GRACE_S

@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from crcr.cli.http_limits import HttpLimits
+from crcr.cli.run.http_limits import HttpLimits
 from half_open import connected, listening
 
 GET = b"GET / HTTP/1.1\r\nHost: relay.test\r\n\r\n"

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from crcr.cli.history import fill_database
+from crcr.demo.history.fill import fill_database
 from crcr.errors import OutsideHeld
 from crcr.record.clickhouse.chdb_lock import is_held, is_held_by_another
 from crcr.record.clickhouse.connection import ClickHouseLink, ClickHousePlace

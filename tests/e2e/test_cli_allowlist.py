@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from crcr.cli.root import app
+from crcr.cli.main import app
 from desk_world import ALLOWLIST, World, history
 
 PUBLIC = Path(__file__).parent.parent / "data" / "pytorch-allowlist.yml"

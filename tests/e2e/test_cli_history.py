@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from crcr.cli.doctor_history import history_findings
-from crcr.cli.history import fill_database
+from crcr.cli.doctor.relay.clickhouse import history_findings
+from crcr.demo.history.fill import fill_database
 from crcr.join.finding import Finding, State
 from crcr.record.store.times import to_us
 from crcr.settings import load_settings

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from crcr.cli.init_earlier import earlier_ci, read_earlier
+from crcr.cli.init.previous_files import earlier_ci, read_earlier
 from crcr.decide.model import Level
 from crcr.join.files import generate
 from crcr.join.place import Ci

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from crcr.cli.root import app
+from crcr.cli.main import app
 
 HEALTHY = {"ok": True, "version": "9"}
 LISTED: dict[str, Any] = {"listed": True, "findings": []}

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from crcr.cli.http_limits import HttpLimits, WaitingConnections
+from crcr.cli.run.http_limits import HttpLimits, WaitingConnections
 from crcr.sim.github import GitHub
 from crcr.sim.server import serve
 from half_open import Client, connected, listening

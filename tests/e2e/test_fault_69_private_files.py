@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from crcr.cli.doctor_sqlite import file_findings
+from crcr.cli.doctor.relay.sqlite import file_findings
 from crcr.record.migrations.run import migrate
 from desk_world import environ_for
 from init_stage import FLAGS, LOCAL_GIT, WORKFLOW, checkout

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from crcr.cli.doctor_lists import _rights
+from crcr.cli.doctor.relay.allowlists import _rights
 from crcr.decide import app_needs
 from crcr.decide.allowlist import Entry
 from crcr.decide.inspection import InstallationFacts

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from crcr.cli.root import app
+from crcr.cli.main import app
 from crcr.settings.sources import tokens
 from crcr.settings.table import Given
 

@@ -10,7 +10,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from crcr import __version__
-from crcr.cli.root import app
+from crcr.cli.main import app
 
 HEAVY = {
     "fastapi",
@@ -59,7 +59,7 @@ def test_every_command_and_option_is_explained_with_examples(path: tuple[str, ..
 
 
 def test_help_imports_nothing_heavy() -> None:
-    code = f"import sys, crcr.cli.root; print(sorted({HEAVY!r} & set(sys.modules)))"
+    code = f"import sys, crcr.cli.main; print(sorted({HEAVY!r} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

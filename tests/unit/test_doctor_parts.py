@@ -9,11 +9,11 @@ import httpx
 import pytest
 import typer
 
-from crcr.cli.doctor_app import _log
-from crcr.cli.doctor_downstream import relay_address
-from crcr.cli.doctor_lines import summary
-from crcr.cli.doctor_reach import reached, skew, version_in
-from crcr.cli.doctor_sqlite import file_findings
+from crcr.cli.doctor.downstream.examine import relay_address
+from crcr.cli.doctor.output import summary
+from crcr.cli.doctor.reachability import reached, skew, version_in
+from crcr.cli.doctor.relay.github_app import _log
+from crcr.cli.doctor.relay.sqlite import file_findings
 from crcr.decide.outside import LoggedDelivery, LogPage
 from crcr.join.finding import Finding, State
 from crcr.record.migrations.run import head

@@ -6,8 +6,8 @@ from typing import Any
 import httpx
 import pytest
 
-from crcr.cli.doctor_downstream import Asked, Relay
-from crcr.cli.doctor_round_trip import Following
+from crcr.cli.doctor.downstream.examine import Asked, Relay
+from crcr.cli.doctor.downstream.round_trip import Following
 from crcr.decide.model import RepoName
 
 BEGAN = "2026-08-03T12:00:00Z"

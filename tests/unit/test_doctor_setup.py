@@ -8,9 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
-from crcr.cli.doctor_downstream import Asked, Relay
-from crcr.cli.doctor_lines import Section
-from crcr.cli.doctor_setup import setup_section
+from crcr.cli.doctor.downstream.examine import Asked, Relay
+from crcr.cli.doctor.downstream.setup import setup_section
+from crcr.cli.doctor.output import Section
 from crcr.decide.model import RepoName
 
 NOW = datetime(2026, 8, 3, 12, tzinfo=UTC)

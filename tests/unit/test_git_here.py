@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from crcr.cli.git_here import DefaultBranch, default_branch, origin_of, top_of
+from crcr.cli.git_checkout import DefaultBranch, default_branch, origin_of, top_of
 
 
 def git(folder: Path, *words: str) -> None:

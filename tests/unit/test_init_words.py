@@ -7,7 +7,7 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from crcr.cli.root import app
+from crcr.cli.main import app
 from crcr.join.place import PLACES, Ci, PlacePart
 from crcr.join.wanted import check_wanted
 from join_wishes import wish

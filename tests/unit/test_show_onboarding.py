@@ -17,7 +17,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from typer.core import TyperGroup
 
-from crcr.cli.root import app as cli
+from crcr.cli.main import app as cli
 from crcr.decide.model import RepoName
 from crcr.errors import NotFound
 from crcr.join.files import generate

@@ -1,0 +1,1 @@
+"""`crcr demo` and `crcr demo-join`."""

@@ -1,0 +1,128 @@
+"""A checkout of the downstream, looked at with git: is what stands here also where GitHub reads it?
+
+Reads files and asks git; changes nothing, and asks nobody else.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from crcr.cli.git_checkout import default_branch, git, origin_of, top_of
+from crcr.decide.model import RepoName
+from crcr.decide.pins import Pinning
+from crcr.deliver.workflow_pins import find_pins_elsewhere
+from crcr.deliver.workflow_yaml import workflow_facts
+from crcr.join.files import BRIDGE, CI_FILES, REPORTER
+from crcr.join.finding import Finding, ok, problem, unknown, warning
+from crcr.join.findings_pins import finding_of, lines_to_add, pins_relay
+from crcr.join.place import Ci
+from crcr.join.reporter import bridge_text, reporter_text
+
+_VENDORED = {REPORTER: reporter_text, BRIDGE: bridge_text}
+_WORKFLOWS = Path(".github/workflows")
+_MOST_BYTES = 256 * 1024
+_FILE_PINS = "file_pins"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkout:
+    root: Path
+    repository: RepoName | None
+    """As the remote `origin` names it."""
+
+    @property
+    def branch(self) -> str | None:
+        """Origin's default branch, as far as this checkout knows it."""
+        found = default_branch(self.root)
+        return f"origin/{found.name}" if found else None
+
+
+def checkout_here(folder: Path) -> Checkout | None:
+    root = top_of(folder)
+    return Checkout(root, origin_of(folder)) if root else None
+
+
+def checkout_findings(
+    checkout: Checkout, repository: RepoName, pin: str | None = None
+) -> tuple[Finding, ...]:
+    """Nothing for a checkout of something else; `pin` is the relay as files should pin it, if that is known."""
+    if checkout.repository != repository:
+        return ()
+    return (*_findings(checkout), *_pins(checkout.root, pin))
+
+
+def _findings(checkout: Checkout) -> Iterator[Finding]:
+    branch = checkout.branch
+    listening = [path for path in _workflow_files(checkout.root) if _listens(checkout.root / path)]
+    if not listening:
+        yield warning("files", "No workflow here listens to repository_dispatch.", "`crcr init` writes one")
+    for path in listening:
+        yield _published(checkout, path, branch)
+    for name, text in _VENDORED.items():
+        if (checkout.root / name).is_file():
+            yield _vendored(checkout, name, text(), branch)
+
+
+def _workflow_files(root: Path) -> list[str]:
+    folder = root / _WORKFLOWS
+    found = (
+        (each for ending in ("*.yml", "*.yaml") for each in folder.glob(ending)) if folder.is_dir() else ()
+    )
+    return sorted(str(each.relative_to(root)) for each in found if each.is_file())
+
+
+def _listens(file: Path) -> bool:
+    return workflow_facts(file.name, "", _text_of(file)).listens
+
+
+def _text_of(file: Path) -> str:
+    """Nothing of a file that is larger than any workflow."""
+    return file.read_text("utf-8", "replace") if file.stat().st_size <= _MOST_BYTES else ""
+
+
+def _pins(root: Path, pin: str | None) -> Iterator[Finding]:
+    """One finding for each file here that runs the reporter or the bridge."""
+    found = [(path, Ci.GITHUB, _github_pins(root / path)) for path in _workflow_files(root)]
+    elsewhere = [(path, ci) for ci, path in CI_FILES.items() if (root / path).is_file()]
+    found += [(path, ci, find_pins_elsewhere(_text_of(root / path))) for path, ci in elsewhere]
+    for path, ci, (pinning, pins) in found:
+        if pinning is Pinning.PINNED and pin is not None and not pins_relay(pins, pin):
+            text = f"{path} here pins other relays and not this one, so the reporter refuses its dispatches."
+            yield problem(_FILE_PINS, text, lines_to_add(pin, ci))
+        elif pinning is not Pinning.NONE:
+            yield replace(finding_of(pinning, f"{path} here", pin, ci=ci), name=_FILE_PINS)
+
+
+def _github_pins(file: Path) -> tuple[Pinning, tuple[str, ...]]:
+    facts = workflow_facts(file.name, "", _text_of(file))
+    return facts.pinning or Pinning.NONE, facts.pins
+
+
+def _published(checkout: Checkout, path: str, branch: str | None) -> Finding:
+    """Whether the file on origin's default branch is the one here, as far as was fetched."""
+    if branch is None:
+        return unknown(
+            "files", f"{path} is here; which branch is origin's default is not known.", "`git fetch origin`"
+        )
+    there = git(checkout.root, "rev-parse", "--verify", "--quiet", f"{branch}:{path}")
+    here = git(checkout.root, "hash-object", "--", path)
+    if not there:
+        hint = "commit it, push it and have it merged: GitHub runs dispatches only from the default branch"
+        return warning("files", f"{path} is here and not on {branch} (as last fetched).", hint)
+    if here != there:
+        hint = "commit, push and merge, or `git fetch` if that was done"
+        return warning("files", f"{path} here differs from the one on {branch} (as last fetched).", hint)
+    return ok("files", f"{path} is the same here and on {branch}.")
+
+
+def _vendored(checkout: Checkout, name: str, ours: str, branch: str | None) -> Finding:
+    """A script of ours that `crcr init` has put there."""
+    if (checkout.root / name).read_text("utf-8", "replace") != ours:
+        return warning(
+            "reporter",
+            f"{name} is not the one of this release.",
+            "`crcr init` brings it up to date and shows what changes",
+        )
+    if branch and not git(checkout.root, "rev-parse", "--verify", "--quiet", f"{branch}:{name}"):
+        return warning("reporter", f"{name} is here and not on {branch} (as last fetched).", "commit it too")
+    return ok("reporter", f"{name} is up to date.")

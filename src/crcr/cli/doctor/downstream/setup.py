@@ -1,0 +1,138 @@
+"""The set-up as the relay and GitHub see it: GitHub is asked anew where that may be, and what is older says so.
+
+The relay asks GitHub at most once a minute for each repository. Somebody at a terminal has just mended something and
+wants to know whether it helped, so the rest of that minute is waited for; scripts are told how old the answer is.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import httpx
+
+from crcr.cli.doctor.downstream.examine import Relay
+from crcr.cli.doctor.downstream.relay_answers import body_of, findings_in, lost, refused, unreadable
+from crcr.cli.doctor.output import Section
+from crcr.cli.doctor.reachability import date_of
+from crcr.cli.printing import ProgressLine
+from crcr.join.finding import Finding, warning
+
+_INSPECTED_WITHIN_S = 30.0
+_ASKED_AT_MOST_EVERY_S = 60.0
+_LOOK_EVERY_S = 0.4
+
+Sleep = Callable[[float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What the relay told last, and whether it asked GitHub for it."""
+
+    response: httpx.Response
+    asked: httpx.Response | None = None
+    late: Finding | None = None
+    followed: bool = False
+    """Whether GitHub was being asked while we looked."""
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether GitHub was asked since we came, be it for somebody else."""
+        if self.asked is None or self.late is not None or not self.asked.is_success:
+            return False
+        return not self.was_just_asked or self.followed
+
+    @property
+    def was_just_asked(self) -> bool:
+        """Whether the relay would not ask again so soon."""
+        return self.asked is not None and self.asked.is_success and body_of(self.asked).get("asked") is False
+
+    @property
+    def inspected_at(self) -> datetime | None:
+        try:
+            found = datetime.fromisoformat(str(body_of(self.response).get("inspected_at")))
+        except ValueError:
+            return None
+        return found if found.tzinfo else None
+
+    @property
+    def age_s(self) -> float | None:
+        """By the relay's clock, which may not be ours."""
+        at = self.inspected_at
+        now = date_of(self.response) or datetime.now(UTC)
+        return max((now - at).total_seconds(), 0.0) if at else None
+
+
+def setup_section(relay: Relay, *, shown: bool, sleep: Sleep = time.sleep) -> Section:
+    title = f"The set-up of {relay.asked.repository}"
+    try:
+        answer = _ask(relay, sleep, shown=shown)
+    except httpx.HTTPError as error:
+        return Section(title, (lost("set-up", error),))
+    at = answer.inspected_at
+    facts = {"inspected_at": at.isoformat() if at else None}
+    return Section(title, _findings(answer), None if answer.is_fresh else _age(answer), facts)
+
+
+def _ask(relay: Relay, sleep: Sleep, *, shown: bool) -> _Answer:
+    path = f"setup/{relay.asked.repository}"
+    first = relay.read(path)
+    if not body_of(first).get("listed"):
+        return _Answer(first)
+    with ProgressLine(shown=shown) as progress:
+        answer = _asked_anew(relay, path, progress, sleep)
+        if answer.is_fresh or not answer.was_just_asked or not relay.asked.waits:
+            return answer
+        _wait(_ASKED_AT_MOST_EVERY_S - (answer.age_s or 0.0), progress, sleep)
+        return _asked_anew(relay, path, progress, sleep)
+
+
+def _asked_anew(relay: Relay, path: str, progress: ProgressLine, sleep: Sleep) -> _Answer:
+    """Wait until GitHub was asked; what was known before is told all the same."""
+    asked = relay.post(path)
+    until, followed = time.monotonic() + _INSPECTED_WITHIN_S, False
+    while True:
+        answer = relay.read(path)
+        if not body_of(answer).get("being_inspected"):
+            return _Answer(answer, asked, followed=followed)
+        followed = True
+        if time.monotonic() >= until:
+            break
+        progress.show("the relay asks GitHub …", final=False)
+        sleep(_LOOK_EVERY_S)
+    words = f"The relay has not looked at GitHub within {_INSPECTED_WITHIN_S:.0f} s."
+    hint = "its worker may be busy or away: ask the operator, or try again"
+    return _Answer(answer, asked, warning("inspection", words, hint))
+
+
+def _wait(seconds: float, progress: ProgressLine, sleep: Sleep) -> None:
+    """Until GitHub may be asked again; a second more, because a `Date` header has whole ones only."""
+    for left in range(math.ceil(min(max(seconds, 0.0), _ASKED_AT_MOST_EVERY_S)) + 1, 0, -1):
+        words = f"GitHub is asked at most once a minute; again in {left} s (--no-wait does not wait)"
+        progress.show(words, final=False)
+        sleep(1.0)
+
+
+def _age(answer: _Answer) -> str | None:
+    if answer.age_s is None:
+        return None
+    return f"as GitHub had it {_length(answer.age_s)} ago; it is asked at most once a minute"
+
+
+def _length(seconds: float) -> str:
+    for unit, size in (("days", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _findings(answer: _Answer) -> tuple[Finding, ...]:
+    if not answer.response.is_success:
+        return (refused("set-up", answer.response),)
+    found = findings_in(answer.response)
+    if found is None:
+        return (unreadable("set-up"),)
+    if answer.asked is not None and not answer.asked.is_success:
+        return (*found, refused("inspection", answer.asked))
+    return (*found, answer.late) if answer.late else found

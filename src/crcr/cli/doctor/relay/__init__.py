@@ -1,0 +1,1 @@
+"""The doctor for operators: settings, stores, the GitHub App, issuers and allowlists of one relay."""

@@ -1,0 +1,169 @@
+"""One relay, examined for its operator: settings, store, App, webhook, clock, allowlists, installations, issuers.
+
+Nothing is changed: no schema is brought up to date, nothing is recorded, and no secret is printed. Every call has a
+time limit of its own.
+"""
+
+import asyncio
+import io
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+
+from crcr import log as logs
+from crcr.cli.doctor.output import Section
+from crcr.cli.doctor.relay.allowlists import Read, list_findings, read_list, target_findings
+from crcr.cli.doctor.relay.clickhouse import history_findings
+from crcr.cli.doctor.relay.github_app import app_findings, hook_findings, public_finding
+from crcr.cli.doctor.relay.issuers import issuer_findings, registration_findings
+from crcr.cli.doctor.relay.redis import redis_findings
+from crcr.cli.doctor.relay.store import is_current, store_findings
+from crcr.cli.operator_session import pick_reading
+from crcr.clock import SystemClock
+from crcr.decide.allowlist import Allowlist
+from crcr.decide.model import RepoName
+from crcr.decide.views import AllowlistState
+from crcr.errors import BadSettings, StoreUnavailable
+from crcr.github.client import GitHubClient
+from crcr.github.lanes import open_http
+from crcr.join.finding import Finding, State, ok, problem, warning
+from crcr.receive.allowlist_yaml import read_allowlist
+from crcr.receive.issuers import GITHUB_ACTIONS
+from crcr.receive.jwks import http_fetcher
+from crcr.record.repositories.allowlists import text_in_force
+from crcr.record.store.database import Tx
+from crcr.record.store.signals import Signals
+from crcr.record.views.visibility import allowlist_state
+from crcr.settings import Settings, UpstreamSetting, load_settings
+from crcr.wiring.drivers import require_drivers
+from crcr.wiring.ground import github_client
+from crcr.wiring.stores import open_database
+
+
+def examine_relay(
+    config: Path | None, upstream: RepoName | None, environ: Mapping[str, str], *, shown: bool
+) -> Iterator[Section]:
+    logs.configure("console", "error", io.StringIO())  # the command tells all of it itself
+    try:
+        settings = load_settings(config=config, environ=environ, cwd=Path.cwd())
+        require_drivers(settings)
+    except BadSettings as bad:
+        found = tuple(problem("settings", each, bad.hint or "") for each in bad.problems)
+        yield Section("Settings", found)
+        return
+    yield Section("Settings", _settings(settings))
+    now = SystemClock().now()
+    yield Section("Store", asyncio.run(_store(settings, now)))
+    yield from asyncio.run(_outside(settings, _chosen(settings, upstream), now, shown=shown))
+
+
+def _settings(settings: Settings) -> tuple[Finding, ...]:
+    warnings = tuple(
+        warning("settings", each, "docs/configuration.md says what it is for") for each in settings.warnings()
+    )
+    names = ", ".join(str(each.name) for each in settings.upstreams)
+    return (ok("settings", f"The settings are good, for {names}."), *warnings)
+
+
+def _chosen(settings: Settings, asked: RepoName | None) -> tuple[UpstreamSetting, ...]:
+    if asked is None:
+        return settings.upstreams
+    picked = pick_reading(tuple(each.name for each in settings.upstreams), asked)
+    return tuple(each for each in settings.upstreams if each.name == picked)
+
+
+async def _store(settings: Settings, now: datetime) -> tuple[Finding, ...]:
+    return (
+        *await store_findings(settings, now),
+        *await redis_findings(settings),
+        *await history_findings(settings, now, store=is_current(settings)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Lists:
+    reads: tuple[Read, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def speaks(self) -> bool:
+        return any(each.allowlist.speaks for each in self.reads)
+
+
+async def _outside(
+    settings: Settings, upstreams: tuple[UpstreamSetting, ...], now: datetime, *, shown: bool
+) -> list[Section]:
+    api_http, keys_http = open_http(settings.github_api_url), open_http(GITHUB_ACTIONS)
+    try:
+        github = github_client(settings, api_http, SystemClock())
+        lists = await _lists(settings, upstreams, github, now)
+        app = await app_findings(settings, github, SystemClock().now(), speaks=lists.speaks)
+        answers = not any(each.name == "app_key" and each.state is State.PROBLEM for each in app)
+        asked = await hook_findings(settings, github, now) if answers else ()
+        hook = (*asked, await public_finding(settings, keys_http))
+        # Where GitHub does not answer to the App at all, asking it about everybody would only take long.
+        targets = await target_findings(lists.reads, github, shown=shown) if answers else ()
+        allowed = tuple(each.allowlist for each in lists.reads)
+        issuers = (
+            *await issuer_findings(settings, http_fetcher(keys_http)),
+            *registration_findings(settings.oidc_registrations, allowed),
+        )
+    except BadSettings as bad:
+        return [
+            Section(
+                "The App",
+                tuple(problem("app_key", each, "put the App's PEM key there") for each in bad.problems),
+            )
+        ]
+    finally:
+        await api_http.aclose()
+        await keys_http.aclose()
+    return [
+        Section("The App", app),
+        Section("Webhooks", hook),
+        Section("Allowlists", lists.findings),
+        Section("Installations", targets),
+        Section("Tokens", issuers),
+    ]
+
+
+async def _lists(
+    settings: Settings, upstreams: tuple[UpstreamSetting, ...], github: GitHubClient, now: datetime
+) -> _Lists:
+    kept = await _kept(settings, upstreams)
+    read = [await read_list(each, github) for each in upstreams]
+    reads = tuple(replace(each, in_force=kept[each.upstream.name][1]) for each in read)
+    findings = [each for read in reads for each in list_findings(read, kept[read.upstream.name][0], now)]
+    return _Lists(reads, tuple(findings))
+
+
+_Kept = dict[RepoName, tuple[AllowlistState | None, Allowlist | None]]
+
+
+async def _kept(settings: Settings, upstreams: tuple[UpstreamSetting, ...]) -> _Kept:
+    """What is in force; nothing where the store cannot be asked, which the store's own findings say."""
+    nothing: _Kept = {each.name: (None, None) for each in upstreams}
+    if not is_current(settings):
+        return nothing
+
+    async def in_force(tx: Tx, upstream: RepoName) -> Allowlist | None:
+        text = await text_in_force(tx, upstream)
+        return read_allowlist(text).allowlist if text is not None else None
+
+    async def unit(tx: Tx) -> _Kept:
+        return {
+            each.name: (await allowlist_state(tx, each.name), await in_force(tx, each.name))
+            for each in upstreams
+        }
+
+    try:
+        database = open_database(settings, Signals())
+    except StoreUnavailable:
+        return nothing
+    try:
+        return await database.read(unit)
+    except StoreUnavailable:
+        return nothing
+    finally:
+        await database.close()

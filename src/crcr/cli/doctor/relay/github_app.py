@@ -1,0 +1,159 @@
+"""The relay's App, asked of GitHub: its key, its rights and events, its webhook, and the time at GitHub."""
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+import httpx
+
+from crcr.cli.doctor.reachability import skew, unreachable, version_in
+from crcr.cli.http_client import is_on_this_machine
+from crcr.decide import app_needs
+from crcr.decide.inspection import AppFacts, HookFacts
+from crcr.decide.outside import LogPage
+from crcr.errors import OutsideFault, OutsideRefused
+from crcr.github.client import GitHubClient
+from crcr.join.finding import Finding, ago, listed, ok, problem, unknown, warning
+from crcr.settings import Settings
+
+_LATELY = timedelta(hours=24)
+_CHANGE = "change it in the App's settings; docs/examples/app-manifest.json has all of them; installations are then asked to accept"
+
+
+async def app_findings(
+    settings: Settings, github: GitHubClient, now: datetime, *, speaks: bool
+) -> tuple[Finding, ...]:
+    """`speaks`: somebody is at L3 or L4."""
+    try:
+        app = await github.read_app()
+    except OutsideFault as fault:
+        return (_no_app(fault),)
+    found = [_key(settings, app), *_rights(app, speaks=speaks)]
+    if app.said_at is not None:
+        found.append(skew(app.said_at, now, "GitHub's", fatal=True))
+    return tuple(found)
+
+
+def _no_app(fault: OutsideFault) -> Finding:
+    if isinstance(fault, OutsideRefused):
+        return problem(
+            "app_key",
+            f"GitHub does not accept the App's key: {fault.detail}",
+            "check CRCR_GITHUB_APP_ID and CRCR_GITHUB_APP_PRIVATE_KEY; a key that was deleted at GitHub, or a wrong clock, looks like this",
+        )
+    return problem(
+        "app_key", f"GitHub could not be asked: {fault.detail}", "check CRCR_GITHUB_API_URL and the way there"
+    )
+
+
+def _key(settings: Settings, app: AppFacts) -> Finding:
+    known = {str(app.app_id), app.client_id}
+    if settings.github_app_id not in known:
+        return problem(
+            "app_key",
+            f"The key is of App {app.app_id} ({app.slug}), the settings name {settings.github_app_id}.",
+            "set CRCR_GITHUB_APP_ID to the App that the key belongs to",
+        )
+    return ok("app_key", f"The key is that of App {app.app_id}, {app.slug}.")
+
+
+def _rights(app: AppFacts, *, speaks: bool) -> Iterator[Finding]:
+    yield _missing(
+        "app_permissions",
+        app_needs.lacking(app.permissions, app_needs.ALWAYS),
+        app_needs.lacking(app.permissions, app_needs.TO_SPEAK),
+        speaks=speaks,
+    )
+    yield _missing(
+        "app_events",
+        tuple(each for each in app_needs.EVENTS_ALWAYS if each not in app.events),
+        tuple(each for each in app_needs.EVENTS_TO_SPEAK if each not in app.events),
+        speaks=speaks,
+    )
+
+
+def _missing(name: str, always: tuple[str, ...], to_speak: tuple[str, ...], *, speaks: bool) -> Finding:
+    what = "permissions" if name == "app_permissions" else "events"
+    if always or (to_speak and speaks):
+        return problem(name, f"The App lacks {what}: {listed([*always, *to_speak])}.", _CHANGE)
+    if to_speak:
+        return warning(name, f"For L3 and L4 the App will need {what}: {listed(list(to_speak))}.", _CHANGE)
+    return ok(name, f"The App has all {what} that it needs.")
+
+
+async def hook_findings(settings: Settings, github: GitHubClient, now: datetime) -> tuple[Finding, ...]:
+    found: list[Finding] = []
+    try:
+        found.append(_hook(settings, await github.read_hook()))
+        found.append(_log(await github.delivery_log(None), now))
+    except OutsideFault as fault:
+        found.append(
+            unknown("webhook", f"GitHub could not be asked about the webhook: {fault.detail}", "try again")
+        )
+    return tuple(found)
+
+
+def _hook(settings: Settings, hook: HookFacts) -> Finding:
+    wanted = f"{settings.public_url.rstrip('/')}/github/webhook"
+    hint = "change it in the App's settings, or CRCR_PUBLIC_URL"
+    if not hook.url:
+        return problem("webhook", "The App has no webhook address.", f"set it to {wanted}")
+    if hook.url.rstrip("/") != wanted:
+        return problem("webhook", f"The App sends its webhooks to {hook.url}, not to {wanted}.", hint)
+    if hook.content_type != "json":
+        return problem(
+            "webhook",
+            f"The App sends webhooks as {hook.content_type}: the relay refuses them with 415 wrong_content_type.",
+            "set the content type of the App's webhook to application/json",
+        )
+    if not hook.checks_tls:
+        return warning(
+            "webhook",
+            f"The App sends to {hook.url} without checking its certificate.",
+            "turn SSL verification on",
+        )
+    return ok("webhook", f"The App sends its webhooks to {hook.url}, as JSON.")
+
+
+def _log(page: LogPage, now: datetime) -> Finding:
+    late = [each for each in page.entries if now - each.delivered_at <= _LATELY]
+    arrived = {each.guid for each in late if each.ok}
+    failed = {each.guid for each in late} - arrived
+    if not page.entries:
+        return unknown(
+            "deliveries",
+            "GitHub has logged no webhook in three days.",
+            "does anything happen upstream? is the App installed there?",
+        )
+    newest = ago(page.entries[0].delivered_at, now)
+    if failed:
+        hint = "the App's settings, Advanced, show what was answered; the relay takes up what it missed every 3 minutes"
+        return warning(
+            "deliveries",
+            f"{len(failed)} of the last {len(failed | arrived)} webhooks did not arrive (newest {newest}).",
+            hint,
+        )
+    return ok("deliveries", f"The last {len(arrived)} webhooks of the day arrived (newest {newest}).")
+
+
+async def public_finding(settings: Settings, http: httpx.AsyncClient) -> Finding:
+    """Where GitHub and callers reach us, asked from here."""
+    url = settings.public_url.rstrip("/")
+    if is_on_this_machine(url) and not is_on_this_machine(settings.github_api_url):
+        return problem(
+            "public_url",
+            f"{url} is this machine only: GitHub and callers cannot reach it.",
+            "set CRCR_PUBLIC_URL",
+        )
+    try:
+        answer = await http.get(f"{url}/healthz", timeout=10.0)
+    except httpx.HTTPError as error:
+        found = unreachable(url, error)
+        return problem("public_url", found.text, "is `crcr serve` running, and does the proxy pass it on?")
+    version = version_in(answer)
+    if version is None:
+        return problem(
+            "public_url",
+            f"Something else than a relay answers at {url} ({answer.status_code}).",
+            "look at the proxy's settings",
+        )
+    return ok("public_url", f"{url} answers, as crcr {version}.")

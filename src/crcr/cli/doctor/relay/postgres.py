@@ -1,0 +1,127 @@
+"""A PostgreSQL store, looked at for its operator: is it there, of this release, writable, safe, with room to grow.
+
+Nothing is changed: the one row that is written to see whether that works is taken back with its transaction.
+"""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import asyncpg
+
+from crcr.cli.doctor.relay.schema import schema_finding
+from crcr.errors import StoreUnavailable
+from crcr.join.finding import Finding, ok, problem, warning
+from crcr.record.migrations.run import head, revision
+from crcr.record.store.location import PostgresPlace
+from crcr.record.store.postgres.connection import FAULTS, WHAT_TO_CHECK, Connection, connect
+
+_OLDEST = 130000
+_OFF = timedelta(seconds=10)
+_MB = 1 << 20
+_CLOSE_S = 3.0
+_FACTS = """
+SELECT current_setting('server_version') AS version, current_setting('server_version_num')::int AS number,
+  current_setting('server_encoding') AS encoding, pg_is_in_recovery() AS copy,
+  current_setting('fsync') AS fsync, current_setting('synchronous_commit') AS sync,
+  current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int AS most,
+  (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend') - 1 AS used,
+  pg_database_size(current_database()) AS size, clock_timestamp() AS now,
+  (SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()) AS encrypted,
+  coalesce(inet_server_addr() = inet_client_addr(), true) AS here
+"""
+_TRY = "INSERT INTO watermarks (name, at) VALUES ('crcr doctor', 0)"
+
+
+async def server_findings(place: PostgresPlace, shown: str) -> tuple[Finding, ...]:
+    hint = f"{WHAT_TO_CHECK}; requests get 503 until it answers"
+    try:
+        connection = await connect(place)
+        try:
+            return await _examined(connection, place, shown)
+        finally:
+            await connection.close(timeout=_CLOSE_S)
+    except StoreUnavailable as fault:
+        return (problem("store", f"{shown} cannot be used: {fault.detail}.", hint),)
+    except FAULTS as fault:
+        return (problem("store", f"{shown} cannot be examined: {fault}.", hint),)
+
+
+def is_current(place: PostgresPlace) -> bool:
+    try:
+        return revision(place) == head()
+    except StoreUnavailable:
+        return False
+
+
+async def _examined(connection: Connection, place: PostgresPlace, shown: str) -> tuple[Finding, ...]:
+    before = datetime.now(UTC)
+    [facts] = await connection.fetch(_FACTS)
+    off = facts["now"] - (before + (datetime.now(UTC) - before) / 2)
+    found = revision(place)
+    if found is None:
+        lacking = problem(
+            "store", f"There is no database of crcr at {shown}.", "`crcr serve` makes it, or `crcr migrate`"
+        )
+        return (lacking, *_server(facts))
+    return (
+        schema_finding(found, f"{shown} (PostgreSQL {facts['version'].partition(' ')[0]})"),
+        await _writing(connection, facts),
+        *_server(facts),
+        *_clock(off),
+        _connections(facts, place),
+        ok("size", f"It takes {facts['size'] // _MB:,} MB."),
+    )
+
+
+async def _writing(connection: Connection, facts: asyncpg.Record) -> Finding:
+    if facts["copy"]:
+        return problem(
+            "writing", "It is a standby, which cannot be written.", "name the primary in CRCR_DATABASE_URL"
+        )
+    transaction = connection.transaction()
+    await transaction.start()
+    try:
+        await connection.execute(_TRY)
+    except asyncpg.PostgresError as fault:
+        hint = "give the relay's user the right to write all its tables, and the server room"
+        return problem("writing", f"It cannot be written: {fault}.", hint)
+    finally:
+        await transaction.rollback()
+    return ok("writing", "It can be written.")
+
+
+def _server(facts: asyncpg.Record) -> Iterator[Finding]:
+    if facts["number"] < _OLDEST:
+        yield problem("version", f"The server is PostgreSQL {facts['version']}.", "use 13 or newer")
+    if facts["encoding"] != "UTF8":
+        hint = "make a database with ENCODING 'UTF8'; others cannot hold every text"
+        yield problem("encoding", f"The database's encoding is {facts['encoding']}.", hint)
+    if "off" in {facts["fsync"], facts["sync"]}:
+        yield warning(
+            "durability",
+            "The server answers before the disk has what it took (fsync or synchronous_commit is off).",
+            "switch both on: a power cut loses what the relay has acknowledged",
+        )
+    if not facts["encrypted"] and not facts["here"]:
+        yield warning(
+            "database_tls",
+            "The way to the database is not encrypted.",
+            "add ?sslmode=verify-full unless the network between is yours alone",
+        )
+
+
+def _clock(off: timedelta) -> Iterator[Finding]:
+    if abs(off) > _OFF:
+        yield warning(
+            "database_clock",
+            f"The database's clock is {abs(off).total_seconds():.0f} s {'ahead of' if off > timedelta() else 'behind'} ours.",
+            "let NTP set both",
+        )
+
+
+def _connections(facts: asyncpg.Record, place: PostgresPlace) -> Finding:
+    left, wanted = max(facts["most"] - facts["used"], 0), place.connections + 1
+    text = f"{left} of {facts['most']} connections are free; a process opens up to {wanted}."
+    if left < wanted:
+        return warning("connections", text, "raise max_connections, or lower CRCR_DATABASE_POOL")
+    return ok("connections", text)

@@ -1,0 +1,1 @@
+"""`crcr init`: writes the files that make a repository a downstream."""

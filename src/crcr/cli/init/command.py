@@ -1,0 +1,100 @@
+"""`crcr init`: write the files that make a repository a downstream, and say what is to be done next."""
+
+import typer
+
+from crcr.cli.init.options import (
+    ActionOption,
+    AudienceOption,
+    BranchOption,
+    CiOption,
+    CommandOption,
+    DeviceOption,
+    DryRunOption,
+    FolderOption,
+    ForceOption,
+    JobNameOption,
+    JunitOption,
+    LevelOption,
+    NightlyOption,
+    OncallOption,
+    PlaceOption,
+    RelayOption,
+    RepositoryOption,
+    RunsOnOption,
+    UpstreamOption,
+    YesOption,
+)
+from crcr.cli.options import RUN_IT, examples
+from crcr.cli.printing import complain
+from crcr.join.place import PLACES
+
+
+def register(app: typer.Typer) -> None:
+    app.command(
+        rich_help_panel=RUN_IT,
+        epilog=examples(
+            "crcr init",
+            "crcr init --relay https://relay.example.org --command ./ci/test --junit 'out/*.xml'",
+            "crcr init --ci buildkite --place organization=acme --place pipeline=crcr --dry-run",
+        )
+        + "\n\n"
+        + _place_names(),
+    )(init)
+
+
+def _place_names() -> str:
+    """Return the names for --place, by CI."""
+    lines = ["Names for --place (* is needed):"]
+    for ci, parts in PLACES.items():
+        names = ", ".join(f"{each.name}{'*' if each.required else ''}" for each in parts)
+        lines += [f"  {ci.value}: {names}"] if parts else []
+    return "\n".join(lines)
+
+
+def init(
+    relay: RelayOption = None,
+    upstream: UpstreamOption = None,
+    repository: RepositoryOption = None,
+    audience: AudienceOption = None,
+    level: LevelOption = None,
+    device: DeviceOption = None,
+    oncall: OncallOption = None,
+    ci: CiOption = None,
+    place: PlaceOption = None,
+    command: CommandOption = None,
+    job_name: JobNameOption = None,
+    junit: JunitOption = None,
+    runs_on: RunsOnOption = None,
+    branch: BranchOption = None,
+    nightly: NightlyOption = None,
+    action: ActionOption = None,
+    folder: FolderOption = None,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    force: ForceOption = False,
+) -> None:
+    """Write the workflow that tests an upstream's changes in this repository, and reports the results.
+
+    Run it in the repository. It is safe to run again: what was said before and stands in the files is taken up, files
+    that are as they should be stay untouched, and others are shown as a diff before they are overwritten.
+    """
+    from crcr.cli.init.gather import Said, gather
+    from crcr.cli.init.next_steps import say_next
+    from crcr.cli.init.target_folder import find_here
+    from crcr.cli.init.write_files import place_files
+    from crcr.join.files import generate
+    from crcr.join.wanted import check_wanted
+
+    said = Said(
+        ci=ci, relay=relay, audience=audience, upstream=upstream, repository=repository, level=level,
+        device=device, oncalls=tuple(oncall or ()), place=tuple(place or ()), command=command, job_name=job_name,
+        junit=junit, runs_on=runs_on, branch=branch, nightly=nightly, action=action,
+    )  # fmt: skip
+    here = find_here(folder)
+    wish = gather(said, here, ask=not yes)
+    if problems := check_wanted(wish.wanted):
+        complain("\n".join(problems))
+        raise typer.Exit(2)
+    files = generate(wish.wanted)
+    place_files(files, here.folder, dry_run=dry_run, ask=not yes, force=force)
+    say_next(wish, here.folder, [each.path for each in files], dry_run=dry_run)

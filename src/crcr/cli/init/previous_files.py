@@ -1,0 +1,200 @@
+"""What an earlier `crcr init` wrote in this folder: what it was told then, and files that are used no more.
+
+Only files with our own first lines are read, as data; each value must be one that a flag could say. What was edited into
+something else is left out, so that the difference is shown before anything is overwritten.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from crcr.cli.init.questions import problems_of
+from crcr.join.files import BRIDGE, BRIDGE_WORKFLOW, CI_FILES, NIGHTLY_WORKFLOW, WORKFLOW
+from crcr.join.place import Ci
+
+MADE_BY_US = "Made by `crcr init`"
+
+_BUILDS = {Ci.GITHUB: WORKFLOW, **CI_FILES}
+_ALL = (WORKFLOW, BRIDGE_WORKFLOW, NIGHTLY_WORKFLOW, *CI_FILES.values(), BRIDGE)
+_LISTENING = (WORKFLOW, BRIDGE_WORKFLOW)
+_SAME_EVERYWHERE = frozenset({"command", "job_name", "junit"})
+_KEPT_STATUS = re.compile(r"\n\(\n +set -e\n +(?P<command>[^\n]+)\n\)\n")
+_FIRST_LINES = 8
+_MOST_BYTES = 256 * 1024
+_BRIDGE_NAMES: Mapping[Ci, Mapping[str, str]] = {
+    Ci.GITHUB: {},
+    Ci.BUILDKITE: {"organization": "CRCR_BRIDGE_ORGANIZATION", "pipeline": "CRCR_BRIDGE_PIPELINE"},
+    Ci.GITLAB: {"project_id": "CRCR_BRIDGE_PROJECT", "url": "CRCR_BRIDGE_API"},
+    Ci.CIRCLECI: {"project": "CRCR_BRIDGE_PROJECT", "definition_id": "CRCR_BRIDGE_DEFINITION"},
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Earlier:
+    values: Mapping[str, str] = field(default_factory=dict)
+    """By the names of `Wanted`."""
+    place: Mapping[str, str] = field(default_factory=dict)
+    nightly: bool = False
+    gates: bool = False
+
+
+def earlier_ci(folder: Path) -> Ci | None:
+    """Return the CI that was chosen, if the files say so."""
+    found = [ci for ci, path in _BUILDS.items() if _ours(folder, path) is not None]
+    return found[0] if len(found) == 1 else None
+
+
+def read_earlier(folder: Path, ci: Ci) -> Earlier:
+    """Return what the files for this CI say; from those for another one only what means the same here."""
+    before = ci if _ours(folder, _BUILDS[ci]) is not None else earlier_ci(folder)
+    if before is None:
+        return Earlier()
+    bridge = _bridge(folder) if before is ci else {}
+    values = {**_READERS[before](_tree(folder, _BUILDS[before])), "branch": bridge.get("CRCR_BRIDGE_BRANCH")}
+    kept = {
+        name: value.strip()
+        for name, value in values.items()
+        if isinstance(value, str) and (before is ci or name in _SAME_EVERYWHERE)
+    }
+    started_by = _ours(folder, _LISTENING[ci is not Ci.GITHUB]) or ""
+    return Earlier(
+        values={name: value for name, value in kept.items() if not problems_of(**{name: value})},
+        place=_place(ci, bridge),
+        nightly=_ours(folder, NIGHTLY_WORKFLOW) is not None,
+        gates="merge_group, crcr_test]" in started_by,
+    )
+
+
+def left_over(folder: Path, written: Iterable[str]) -> tuple[str, ...]:
+    """Return the files that an earlier run made and that are used no more, those first that would run on."""
+    used = set(written)
+    return tuple(path for path in _ALL if path not in used and _ours(folder, path) is not None)
+
+
+def _ours(folder: Path, path: str) -> str | None:
+    try:
+        with (folder / path).open(encoding="utf-8") as file:
+            text = file.read(_MOST_BYTES + 1)
+    except (OSError, ValueError):
+        return None
+    first = text.splitlines()[:_FIRST_LINES]
+    return text if len(text) <= _MOST_BYTES and any(MADE_BY_US in line for line in first) else None
+
+
+def _tree(folder: Path, path: str) -> object:
+    try:
+        return yaml.safe_load(_ours(folder, path) or "")
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return None
+
+
+def _bridge(folder: Path) -> dict[str, Any]:
+    env = _at(
+        _named(_at(_tree(folder, BRIDGE_WORKFLOW), "jobs", "start", "steps"), "name", "Start the build"),
+        "env",
+    )
+    return env if isinstance(env, dict) else {}
+
+
+def _place(ci: Ci, bridge: Mapping[str, Any]) -> dict[str, str]:
+    named = _BRIDGE_NAMES[ci] if bridge.get("CRCR_BRIDGE_TO") == ci.value else {}
+    found = {name: bridge.get(variable) for name, variable in named.items()}
+    return {
+        name: value
+        for name, value in found.items()
+        if isinstance(value, str) and not problems_of(ci=ci, place={name: value})
+    }
+
+
+def _github(tree: object) -> dict[str, object]:
+    build, steps = _at(tree, "jobs", "build"), _at(tree, "jobs", "build", "steps")
+    return {
+        "command": _at(_named(steps, "name", "Build and test"), "run"),
+        "job_name": _at(build, "name"),
+        "junit": _at(_named(steps, "name", "Keep the test results"), "with", "path"),
+        "runs_on": _labels(_at(build, "runs-on")),
+        "action": _at(_named(_at(tree, "jobs", "started", "steps"), "name", "Report the start"), "uses"),
+    }
+
+
+def _buildkite(tree: object) -> dict[str, object]:
+    build = _named(_at(tree, "steps"), "key", "crcr-build")
+    command = _at(build, "command")
+    own = command.removeprefix("unset BUILDKITE_AGENT_ACCESS_TOKEN\n") if isinstance(command, str) else ""
+    return {
+        "command": own.replace("$$", "$"),
+        "job_name": _at(build, "label"),
+        "junit": _at(build, "artifact_paths"),
+        "runs_on": _at(build, "agents", "queue"),
+    }
+
+
+def _gitlab(tree: object) -> dict[str, object]:
+    build = _at(tree, "crcr-build")
+    return {
+        "command": _only(_at(build, "script")),
+        "job_name": _at(tree, ".crcr-report", "variables", "CRCR_JOB_NAME"),
+        "junit": _only(_at(build, "artifacts", "paths")),
+        "runs_on": _labels(_at(build, "tags")),
+    }
+
+
+def _circleci(tree: object) -> dict[str, object]:
+    build = _at(tree, "jobs", "crcr-build")
+    steps = list(_tables(_at(build, "steps")))
+    runs = [each.get("run") for each in steps]
+    kept = [each["persist_to_workspace"] for each in steps if "persist_to_workspace" in each]
+    return {
+        "command": _inner(_at(_named(runs, "name", "Build and test"), "command")),
+        "job_name": _at(tree, "jobs", "crcr-report", "environment", "CRCR_JOB_NAME"),
+        "junit": _only(_without(_at(_only(kept), "paths"), "crcr-status")),
+        "runs_on": _at(build, "resource_class"),
+    }
+
+
+def _inner(command: object) -> object:
+    """The command alone, where its status is kept until the test results are."""
+    found = _KEPT_STATUS.search(command) if isinstance(command, str) else None
+    return found["command"] if found else command
+
+
+def _without(told: object, ours: str) -> object:
+    return [each for each in told if each != ours] if isinstance(told, list) else None
+
+
+_READERS: Mapping[Ci, Callable[[object], dict[str, object]]] = {
+    Ci.GITHUB: _github,
+    Ci.BUILDKITE: _buildkite,
+    Ci.GITLAB: _gitlab,
+    Ci.CIRCLECI: _circleci,
+}
+
+
+def _at(tree: object, *path: str) -> object:
+    """Return what stands there, or None."""
+    for step in path:
+        tree = tree.get(step) if isinstance(tree, dict) else None
+    return tree
+
+
+def _only(told: object) -> object:
+    """Return the one thing of a list that holds one."""
+    return told[0] if isinstance(told, list) and len(told) == 1 else None
+
+
+def _tables(steps: object) -> Iterator[dict[str, Any]]:
+    yield from (each for each in steps if isinstance(each, dict)) if isinstance(steps, list) else ()
+
+
+def _named(steps: object, key: str, name: str) -> object:
+    return next((each for each in _tables(steps) if each.get(key) == name), None)
+
+
+def _labels(told: object) -> object:
+    if isinstance(told, list) and all(isinstance(each, str) for each in told):
+        return ", ".join(told)
+    return told

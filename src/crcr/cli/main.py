@@ -1,0 +1,109 @@
+"""The `crcr` command itself: all commands under one roof, and one place that turns failures into exit codes.
+
+0 is success, 1 a problem that was found or a thing that was not, 2 wrong words or wrong settings.
+"""
+
+import os
+from functools import partial
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from crcr import __version__
+from crcr.cli.demo import command as demo_command
+from crcr.cli.demo import join
+from crcr.cli.doctor import command as doctor_command
+from crcr.cli.init import command as init_command
+from crcr.cli.operate import (
+    admin_token,
+    allowlist,
+    deliveries,
+    effects,
+    repos_and_audit,
+    status,
+    suspend_pause_dispatch,
+)
+from crcr.cli.options import LOOK_AND_ACT
+from crcr.cli.printing import complain
+from crcr.cli.run import backup, check_config, history_backfill, reconcile, serve
+from crcr.errors import BadSettings, CrcrError
+
+_REINSTALL = "install requirements/app.txt anew, as docs/operations.md says"
+
+
+class Translated(TyperGroup):
+    """Failures that we know are told in a sentence, without a traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BadSettings as bad:
+            complain("\n".join(bad.problems), bad.hint)
+            raise typer.Exit(2) from None
+        except CrcrError as error:
+            complain(error.detail, error.hint)
+            raise typer.Exit(1) from None
+        except ImportError as fault:
+            if (fault.name or "").partition(".")[0] == "crcr":
+                raise  # our own mistake, which wants its traceback
+            complain(f"a package that crcr needs cannot be imported: {fault}", _REINSTALL)
+            raise typer.Exit(1) from None
+
+
+_WRITES_FOR_OTHERS = frozenset({"init"})
+"""Commands whose files are meant for other people too: they go into a repository."""
+
+app = typer.Typer(
+    name="crcr",
+    cls=Translated,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"crcr {__version__}")
+        raise typer.Exit
+
+
+@app.callback(
+    help="Cross-Repository CI Relay: see what a change breaks downstream before it is merged.",
+    epilog="Try it: crcr demo",
+)
+def root(
+    context: typer.Context,
+    _: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Whatever the relay writes, databases, copies and history, is its user's alone."""
+    if context.invoked_subcommand not in _WRITES_FOR_OTHERS:
+        context.call_on_close(partial(os.umask, os.umask(0o077)))
+
+
+for each in (
+    serve,
+    backup,
+    demo_command,
+    join,
+    init_command,
+    doctor_command,
+    check_config,
+    status,
+    suspend_pause_dispatch,
+    reconcile,
+):
+    each.register(app)
+for group in (
+    allowlist.app,
+    deliveries.app,
+    effects.app,
+    history_backfill.app,
+    repos_and_audit.repos,
+    repos_and_audit.audit,
+    admin_token.app,
+):
+    app.add_typer(group, rich_help_panel=LOOK_AND_ACT)

@@ -1,0 +1,1 @@
+"""Commands that list records and act on them: allowlists, deliveries, effects, repositories, suspensions."""

@@ -1,0 +1,217 @@
+"""`crcr allowlist`: check a file, compare two, read the source now, show what is in force."""
+
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from crcr.cli.options import ConfigOption, JsonOption, UpstreamOption, examples
+from crcr.cli.printing import ago, complain, console, plain, print_json, print_table, say, warn, word
+
+if TYPE_CHECKING:
+    from crcr.decide.allowlist import Allowlist, Checked, Entry, Problem
+    from crcr.decide.allowlist_diff import Change
+    from crcr.decide.model import RepoName
+    from crcr.decide.views import AllowlistState
+
+app = typer.Typer(
+    name="allowlist",
+    help="Check, compare, refresh and show allowlists.",
+    no_args_is_help=True,
+)
+
+_KINDS = {
+    "Added": "added",
+    "Removed": "removed",
+    "LevelMoved": "level_moved",
+    "OptionChanged": "option_changed",
+}
+
+RelayOption = Annotated[
+    str | None, typer.Option("--relay", metavar="URL", help="Ask this relay what the App may read.")
+]
+FileArgument = Annotated[str, typer.Argument(metavar="FILE", help="A YAML file, or - for standard input.")]
+
+
+@app.command(
+    epilog=examples(
+        "crcr allowlist check allowlist.yml",
+        "git show HEAD:a.yml | crcr allowlist check -",
+        "crcr allowlist check allowlist.yml --relay https://relay.example.org",
+    )
+)
+def check(file: FileArgument, relay: RelayOption = None, as_json: JsonOption = False) -> None:
+    """Print all problems of a file with their lines; exit with 1 if there is an error.
+
+    Needs no settings and no database: made for the upstream's own CI. A relay knows where the App cannot read Actions,
+    so that an L4 entry must name its jobs literally.
+    """
+    checked = _read(file)
+    if relay is not None and checked.allowlist is not None:
+        checked = replace(checked, problems=(*checked.problems, *_ask_relay(relay, checked.allowlist)))
+    if as_json:
+        print_json(
+            {
+                "ok": checked.allowlist is not None,
+                "levels": _levels(checked.allowlist),
+                "problems": checked.problems,
+            }
+        )
+    else:
+        _print_problems(file, checked.problems)
+        if checked.allowlist is not None:
+            say(f"{'<stdin>' if file == '-' else file} is good: {_sizes(checked.allowlist)}")
+    if checked.allowlist is None:
+        raise typer.Exit(1)
+
+
+@app.command(
+    epilog=examples(
+        "crcr allowlist diff old.yml new.yml", "git show main:a.yml | crcr allowlist diff - a.yml"
+    )
+)
+def diff(
+    old: Annotated[str, typer.Argument(metavar="OLD", help="The file as it was, or - for standard input.")],
+    new: Annotated[str, typer.Argument(metavar="NEW", help="The file as it would be.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Print what one allowlist changes against another; order and comments are no changes."""
+    from crcr.decide.allowlist_diff import diff as changes_between
+
+    before, after = _read_good(old), _read_good(new)
+    changes = changes_between(before, after)
+    if as_json:
+        print_json([_change(each) for each in changes])
+        return
+    for change in changes:
+        say(change.text)
+    if not changes:
+        say("nothing changes")
+
+
+@app.command(epilog=examples("crcr allowlist refresh", "crcr allowlist refresh --upstream pytorch/pytorch"))
+def refresh(config: ConfigOption = None, upstream: UpstreamOption = None) -> None:
+    """Read the allowlist's source now, and put what it says in force; audited.
+
+    A source that is bad changes nothing that is in force; the exit code is then 1.
+    """
+    from crcr.cli.operate.allowlist_refresh import refresh_now
+
+    refreshed = refresh_now(config, upstream)
+    _print_bad(refreshed.state)
+    if refreshed.state.newest_is_bad:
+        raise typer.Exit(1)
+    news = f"version {refreshed.version} is in force" if refreshed.version else "nothing new"
+    say(f"{refreshed.upstream}: {news}; {_sizes(refreshed.allowlist)}")
+
+
+@app.command(epilog=examples("crcr allowlist show", "crcr allowlist show --json"))
+def show(config: ConfigOption = None, upstream: UpstreamOption = None, as_json: JsonOption = False) -> None:
+    """Show the allowlist that is in force, and the problems of a newer reading that is not."""
+    from crcr.cli.operator_session import at_desk
+
+    state, allowlist = at_desk(config, lambda desk: desk.views.allowlist(desk.reading(upstream)))
+    if as_json:
+        print_json({"state": state, "backends": [_entry(each) for each in allowlist.entries]})
+        return
+    if state.version is not None and state.read_at is not None:
+        say(f"version {state.version} from {state.source}, read {ago(state.read_at)}; {_sizes(allowlist)}")
+        columns = ["level", "repository", "device", "on-calls", "events", "~hardware", "visibility"]
+        entries = [_entry(each) for each in allowlist.entries]
+        print_table(columns, ([_in_cell(value) for value in entry.values()] for entry in entries))
+    _print_bad(state)
+    if state.version is None:
+        complain("no good allowlist was ever read", "`crcr allowlist refresh` reads it now")
+        raise typer.Exit(1)
+
+
+def _ask_relay(url: str, allowlist: "Allowlist") -> "tuple[Problem, ...]":
+    """Warn of L4 entries that the gate cannot judge, by what the relay knows of the App's rights."""
+    import httpx
+
+    from crcr.cli.doctor.downstream.examine import Asked, Relay, relay_address
+    from crcr.cli.doctor.downstream.relay_answers import body_of
+    from crcr.decide.allowlist_check import check_actions
+
+    def reads_actions(repository: "RepoName") -> bool | None:
+        with Relay(Asked(relay_address(url), repository)) as relay:
+            try:
+                found = body_of(relay.read(f"setup/{repository}")).get("reads_actions")
+            except httpx.HTTPError as fault:
+                raise typer.BadParameter(f"the relay at {url} does not answer: {fault}") from None
+        return found if isinstance(found, bool) else None
+
+    return tuple(check_actions(allowlist, reads_actions))
+
+
+def _read(file: str) -> "Checked":
+    from crcr.decide.allowlist import Checked, Problem, decode_text
+    from crcr.receive.allowlist_yaml import read_allowlist
+
+    try:
+        raw = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    except OSError as fault:
+        raise typer.BadParameter(f"{file} cannot be read: {fault.strerror}") from None
+    text = decode_text(raw)
+    return Checked(None, (text,)) if isinstance(text, Problem) else read_allowlist(text)
+
+
+def _read_good(file: str) -> "Allowlist":
+    checked = _read(file)
+    if checked.allowlist is None:
+        _print_problems(file, checked.problems, stderr=True)
+        raise typer.Exit(1)
+    return checked.allowlist
+
+
+def _print_problems(file: str, problems: "Iterable[Problem]", *, stderr: bool = False) -> None:
+    """Print in the form that editors and CI services know how to follow."""
+    out, name = console(stderr=stderr), "<stdin>" if file == "-" else plain(file)
+    for each in problems:
+        out.print(f"{name}:{each.line}:", word(each.severity), plain(each.message), soft_wrap=True)
+        if each.hint:
+            out.print(f"    {plain(each.hint)}", style="dim", soft_wrap=True)
+
+
+def _print_bad(state: "AllowlistState") -> None:
+    if state.newest_is_bad:
+        _print_problems("the newest reading", state.problems, stderr=True)
+        in_force = "none is in force" if state.version is None else f"version {state.version} stays in force"
+        warn(f"the newest reading cannot be used; {in_force}")
+
+
+def _levels(allowlist: "Allowlist | None") -> dict[str, int]:
+    return dict(Counter(each.level.name for each in allowlist.entries)) if allowlist else {}
+
+
+def _sizes(allowlist: "Allowlist") -> str:
+    total = len(allowlist.entries)
+    counts = ", ".join(f"{number} at {level}" for level, number in sorted(_levels(allowlist).items()))
+    return f"{total} {'repository' if total == 1 else 'repositories'}" + (f" ({counts})" if counts else "")
+
+
+def _change(change: "Change") -> dict[str, str]:
+    from crcr.decide.allowlist_diff import Added, Removed
+
+    name = change.entry.name if isinstance(change, Added | Removed) else change.name
+    return {"change": _KINDS[type(change).__name__], "repository": str(name), "text": change.text}
+
+
+def _entry(entry: "Entry") -> dict[str, str | list[str] | None]:
+    return {
+        "level": entry.level.name,
+        "repository": str(entry.name),
+        "device": entry.device,
+        "oncalls": list(entry.oncalls),
+        "events": sorted(entry.events),
+        "hardware": entry.hardware,
+        "visibility": entry.visibility.value,
+    }
+
+
+def _in_cell(value: str | list[str] | None) -> str | None:
+    return (", ".join(value) or None) if isinstance(value, list) else value

@@ -1,0 +1,159 @@
+"""`crcr effects`: what is still to be done outside, and another try for what was given up."""
+
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from crcr.cli.options import (
+    ConfigOption,
+    JsonOption,
+    LimitOption,
+    UpstreamOption,
+    examples,
+    moment,
+    repo_name,
+)
+from crcr.cli.printing import ago, console, print_json, print_table, say
+from crcr.decide.model import EffectKind, RepoName
+
+if TYPE_CHECKING:
+    from crcr.cli.operator_session import Desk
+    from crcr.decide.lines import EffectLine
+    from crcr.record.admin.operations import ParkedFilter
+
+app = typer.Typer(
+    name="effects",
+    help="The outbox: list what waits or was parked, and retry it.",
+    no_args_is_help=True,
+)
+
+_AT_ONCE = 500
+"""How many are retried in one transaction."""
+
+SinceOption = Annotated[
+    datetime | None,
+    typer.Option(parser=moment, metavar="TIME", help="Parked at this time or later (or so long ago: 2h)."),
+]
+UntilOption = Annotated[
+    datetime | None, typer.Option(parser=moment, metavar="TIME", help="Parked at this time or earlier.")
+]
+
+
+@app.command(
+    "list", epilog=examples("crcr effects list --parked", "crcr effects list --target org/backend --json")
+)
+def list_(
+    config: ConfigOption = None,
+    upstream: UpstreamOption = None,
+    parked: Annotated[bool, typer.Option("--parked", help="Only those that were given up.")] = False,
+    target: Annotated[
+        str | None, typer.Option(help="Only those for this repository.", metavar="OWNER/REPO")
+    ] = None,
+    kind: Annotated[EffectKind | None, typer.Option(help="Only those of this kind.")] = None,
+    limit: LimitOption = 50,
+    as_json: JsonOption = False,
+) -> None:
+    """List the effects that wait, are under way, or were parked; not those that are done."""
+    from crcr.cli.operator_session import at_desk
+
+    asked = {"target": target.lower() if target else None, "kind": kind.value if kind else None}
+    lines = at_desk(
+        config, lambda desk: desk.views.effects(desk.reading(upstream), parked=parked, limit=limit, **asked)
+    )
+    if as_json:
+        print_json(lines)
+        return
+    columns = [
+        "id",
+        "kind",
+        "target",
+        "state",
+        "attempts",
+        "since",
+        "next",
+        "~waits for",
+        "delivery",
+        "~last error",
+    ]
+    print_table(columns, map(_line, lines))
+    if not lines:
+        say("nothing is parked" if parked else "nothing is waiting")
+
+
+@app.command(
+    epilog=examples(
+        "crcr effects retry 17 18",
+        "crcr effects retry --target org/backend",
+        "crcr effects retry --since 2026-08-03T09:00 --until 2026-08-03T11:00",
+        "crcr effects retry --since 2h",
+    )
+)
+def retry(
+    ids: Annotated[list[int] | None, typer.Argument(metavar="ID", help="Parked effects by id.")] = None,
+    config: ConfigOption = None,
+    upstream: UpstreamOption = None,
+    target: Annotated[
+        RepoName | None,
+        typer.Option(parser=repo_name, metavar="OWNER/REPO", help="All parked ones for this repository."),
+    ] = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    everything: Annotated[bool, typer.Option("--all", help="All parked ones of the upstream.")] = False,
+) -> None:
+    """Give parked effects another 24 hours of tries, beginning now; audited."""
+    from crcr.cli.operator_session import at_desk
+    from crcr.record.admin.operations import ParkedFilter
+
+    chosen = target or since or until
+    if bool(ids) + bool(chosen) + everything != 1:
+        raise typer.BadParameter("say which: ids, or --target, --since, --until, or --all")
+    which = (
+        [ParkedFilter(effect_id=each) for each in ids]
+        if ids
+        else [ParkedFilter(target=target, since=since, until=until)]
+    )
+    count = at_desk(config, lambda desk: _retry(desk, upstream, which))
+    if count < len(which):
+        say(f"{count} retried; nothing else like that is parked" if count else "nothing like that is parked")
+        raise typer.Exit(1)
+    say(f"{count} retried; follow with: crcr effects list")
+
+
+async def _retry(desk: "Desk", asked: RepoName | None, which: "list[ParkedFilter]") -> int:
+    from rich.progress import track
+
+    upstream, now = desk.acting(asked), desk.now()
+    # What is parked again while we are at it is not taken a second time.
+    bounded = [replace(each, until=min(each.until or now, now)) for each in which]
+    batches = [part for each in bounded for part in await _batches(desk, upstream, each)]
+    shown = track(batches, "retrying", console=console(stderr=True), disable=len(batches) < 3, transient=True)
+    return sum([await desk.acts.retry_parked(upstream, each, who=desk.who, now=now) for each in shown])
+
+
+async def _batches(desk: "Desk", upstream: RepoName, which: "ParkedFilter") -> "list[ParkedFilter]":
+    ids = await desk.acts.parked_ids(upstream, which)
+    parts = [ids[start : start + _AT_ONCE] for start in range(0, len(ids), _AT_ONCE)]
+    return [replace(which, between=(part[0], part[-1])) for part in parts]
+
+
+def _line(each: "EffectLine") -> list[str | int | None]:
+    from crcr.clock import SystemClock
+    from crcr.show.render.effect_texts import waits_for
+
+    marked = f"{each.attempts} (unsure)" if each.unsure else each.attempts
+    due = ago(each.due_at) if each.state == "waiting" else None
+    since = ago(each.finished_at or each.created_at)
+    return [
+        each.effect_id,
+        each.kind,
+        each.target,
+        each.state,
+        marked,
+        since,
+        due,
+        waits_for(each, SystemClock().now()),
+        each.delivery,
+        each.last_error,
+    ]

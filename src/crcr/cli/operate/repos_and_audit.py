@@ -1,0 +1,101 @@
+"""`crcr repos` and `crcr audit`: who the downstreams are, accepting a changed identity, and who did what."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from crcr.cli.options import (
+    ConfigOption,
+    JsonOption,
+    LimitOption,
+    RepoArgument,
+    UpstreamOption,
+    examples,
+)
+from crcr.cli.printing import print_json, print_table, say
+
+if TYPE_CHECKING:
+    from crcr.cli.operator_session import Desk
+    from crcr.decide.lines import AuditLine, RepositoryLine
+    from crcr.decide.model import RepoName
+
+repos = typer.Typer(name="repos", help="Downstream repositories and their ids.", no_args_is_help=True)
+audit = typer.Typer(name="audit", help="The log of acts and alarms.", no_args_is_help=True)
+
+
+@repos.command("list", epilog=examples("crcr repos list", "crcr repos list --json"))
+def list_repos(
+    config: ConfigOption = None, upstream: UpstreamOption = None, as_json: JsonOption = False
+) -> None:
+    """List the downstreams that are known: level, bound id, installation, suspensions, alarms."""
+    from crcr.cli.operator_session import at_desk
+
+    lines = at_desk(config, lambda desk: desk.views.repositories(desk.reading(upstream)))
+    if as_json:
+        print_json(lines)
+        return
+    columns = ["repository", "level", "id", "bound", "confirmed", "installation", "~trouble"]
+    print_table(columns, map(_repository, lines))
+    if not lines:
+        say("no repositories are known; `crcr allowlist refresh` reads the allowlist")
+
+
+@repos.command(epilog=examples("crcr repos rebind org/backend 123456789"))
+def rebind(
+    repository: RepoArgument,
+    repository_id: Annotated[
+        int, typer.Argument(metavar="ID", min=1, help="The repository's id now, from GitHub's API.")
+    ],
+    config: ConfigOption = None,
+    upstream: UpstreamOption = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Accept that another repository now has this name: its reports are believed from now on; audited."""
+    from crcr.cli.operator_session import at_desk
+
+    def known(desk: "Desk") -> "RepoName":
+        return desk.acting(upstream)
+
+    async def before(desk: "Desk") -> "int | None":
+        lines = await desk.views.repositories(known(desk))
+        return next((each.repository_id for each in lines if each.name.lower() == repository.key), None)
+
+    if not yes:
+        bound = at_desk(config, before)
+        typer.confirm(f"{repository} is bound to id {bound}; bind it to {repository_id}?", abort=True)
+    at_desk(
+        config,
+        lambda desk: desk.targets.rebind(
+            known(desk), repository, repository_id, who=desk.who, now=desk.now()
+        ),
+    )
+    say(f"{repository} is bound to id {repository_id}")
+
+
+@audit.command("list", epilog=examples("crcr audit list --limit 100"))
+def list_audit(
+    config: ConfigOption = None,
+    upstream: UpstreamOption = None,
+    limit: LimitOption = 30,
+    as_json: JsonOption = False,
+) -> None:
+    """List the newest acts: who did what, and the relay's own alarms."""
+    from crcr.cli.operator_session import at_desk
+
+    lines = at_desk(config, lambda desk: desk.views.audit(desk.reading(upstream), limit=limit))
+    if as_json:
+        print_json(lines)
+        return
+    print_table(["when", "who", "act", "subject", "~detail"], map(_audited, lines))
+
+
+def _repository(each: "RepositoryLine") -> list[str | int | bool | None]:
+    suspended = "suspended" if each.suspended_at else None
+    trouble = ", ".join(filter(None, [suspended, each.alarm])) or None
+    bound = f"{each.bound_at:%Y-%m-%d}" if each.bound_at else None
+    return [each.name, each.level, each.repository_id, bound, each.confirmed, each.installation_id, trouble]
+
+
+def _audited(each: "AuditLine") -> list[str]:
+    detail = ", ".join(f"{key} {value}" for key, value in each.detail.items() if value is not None)
+    return [f"{each.at:%Y-%m-%d %H:%M:%S}", each.who, each.act, each.subject, detail]

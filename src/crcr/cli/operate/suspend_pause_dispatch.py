@@ -1,0 +1,133 @@
+"""Acts by hand that take effect at once and are audited: `crcr suspend`, `crcr pause`, `crcr dispatch --test`."""
+
+import asyncio
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated
+from uuid import uuid4
+
+import typer
+
+from crcr.cli.options import (
+    LOOK_AND_ACT,
+    ConfigOption,
+    ReasonOption,
+    RepoArgument,
+    UpstreamOption,
+    duration,
+    examples,
+)
+from crcr.cli.printing import say, warn, word
+
+if TYPE_CHECKING:
+    from crcr.cli.operator_session import Desk
+    from crcr.decide.lines import DispatchLine
+    from crcr.decide.model import RepoName
+
+_LOOK_EVERY_S = 0.2
+
+LiftOption = Annotated[bool, typer.Option("--lift", help="Take it back.")]
+
+
+def register(app: typer.Typer) -> None:
+    app.command(
+        rich_help_panel=LOOK_AND_ACT,
+        epilog=examples(
+            'crcr suspend org/backend --reason "floods us with reports"', "crcr suspend org/backend --lift"
+        ),
+    )(suspend)
+    app.command(
+        rich_help_panel=LOOK_AND_ACT,
+        epilog=examples('crcr pause --reason "GitHub is down"', "crcr pause --lift"),
+    )(pause)
+    app.command(rich_help_panel=LOOK_AND_ACT, epilog=examples("crcr dispatch --test org/backend --wait"))(
+        dispatch
+    )
+
+
+def suspend(
+    repository: RepoArgument,
+    lift: LiftOption = False,
+    reason: ReasonOption = None,
+    config: ConfigOption = None,
+    upstream: UpstreamOption = None,
+) -> None:
+    """Stop talking to a downstream: no dispatches, no reports taken; what waits for it is dropped."""
+    from crcr.cli.operator_session import at_desk
+
+    async def act(desk: "Desk") -> None:
+        of = desk.acting(upstream)
+        await desk.targets.suspend(of, repository, who=desk.who, now=desk.now(), lift=lift, reason=reason)
+        if (await desk.views.allowlist(of))[1].find(repository) is None:
+            warn(f"{repository} is not on the allowlist of {of}")
+        say(f"{repository} is {'no longer suspended' if lift else 'suspended'} for {of}")
+
+    at_desk(config, act)
+
+
+def pause(
+    lift: LiftOption = False,
+    reason: ReasonOption = None,
+    config: ConfigOption = None,
+    upstream: UpstreamOption = None,
+) -> None:
+    """Stop dispatching for an upstream; its events are taken all the same, and wait."""
+    from crcr.cli.operator_session import at_desk
+
+    async def act(desk: "Desk") -> None:
+        of = desk.acting(upstream)
+        await desk.acts.pause(of, who=desk.who, now=desk.now(), lift=lift, reason=reason)
+        say(f"dispatching for {of} {'goes on' if lift else 'is paused; crcr pause --lift lets it go on'}")
+
+    at_desk(config, act)
+
+
+def dispatch(
+    repository: RepoArgument,
+    test: Annotated[bool, typer.Option("--test", help="Send a dispatch that is marked as a test.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until it was sent, or failed.")] = False,
+    patience: Annotated[
+        timedelta,
+        typer.Option("--timeout", parser=duration, metavar="DURATION", help="How long --wait waits."),
+    ] = "60s",  # type: ignore[assignment]  # read by the parser
+    config: ConfigOption = None,
+    upstream: UpstreamOption = None,
+) -> None:
+    """Send a test dispatch to one downstream: marked as a test, counted nowhere.
+
+    Its event_type is crcr_test; a worker must be running to send it.
+    """
+    from crcr.cli.operator_session import at_desk
+
+    if not test:
+        raise typer.BadParameter("only tests are sent by hand: add --test (events: crcr deliveries replay)")
+    guid = str(uuid4())
+
+    async def act(desk: "Desk") -> "DispatchLine | None":
+        of = desk.acting(upstream)
+        await desk.acts.dispatch_test(of, repository, guid, who=desk.who, now=desk.now())
+        say(f"test dispatch to {repository}: {guid}")
+        say(f"follow it with: crcr deliveries show {guid}")
+        return await _outcome(desk, of, guid, patience) if wait else None
+
+    sent = at_desk(config, act)
+    if wait:
+        _tell(sent)
+
+
+async def _outcome(desk: "Desk", upstream: "RepoName", guid: str, patience: timedelta) -> "DispatchLine":
+    until = desk.now() + patience
+    while True:
+        [line] = (await desk.views.delivery(guid, upstream)).dispatches
+        if line.state != "waiting" or desk.now() >= until:
+            return line
+        await asyncio.sleep(_LOOK_EVERY_S)
+
+
+def _tell(line: "DispatchLine | None") -> None:
+    state = line.state if line else "waiting"
+    errors = [each.last_error for each in line.effects if each.last_error] if line else []
+    say("it is", word(state), f"({errors[-1]})" if errors else "")
+    if state == "waiting":
+        warn("nobody has sent it yet: is `crcr serve` or `crcr worker` running, and not paused?")
+    if state != "sent":
+        raise typer.Exit(1)

@@ -1,0 +1,1 @@
+"""Commands that run the relay's processes and look after its database."""

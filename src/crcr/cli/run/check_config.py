@@ -1,0 +1,136 @@
+"""`crcr check-config`: what the relay would run with, where each value comes from, and all that is wrong."""
+
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from crcr.cli.options import RUN_IT, ConfigOption, JsonOption, examples
+from crcr.cli.printing import complain, print_json, print_table, say, warn
+from crcr.errors import BadSettings
+
+if TYPE_CHECKING:
+    from crcr.settings import Setting, Settings, UpstreamSetting
+
+_HIDDEN = "(hidden)"
+_UNITS = (("d", 86400), ("h", 3600), ("m", 60))
+
+Line = dict[str, str | None]
+
+
+def register(app: typer.Typer) -> None:
+    app.command(
+        "check-config",
+        rich_help_panel=RUN_IT,
+        epilog=examples("crcr check-config", "crcr check-config --config /etc/crcr.toml --json"),
+    )(check_config)
+
+
+def check_config(config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """Check the settings and show the effective ones; secrets stay hidden.
+
+    All problems are told together; the exit code is then 2.
+    """
+    from crcr.cli.operator_session import read_settings
+
+    try:
+        settings = read_settings(config)
+    except BadSettings as bad:
+        if as_json:
+            print_json({"ok": False, "problems": bad.problems})
+        else:
+            complain("\n".join(bad.problems), bad.hint)
+        raise typer.Exit(2) from None
+    lines = [*_settings(settings, config), *_upstreams(settings)]
+    if as_json:
+        print_json({"ok": True, "settings": lines, "warnings": settings.warnings()})
+        return
+    print_table(
+        ["setting", "~value", "from"], ([line["name"], line["value"], line["from"]] for line in lines)
+    )
+    for warning in settings.warnings():
+        warn(warning)
+    say("the settings are good")
+
+
+def _settings(settings: "Settings", config: Path | None) -> Iterator[Line]:
+    from crcr.settings import Settings, rows
+
+    file, content = _file(config)
+    for field, row in rows(Settings).items():
+        value = _shown(field, getattr(settings, field))
+        yield {"name": row.variable, "value": value, "from": _origin(row, file, content)}
+
+
+def _upstreams(settings: "Settings") -> Iterator[Line]:
+    from crcr.settings import UpstreamSetting, rows
+
+    for upstream in settings.upstreams:
+        for field in rows(UpstreamSetting):
+            if field != "name":
+                yield {"name": f"{upstream.name}: {field}", "value": _of(upstream, field), "from": None}
+
+
+def _of(upstream: "UpstreamSetting", field: str) -> str | None:
+    value = getattr(upstream, field)
+    return _source(value) if field == "allowlist" else _shown(field, value)
+
+
+def _source(source: Any) -> str:
+    place = getattr(source, "place", None)
+    return (
+        str(source.path) if place is None else f"{place.repository}@{place.ref}:{place.path} on {source.web}"
+    )
+
+
+def _shown(field: str, value: Any) -> str | None:
+    from pydantic import SecretStr
+
+    from crcr.settings import Postgres
+    from crcr.settings.services import ServiceUrl
+
+    match value:
+        case None | ():
+            return None
+        case Postgres() | ServiceUrl():
+            return value.place
+        case SecretStr():
+            return _HIDDEN
+        case tuple():
+            return ", ".join(_named(each) for each in value)
+        case int() if field.endswith("_s"):
+            return _duration(value)
+    path = getattr(value, "path", None)
+    return str(value) if path is None else f"sqlite:///{path}"
+
+
+def _named(value: Any) -> str:
+    """Return an issuer's address, a token's name, or any other value as it is written."""
+    return str(getattr(value, "issuer", None) or getattr(value, "name", None) or value)
+
+
+def _duration(seconds: int) -> str:
+    for unit, size in _UNITS:
+        if seconds and seconds % size == 0:
+            return f"{seconds // size}{unit}"
+    return f"{seconds}s"
+
+
+def _file(config: Path | None) -> tuple[str, Mapping[str, Any]]:
+    """Return the file's name and content once more; it has been read without a problem just now."""
+    path = config or Path("crcr.toml")
+    return str(path), tomllib.loads(path.read_text("utf-8")) if path.is_file() else {}
+
+
+def _origin(row: "Setting", file: str, content: Mapping[str, Any]) -> str:
+    for name in (row.variable, f"{row.variable}_FILE"):
+        if os.environ.get(name, "").strip():
+            return name
+    table, _, key = row.key.rpartition(".")
+    found = content.get(table, {}) if table else content
+    if key in found or f"{key}_file" in found:
+        return file
+    return "default" if row.default is not None else "not set"

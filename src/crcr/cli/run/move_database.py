@@ -1,0 +1,148 @@
+"""`crcr migrate --from … --to …`: an installation grows from SQLite into PostgreSQL.
+
+An address on the command line is seen by everybody on the machine who lists processes. So `--to` may be left out,
+which means the database of the settings, and may leave the password to `PGPASSWORD` or `~/.pgpass`.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import typer
+
+from crcr.cli.operator_session import read_settings
+from crcr.cli.printing import ProgressLine, print_json, say, warn
+from crcr.record.sqlite_to_postgres.copy import Move, Progress, move
+from crcr.record.store.location import PostgresPlace
+from crcr.settings import Postgres, readers
+from crcr.settings.services import ca_file, postgres_url
+from crcr.settings.sources import sqlite_file
+from crcr.settings.table import Given, Wrong
+from crcr.wiring.stores import place_of
+
+T = TypeVar("T")
+
+_CA = "CRCR_DATABASE_CA"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    place: PostgresPlace
+    shown: str
+
+
+def move_database(config: Path | None, source: str | None, target: str | None, *, as_json: bool) -> None:
+    path = _source(source)
+    to = _from_settings(config) if target is None else _target(target)
+    began = time.monotonic()
+    with ProgressLine(shown=not as_json) as line:
+        pace = _Pace(line)
+        moved = asyncio.run(move(path, to.place, pace.tell))
+    took_s = time.monotonic() - began
+    if as_json:
+        print_json(_as_json(path, to, moved, took_s))
+    else:
+        _say(path, to, moved, took_s)
+
+
+def _source(written: str | None) -> Path:
+    if written is None:
+        raise typer.BadParameter("--to needs --from beside it: the SQLite database to move")
+    if written.strip().startswith("postgres"):
+        raise typer.BadParameter(
+            "--from must be sqlite:///path; pg_dump and pg_restore move what is in PostgreSQL already"
+        )
+    return _read(sqlite_file, written, "--from").path
+
+
+def _target(written: str) -> Target:
+    if not written.strip().startswith("postgres"):
+        raise typer.BadParameter(
+            "--to must be postgresql://user@host/name; `crcr backup` copies a SQLite file"
+        )
+    found = _read(_postgres, written, "--to")
+    return Target(PostgresPlace(found.url.get_secret_value(), ca=_ca()), found.place)
+
+
+def _from_settings(config: Path | None) -> Target:
+    settings = read_settings(config)
+    place = place_of(settings)
+    if not isinstance(place, PostgresPlace):
+        raise typer.BadParameter(
+            "say --to postgresql://user@host/name, or set CRCR_DATABASE_URL to it: it is a SQLite file still"
+        )
+    return Target(place, settings.database.place)
+
+
+def _postgres(given: Given) -> Postgres:
+    return Postgres(postgres_url(readers.text(given)))
+
+
+def _read(reader: Callable[[Given], T], written: str, option: str) -> T:
+    try:
+        return reader(Given(written, option, Path.cwd()))
+    except Wrong as wrong:
+        raise typer.BadParameter(f"{option} {wrong}") from None
+
+
+def _ca() -> Path | None:
+    written = os.environ.get(_CA, "").strip()
+    try:
+        return ca_file(Given(written, _CA, Path.cwd())) if written else None
+    except Wrong as wrong:
+        raise typer.BadParameter(f"{_CA} {wrong}") from None
+
+
+class _Pace:
+    """How far the move is, and how fast the present half of a table goes."""
+
+    def __init__(self, line: ProgressLine) -> None:
+        self._line = line
+        self._now: tuple[str, bool] | None = None
+        self._began = 0.0
+
+    def tell(self, at: Progress) -> None:
+        now = (at.table, at.checking)
+        if now != self._now:
+            self._now, self._began = now, time.monotonic()
+        over = at.checking and at.done == at.rows
+        if not at.rows:
+            return
+        took_s = time.monotonic() - self._began
+        rate = f", {at.done / took_s:,.0f} a second" if at.done and took_s > 1 else ""
+        act = "moved and compared" if over else "comparing" if at.checking else "moving"
+        self._line.show(f"{at.table}: {act} {at.done:,} of {at.rows:,} rows{rate}", final=over)
+
+
+def _say(path: Path, to: Target, moved: Move, took_s: float) -> None:
+    filled = sum(1 for each in moved.tables if each.rows)
+    say(f"{path} → {to.shown}: {moved.rows:,} rows of {filled} tables in {took_s:.1f} s")
+    say("every table was read back: counts and checksums agree")
+    if moved.replaced:
+        names = ", ".join(f"{each.name} {each.replaced:,}" for each in moved.tables if each.replaced)
+        warn(f"texts that held a NUL, which PostgreSQL cannot keep, have U+FFFD instead: {names}")
+    if moved.claimed:
+        warn(
+            f"{moved.claimed:,} effects were under way when the relay ended; they are tried again, marked unsure"
+        )
+    if moved.left:
+        warn(f"tables that are not the relay's were not moved: {', '.join(moved.left)}")
+    say("next: set CRCR_DATABASE_URL to the new address for every process, start them, and run `crcr doctor`")
+    say(f"{path} is unchanged; keep it until you no longer want to go back")
+
+
+def _as_json(path: Path, to: Target, moved: Move, took_s: float) -> dict[str, object]:
+    return {
+        "from": str(path),
+        "to": to.shown,
+        "rows": moved.rows,
+        "replaced": moved.replaced,
+        "claimed_effects": moved.claimed,
+        "left_tables": moved.left,
+        "took_s": round(took_s, 3),
+        "tables": moved.tables,
+    }

@@ -1,0 +1,218 @@
+"""The relay as a running process: its socket, its server, its signals.
+
+The socket is taken before anything is opened, so a port in use is told at once. The app's life span is driven
+here and not by uvicorn, which would print a traceback for a failure that has a sentence.
+"""
+
+import asyncio
+import errno
+import gc
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import structlog
+import uvicorn
+import uvloop
+
+from crcr import log as logs
+from crcr.app import Edge
+from crcr.cli.printing import console, say
+from crcr.cli.run.http_limits import http_limits, limited_http
+from crcr.errors import NotPossible
+from crcr.settings import Settings
+from crcr.wiring.company import Company
+from crcr.wiring.front import build_app, build_probes
+from crcr.wiring.services import Services, build
+
+log = structlog.get_logger(__name__)
+
+_OTHER_PORT = "choose another with --port, or --port 0 for any free one"
+GRACE_S = 30
+"""How long a request may go on after the process was told to stop."""
+_REASONS = {
+    errno.EADDRINUSE: "is in use",
+    errno.EACCES: "may not be used by this user",
+    errno.EADDRNOTAVAIL: "is not an address of this machine",
+}
+
+
+def start_log(settings: Settings) -> None:
+    logs.configure(settings.log_format, settings.log_level, sys.stderr)
+    logs.redact_literals(settings.secrets())
+    for warning in settings.warnings():
+        log.warning("setting_unwise", detail=warning)
+
+
+def run(main: Coroutine[object, object, None]) -> None:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main)
+
+
+def listen(host: str, port: int, hint: str = _OTHER_PORT) -> socket.socket:
+    """Take the port; from here on callers wait in line until the app answers."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as fault:
+        raise NotPossible(
+            f"cannot listen on {host}: {fault.strerror}", hint="choose another --host"
+        ) from None
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(2048)
+    except OSError as fault:
+        listener.close()
+        reason = _REASONS.get(fault.errno or 0, str(fault.strerror))
+        raise NotPossible(f"{host} port {port} {reason}", hint=hint) from None
+    return listener
+
+
+def address_of(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    # Listening everywhere is no address to type into a browser.
+    shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
+    return f"http://{shown}:{port}"
+
+
+async def serve(settings: Settings, listener: socket.socket, *, work: bool) -> None:
+    stop = stop_signal()
+    services = build(settings)
+    async with answering(build_app(services, work=work), services, listener, grace_s=GRACE_S):
+        url = address_of(listener)
+        say(f"crcr listens on {url} (pages: {url}/crcr){'' if work else ', without a worker'}")
+        await _until(stop, services)
+        if not services.deaths:
+            await asyncio.sleep(settings.drain_s)  # `/readyz` says so, and everything is still answered
+    _tell_death(services)
+
+
+async def work(settings: Settings) -> None:
+    stop = stop_signal()
+    with _port_for_watchers(settings) as listener:
+        services = build(settings)
+        async with _working(services, listener):
+            told = f", and says how at {address_of(listener)}/metrics" if listener else ""
+            say(f"crcr works for {', '.join(map(str, services.upstreams))}{told}")
+            await _until(stop, services)
+    _tell_death(services)
+
+
+@contextmanager
+def _port_for_watchers(settings: Settings) -> Iterator[socket.socket | None]:
+    if settings.metrics_port is None:
+        yield None
+        return
+    with listen(settings.host, settings.metrics_port, "choose another CRCR_METRICS_PORT") as listener:
+        yield listener
+
+
+@asynccontextmanager
+async def _working(services: Services, listener: socket.socket | None) -> AsyncIterator[None]:
+    if listener is not None:
+        async with answering(build_probes(services), services, listener, grace_s=GRACE_S):
+            yield
+        return
+    company = Company(services, work=True)
+    try:
+        await company.start()
+        yield
+    finally:
+        await company.stop()
+
+
+async def _until(stop: asyncio.Event, services: Services) -> None:
+    """Wait for the signal to stop, or for a loop that died and set `stopping` itself; from here on we are stopping."""
+    waits = {asyncio.ensure_future(event.wait()) for event in (stop, services.stopping)}
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    for wait in waits:
+        wait.cancel()
+    services.stopping.set()
+
+
+def _tell_death(services: Services) -> None:
+    if services.deaths:
+        raise NotPossible(
+            "a loop of the relay died; the log says why", hint="let your supervisor start it again"
+        )
+
+
+def stop_signal() -> asyncio.Event:
+    """Return what the first SIGTERM or Ctrl-C sets; a second one ends the process at once."""
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+
+    def asked() -> None:
+        for each in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(each)
+            signal.signal(each, signal.SIG_DFL)
+        if sys.stderr.isatty():
+            console(stderr=True).print("stopping: finishing what is under way (again: at once)")
+        stop.set()
+
+    for each in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(each, asked)
+    return stop
+
+
+@asynccontextmanager
+async def answering(
+    app: Edge, services: Services, listener: socket.socket, *, grace_s: int
+) -> AsyncIterator[None]:
+    """Answer on the socket for as long as the body runs; then finish the requests, then the background."""
+    async with app.inner.router.lifespan_context(app.inner):
+        server = _Server(_config(app, grace_s), services)
+        serving = asyncio.create_task(server.serve([listener]))
+        await server.ready.wait()
+        # What lives since the start lives to the end: the collector need not look at it again.
+        gc.collect()
+        gc.freeze()
+        # Requests leave next to no cycles behind: looking for them after every 700 objects costs and finds nothing.
+        gc.set_threshold(20_000, 20, 50)
+        try:
+            yield
+        finally:
+            server.should_exit = True
+            await serving
+
+
+def _config(app: Edge, grace_s: int) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        loop="uvloop",
+        http=limited_http(http_limits()),
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,  # whose forwarded address counts is a setting of ours
+        timeout_graceful_shutdown=grace_s,
+    )
+
+
+class _Server(uvicorn.Server):
+    """Uvicorn without its grip on the process's signals, and with moments to hold on to."""
+
+    def __init__(self, config: uvicorn.Config, services: Services) -> None:
+        super().__init__(config)
+        self.ready = asyncio.Event()
+        self._services = services
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        try:
+            await super().startup(sockets)
+        finally:
+            self.ready.set()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._services.stopping.set()
+        self._services.closing.set()  # live streams end, or the wait for open requests would be for them
+        await super().shutdown(sockets)

@@ -1,0 +1,216 @@
+"""The demo's stage: simulator, relay and traffic in one event loop, speaking real HTTP over loopback.
+
+Settings are made in memory with the simulator's own keys. The end comes in order: traffic, then the relay with
+what it has under way, then GitHub; a temporary folder goes last.
+"""
+
+import asyncio
+import json
+import random
+import socket
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from urllib.parse import urlsplit
+
+import httpx
+import structlog
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from crcr import log as logs
+from crcr.cli.printing import console, say
+from crcr.cli.run.process import address_of, answering, stop_signal
+from crcr.decide.model import RepoName
+from crcr.decide.pins import relay_pin
+from crcr.demo.join_key import kept_key
+from crcr.errors import NotPossible
+from crcr.github.lanes import Lanes
+from crcr.settings import Settings, load_settings
+from crcr.show.pages.sandbox_trial import trial
+from crcr.sim.github import GitHub
+from crcr.sim.joining import Joining
+from crcr.sim.runner.runner import Runner
+from crcr.sim.server import serve as serve_github
+from crcr.sim.traffic import BLOCKED, LABELLED, UPSTREAM, demo_world, run_traffic
+from crcr.wiring.front import build_app
+from crcr.wiring.ground import Seams
+from crcr.wiring.services import Services, build
+
+log = structlog.get_logger(__name__)
+
+_GRACE_S = 2
+_HOST = "127.0.0.1"
+_GITHUB_PORT = 8001
+_ALLOWLIST = ".github/crcr-allowlist.yml"
+AUDIENCE = "crcr-demo"
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    length: timedelta
+    jobs_an_hour: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Show:
+    seed: int
+    speed: float
+    github_port: int | None
+    """None takes the usual one, or any other when somebody has it."""
+    length: timedelta | None
+    data: Path | None
+    past: Past | None
+    verbose: bool
+
+
+async def perform(show: Show, listener: socket.socket) -> None:
+    stop, url = stop_signal(), address_of(listener)
+    with _folder(show.data) as folder:
+        async with _github(show, url) as github:
+            first = _begin(show, folder, github)
+            services = _relay(show, folder, github, url)
+            async with answering(build_app(services), services, listener, grace_s=_GRACE_S):
+                _tell(show, url, github, folder, first)
+                await _play(show, github, stop)
+                await github.fall_silent()  # nobody reports to a relay that is about to leave
+            for surprise in github.unexpected:
+                log.error("simulator_surprised", what=surprise)
+    say("the demo has ended" + ("" if show.data else "; its data is deleted"))
+
+
+def _begin(show: Show, folder: Path, github: GitHub) -> int:
+    """Make up the past that was asked for; return the number of the first pull request to come."""
+    upstream = github.repository(UPSTREAM)
+    if show.past is not None:
+        from crcr.demo.history.fill import fill_demo
+
+        past = show.past
+        filled = fill_demo(
+            folder,
+            length=past.length,
+            jobs_an_hour=past.jobs_an_hour,
+            seed=show.seed,
+            links=github.base_url,
+        )
+        upstream.next_number = filled.next_number
+    return upstream.next_number
+
+
+async def _play(show: Show, github: GitHub, stop: asyncio.Event) -> None:
+    """Let life go on upstream until the time is over or somebody stops it."""
+    over = asyncio.Event()
+    traffic = asyncio.create_task(run_traffic(github, UPSTREAM, seed=show.seed, speed=show.speed, stop=over))
+    asked = asyncio.create_task(stop.wait())
+    seconds = show.length.total_seconds() if show.length else None
+    await asyncio.wait([traffic, asked], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    over.set()
+    asked.cancel()
+    await traffic
+
+
+@contextmanager
+def _folder(data: Path | None) -> Iterator[Path]:
+    if data is None:
+        with TemporaryDirectory(prefix="crcr-demo-") as folder:
+            yield Path(folder)
+        return
+    data.mkdir(parents=True, exist_ok=True)
+    if (data / "crcr.db").exists():
+        # The simulated GitHub begins anew each time, with other repositories of the same names.
+        raise NotPossible(f"{data} holds the data of an earlier demo", hint="use another folder, or empty it")
+    yield data.resolve()
+
+
+@asynccontextmanager
+async def _github(show: Show, url: str) -> AsyncIterator[GitHub]:
+    # A transport of its own, because the default one would go through a proxy that the environment names.
+    direct = httpx.AsyncHTTPTransport()
+    async with (
+        GitHub(seed=show.seed, webhook_url=f"{url}/github/webhook", transport=direct) as github,
+        serve_github(github, host=_HOST, port=_port_for_github(show)),
+    ):
+        demo_world(github, relay_pin(url, AUDIENCE))
+        with _open_to_join(github, url):
+            yield github
+
+
+@contextmanager
+def _open_to_join(github: GitHub, url: str) -> Iterator[None]:
+    """Let `crcr demo-join` bring in repositories, whose files are then really run."""
+    runner = Runner(github, on_problem=lambda problem: log.warning("simulated_run_failed", problem=problem))
+    joining = Joining(
+        github,
+        runner,
+        upstream=UPSTREAM,
+        allowlist=_ALLOWLIST,
+        relay_url=url,
+        trial=trial(f"{url}/github/callback", AUDIENCE, RepoName(UPSTREAM)),
+    )
+    with kept_key(urlsplit(github.base_url).port or 0, joining.key):
+        yield
+
+
+def _port_for_github(show: Show) -> int:
+    wanted = _GITHUB_PORT if show.github_port is None else show.github_port
+    try:
+        socket.create_server((_HOST, wanted)).close()
+    except OSError as fault:
+        if show.github_port is None:
+            return 0
+        hint = "choose another with --github-port, or --github-port 0 for any free one"
+        raise NotPossible(f"{_HOST} port {wanted}: {fault.strerror}", hint=hint) from None
+    return wanted
+
+
+def _relay(show: Show, folder: Path, github: GitHub, url: str) -> Services:
+    settings = demo_settings(folder, github, url)
+    # After the simulator's server, which leaves its own mark on uvicorn's loggers.
+    logs.configure("auto", "info" if show.verbose else "warning", sys.stderr)
+    logs.redact_literals(settings.secrets())
+    chance = random.Random(show.seed).random
+    return build(settings, Seams(chance=chance, http=lambda _: httpx.AsyncClient(transport=Lanes())))
+
+
+def demo_settings(folder: Path, github: GitHub, url: str) -> Settings:
+    issuer = {"issuer": github.issuer_url, "kind": "github", "jwks_url": github.jwks_url}
+    environ = {
+        "CRCR_UPSTREAM": UPSTREAM,
+        "CRCR_ALLOWLIST": f"{github.base_url}/{UPSTREAM}/blob/main/{_ALLOWLIST}",
+        "CRCR_GITHUB_APP_ID": str(github.app_id),
+        "CRCR_GITHUB_APP_PRIVATE_KEY": github.private_key_pem,
+        "CRCR_GITHUB_WEBHOOK_SECRET": github.webhook_secret,
+        "CRCR_GITHUB_API_URL": github.base_url,
+        "CRCR_PUBLIC_URL": url,
+        "CRCR_DATABASE_URL": f"sqlite:///{folder / 'crcr.db'}",
+        "CRCR_OIDC_AUDIENCE": AUDIENCE,
+        "CRCR_OIDC_ISSUERS": json.dumps([issuer]),
+        "CRCR_SANDBOX": "on",
+        "CRCR_RATE_LIMIT_PER_MIN": "10000",  # life may be fifty times as fast as it is
+    }
+    return load_settings(config=None, environ=environ, cwd=folder)
+
+
+def _tell(show: Show, url: str, github: GitHub, folder: Path, first: int) -> None:
+    upstream, blocked, labelled = f"{github.base_url}/{UPSTREAM}", first - 1 + BLOCKED, first - 1 + LABELLED
+    lines = {
+        "dashboard": f"{url}/crcr",
+        "simulated GitHub": f"{github.base_url}/ (open pull requests, and whether they may merge)",
+        "a gate that blocks": f"{upstream}/pull/{blocked} (in 10 s it fails; then it is waived and merged)",
+        "checks by label": f"{upstream}/pull/{labelled} (an L3 backend, asked for by its label)",
+        "merge queue": f"{upstream}/queue",
+        "JSON API": f"{url}/api/v1/summary (all of it: {url}/api/docs)",
+        "how to join": f"{url}/crcr/onboarding (writes the files of a repository of yours)",
+        "to join": f"crcr demo-join me/my-backend --folder DIR --github {github.base_url}",
+        "data": str(folder) if show.data else f"{folder} (deleted at the end)",
+        "to stop": f"Ctrl-C, or wait {show.length.total_seconds():g} s" if show.length else "Ctrl-C",
+    }
+    grid = Table.grid(padding=(0, 2))
+    for name, text in lines.items():
+        grid.add_row(Text(name, "bold"), Text(text, overflow="fold"))
+    console().print(Panel(grid, title="crcr demo", title_align="left", border_style="cyan", expand=False))

@@ -5,10 +5,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoName
-from crcr.decide.numbers import Durations, Figures, Part, Tally
-from crcr.decide.report import FailedTest
-from crcr.decide.views import BackendSummary, DispatchView, JobView
-from crcr.decide.views_backend import (
+from crcr.decide.report.report import FailedTest
+from crcr.decide.statistics.figures import Durations, Figures, Part, Tally
+from crcr.decide.statistics.window import Span, Window
+from crcr.decide.views.backend import (
     BackendPage,
     BackendQuery,
     Column,
@@ -18,7 +18,7 @@ from crcr.decide.views_backend import (
     Matrix,
     MatrixRow,
 )
-from crcr.decide.window import Span, Window
+from crcr.decide.views.overview import BackendSummary, DispatchView, JobView
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 UPSTREAM = RepoName("Torch/torch")

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from crcr.decide.model import RepoName
-from crcr.decide.views_backend import BackendPage, BackendQuery
+from crcr.decide.views.backend import BackendPage, BackendQuery
 from show_world import UPSTREAM, World
 
 GOOD = RepoName("good/backend")

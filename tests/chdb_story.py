@@ -8,7 +8,7 @@ import json
 import sys
 from typing import Any
 
-from crcr.decide.window import Kind, Span, Window
+from crcr.decide.statistics.window import Kind, Span, Window
 from crcr.record.clickhouse.connection import ClickHouseLink, ClickHousePlace
 from crcr.record.clickhouse.queries import ClickHouseHistory
 from crcr.record.clickhouse.rows import TABLES

@@ -4,9 +4,9 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from crcr.decide.allowlist import Entry
-from crcr.decide.commit import Backend, Commit, Job, Run, Subject, Verdict, Verification, Waiver
-from crcr.decide.gate import Policy
+from crcr.decide.allowlist.entries import Entry
+from crcr.decide.checks.commit import Backend, Commit, Job, Run, Subject, Verdict, Verification, Waiver
+from crcr.decide.checks.gate import Policy
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoName
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)

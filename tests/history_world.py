@@ -8,11 +8,11 @@ from random import Random
 from typing import Any
 
 from contract.databases import CORE, UPSTREAMS, Stores
-from crcr.decide.ingested import About, Ingested
 from crcr.decide.model import Conclusion, Level, RepoName
-from crcr.decide.numbers import Durations, Figures
-from crcr.decide.report import Report, ReportStatus
-from crcr.decide.window import Kind, Span, Window
+from crcr.decide.report.ingested import About, Ingested
+from crcr.decide.report.report import Report, ReportStatus
+from crcr.decide.statistics.figures import Durations, Figures
+from crcr.decide.statistics.window import Kind, Span, Window
 from crcr.record.clickhouse.connection import ClickHouseLink, ClickHousePlace
 from crcr.record.clickhouse.feed_state import Feeding
 from crcr.record.clickhouse.feeder import ClickHouseFeeder

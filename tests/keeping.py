@@ -10,7 +10,7 @@ from sqlalchemy import text
 
 from contract.databases import Stores
 from crcr.decide.model import Conclusion
-from crcr.decide.report import ReportStatus
+from crcr.decide.report.report import ReportStatus
 from crcr.record.store.database import Database, Row, Tx, Unit
 from crcr.record.store.statement import Statement
 from crcr.record.upkeep.retention import Keeps, Retention

@@ -12,9 +12,9 @@ from typing import TypeVar
 from sqlalchemy import text
 
 from contract.databases import CORE, UPSTREAMS, Stores
-from crcr.decide.downstream import Outcome
-from crcr.decide.identity import Identity
-from crcr.decide.upstream import Receipt
+from crcr.decide.dispatch.plan import Receipt
+from crcr.decide.report.identity import Identity
+from crcr.decide.report.judge import Outcome
 from crcr.receive.report import parse_report
 from crcr.record.checks.refresh import Publishing
 from crcr.record.reports.forwards import Forwards

@@ -6,10 +6,10 @@ from random import Random
 from typing import Any
 
 from crcr.decide.model import Conclusion, JobState, Level, RepoName
-from crcr.decide.numbers import Counted, Durations, Figures, LastResult, LeftOut, Part, Tally
-from crcr.decide.views import AllowlistState, BackendSummary, Pick, Probe, RelayHealth, Summary
-from crcr.decide.views_backend import BackendMetrics, MetricsView
-from crcr.decide.window import Kind, Span, Window
+from crcr.decide.statistics.figures import Counted, Durations, Figures, LastResult, LeftOut, Part, Tally
+from crcr.decide.statistics.window import Kind, Span, Window
+from crcr.decide.views.backend import BackendMetrics, MetricsView
+from crcr.decide.views.overview import AllowlistState, BackendSummary, Pick, Probe, RelayHealth, Summary
 
 UPSTREAM = RepoName("Torch/torch")
 NOW = datetime(2026, 7, 1, 12, 20, tzinfo=UTC)

@@ -17,7 +17,7 @@ from sqlalchemy import Table, delete, insert
 
 from clock import ManualClock
 from crcr.decide.model import RepoName
-from crcr.decide.window import Kind
+from crcr.decide.statistics.window import Kind
 from crcr.receive.allowlist_yaml import read_allowlist as check
 from crcr.record.checks.refresh import Publishing
 from crcr.record.repositories.allowlists import Allowlists

@@ -1,6 +1,6 @@
 """What every sum must be, worked out from the raw rows of jobs and dispatches alone.
 
-Written without a look at `decide.numbers`, `sums` or `counting`: the rules are spelled out here a second time, in
+Written without a look at `decide.statistics.figures`, `sums` or `counting`: the rules are spelled out here a second time, in
 the plainest way, so that a mistake there is not repeated here.
 """
 

@@ -11,15 +11,15 @@ from random import Random
 from typing import Any
 
 from contract.databases import CORE, Stores
-from crcr.decide.allowlist import Reading
-from crcr.decide.effects import ClaimedEffect, Failure
+from crcr.decide.allowlist.entries import Reading
+from crcr.decide.dispatch.plan import Receipt
 from crcr.decide.events import MergeGroup
-from crcr.decide.identity import Identity, IssuerKind
+from crcr.decide.github.values import ActionsJob, ActionsRun
 from crcr.decide.model import Conclusion, EffectKind, RepoName
-from crcr.decide.outside import ActionsJob, ActionsRun
-from crcr.decide.report import Report, ReportStatus
-from crcr.decide.retry import GiveUp, TryAgain
-from crcr.decide.upstream import Receipt
+from crcr.decide.outbox.effect import ClaimedEffect, Failure
+from crcr.decide.outbox.retry import GiveUp, TryAgain
+from crcr.decide.report.identity import Identity, IssuerKind
+from crcr.decide.report.report import Report, ReportStatus
 from crcr.errors import NotPossible
 from crcr.record.admin.operations import ParkedFilter
 from crcr.record.checks.refresh import Publishing

@@ -18,10 +18,10 @@ from typer.core import TyperGroup
 
 from crcr.app import STATUS
 from crcr.cli.main import app as cli
-from crcr.decide.allowlist_options import _OPTIONS
-from crcr.decide.identity import IssuerKind
+from crcr.decide.allowlist.options import _OPTIONS
+from crcr.decide.dispatch.payload_trim import STEPS
 from crcr.decide.model import DispatchState, EffectKind, Level, Mark
-from crcr.decide.payload_trim import STEPS
+from crcr.decide.report.identity import IssuerKind
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.record.clickhouse.rows import TABLES
 from crcr.settings import Settings, UpstreamSetting, rows

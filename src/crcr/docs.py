@@ -10,8 +10,8 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from crcr.decide.lifecycle import LIFECYCLE, Apply, JobEvent, Reject, Verdict, diagram
 from crcr.decide.model import JobState
+from crcr.decide.report.lifecycle import LIFECYCLE, Apply, JobEvent, Reject, Verdict, diagram
 from crcr.settings import Setting, Settings, UpstreamSetting, rows
 
 _LIFECYCLE_PART = re.compile(r"(<!-- generated: lifecycle -->\n).*?(<!-- end -->)", re.DOTALL)

@@ -9,11 +9,9 @@ from contextvars import ContextVar
 from datetime import datetime
 from typing import Protocol
 
-from crcr.decide.check_runs import Shown
-from crcr.decide.identity import Identity
-from crcr.decide.inspection import BranchFacts, InstallationFacts, ListedFile
-from crcr.decide.model import RepoName
-from crcr.decide.outside import (
+from crcr.decide.checks.check_run import Shown
+from crcr.decide.github.inspection import BranchFacts, InstallationFacts, ListedFile
+from crcr.decide.github.values import (
     ActionsJob,
     ActionsRun,
     ChangedFiles,
@@ -28,8 +26,10 @@ from crcr.decide.outside import (
     Role,
     Target,
 )
-from crcr.decide.steps import Step
-from crcr.decide.urgency import Urgency
+from crcr.decide.model import RepoName
+from crcr.decide.outbox.urgency import Urgency
+from crcr.decide.report.identity import Identity
+from crcr.decide.trace_steps import Step
 
 
 class Clock(Protocol):

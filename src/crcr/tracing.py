@@ -19,7 +19,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, TraceFlags, set_span_in_context
 
 from crcr import __version__
-from crcr.decide.steps import Step, fixed_span, parent_span, trace_id
+from crcr.decide.trace_steps import Step, fixed_span, parent_span, trace_id
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)

@@ -14,7 +14,7 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import text
 
-from crcr.decide.allowlist import Reading
+from crcr.decide.allowlist.entries import Reading
 from crcr.decide.model import RepoName
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.record.admin.operations import Acts

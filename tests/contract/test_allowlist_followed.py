@@ -5,8 +5,8 @@ import asyncio
 from datetime import UTC, datetime
 
 from contract.databases import CORE, OpenDatabase, Stores
-from crcr.decide.allowlist import Reading
-from crcr.decide.upstream import Receipt
+from crcr.decide.allowlist.entries import Reading
+from crcr.decide.dispatch.plan import Receipt
 from made import a_push
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from backend_world import GOOD, NOW, PROBING, event, page_of, push
-from crcr.decide.allowlist import Reading
+from crcr.decide.allowlist.entries import Reading
 from crcr.decide.model import Conclusion, JobState
-from crcr.decide.numbers import Counted, LeftOut
-from crcr.decide.views_backend import BackendQuery, JobKey, Matrix
-from crcr.decide.window import Kind, Span
+from crcr.decide.statistics.figures import Counted, LeftOut
+from crcr.decide.statistics.window import Kind, Span
+from crcr.decide.views.backend import BackendQuery, JobKey, Matrix
 from crcr.errors import NotFound
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.record.checks.refresh import Publishing

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from backend_world import GOOD, NOW, PROBING, deliveries, event, page_of, push
-from crcr.decide.numbers import Counted
-from crcr.decide.window import Kind
+from crcr.decide.statistics.figures import Counted
+from crcr.decide.statistics.window import Kind
 from crcr.errors import BadRequest
 from crcr.record.schema import core
 from show_world import UPSTREAM, World, open_world

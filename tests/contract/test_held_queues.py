@@ -9,9 +9,9 @@ import pytest
 
 from clock import ManualClock
 from contract.databases import CORE, Stores
-from crcr.decide.effects import ClaimedEffect
 from crcr.decide.model import EffectKind
-from crcr.decide.urgency import Urgency
+from crcr.decide.outbox.effect import ClaimedEffect
+from crcr.decide.outbox.urgency import Urgency
 from crcr.deliver.worker import Worker
 from crcr.errors import HeldBy, OutsideLimited
 from crcr.record.outbox.effects import add_effects, add_once, add_paced, effect_row

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from crcr.decide.model import Conclusion, JobState
-from crcr.decide.numbers import TIMED, Ended, bucket_of, ended_as
-from crcr.decide.window import kind_of
+from crcr.decide.statistics.figures import TIMED, Ended, bucket_of, ended_as
+from crcr.decide.statistics.window import kind_of
 from crcr.demo.history.fill import fill_database
 from crcr.record.schema.statistics import EXECUTION, QUEUE
 from crcr.sim.history import Plan, fill

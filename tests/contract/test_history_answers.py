@@ -3,7 +3,7 @@
 import pytest
 
 from contract.databases import CORE, Stores
-from crcr.decide.window import Kind, Span, Window
+from crcr.decide.statistics.window import Kind, Span, Window
 from crcr.record.views.backends.figures import figures_of
 from history_world import Answers, Fed, by_clickhouse, by_sql, names_by_clickhouse, names_by_sql
 from services.clickhouse import new_database

@@ -12,7 +12,7 @@ from sqlalchemy import text
 
 from contract.databases import CORE, DATABASES, OpenDatabase, Stores
 from crcr.decide.model import Conclusion
-from crcr.decide.report import ReportStatus
+from crcr.decide.report.report import ReportStatus
 from crcr.errors import NotPossible, OutsideUnreachable
 from crcr.record.clickhouse.backfill import Backfill, Counted
 from crcr.record.clickhouse.connection import ClickHouseLink, ClickHousePlace

@@ -11,12 +11,12 @@ import pytest
 from sqlalchemy import text
 
 from contract.databases import CORE, Stores
-from crcr.decide.history import HistoryState
 from crcr.decide.model import Conclusion, RepoName
-from crcr.decide.report import ReportStatus
-from crcr.decide.views import Summary
-from crcr.decide.views_backend import BackendQuery
-from crcr.decide.window import Kind, Span, Window
+from crcr.decide.report.report import ReportStatus
+from crcr.decide.statistics.history_source import HistoryState
+from crcr.decide.statistics.window import Kind, Span, Window
+from crcr.decide.views.backend import BackendQuery
+from crcr.decide.views.overview import Summary
 from crcr.record.clickhouse.connection import ClickHouseLink, ClickHousePlace
 from crcr.record.clickhouse.history import LEFT_ALONE, History
 from crcr.record.clickhouse.queries import ClickHouseHistory

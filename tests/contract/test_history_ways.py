@@ -11,7 +11,7 @@ import pytest
 import chdb_story
 from certificates import Authority
 from contract.databases import CORE, Stores
-from crcr.decide.window import Kind, Span, Window
+from crcr.decide.statistics.window import Kind, Span, Window
 from crcr.errors import OutsideFault, OutsideRefused, OutsideUnreachable
 from crcr.record.clickhouse.connection import ClickHouseLink, ClickHousePlace
 from crcr.record.store.times import to_us

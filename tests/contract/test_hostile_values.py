@@ -12,17 +12,17 @@ import pytest
 from sqlalchemy import text
 
 from contract.databases import CORE, UPSTREAMS, Stores
-from crcr.decide.allowlist import Reading
-from crcr.decide.effects import Failure
-from crcr.decide.identity import IssuerKind
+from crcr.decide.allowlist.entries import Reading
+from crcr.decide.dispatch.plan import Receipt
 from crcr.decide.model import DeliveryState, RepoName
-from crcr.decide.refusal import Refusal
-from crcr.decide.retry import TryAgain
-from crcr.decide.upstream import Receipt
-from crcr.decide.views import JobQuery
-from crcr.decide.views_backend import BackendQuery, JobKey
-from crcr.decide.views_joining import SandboxQuery
-from crcr.decide.views_log import AuditQuery, DeliveryQuery, EffectQuery, WaiverQuery
+from crcr.decide.outbox.effect import Failure
+from crcr.decide.outbox.retry import TryAgain
+from crcr.decide.report.identity import IssuerKind
+from crcr.decide.report.refusal import Refusal
+from crcr.decide.views.backend import BackendQuery, JobKey
+from crcr.decide.views.joining import SandboxQuery
+from crcr.decide.views.logs import AuditQuery, DeliveryQuery, EffectQuery, WaiverQuery
+from crcr.decide.views.overview import JobQuery
 from crcr.errors import BadReport, BadRequest, CrcrError, NotFound
 from crcr.receive.ingest_body import parse_envelope
 from crcr.receive.report import MAX_ATTEMPT, parse_report

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from contract.databases import CORE, OTHER, OpenDatabase, Stores
+from crcr.decide.dispatch.plan import Ignored, Receipt, Seen, Taken
 from crcr.decide.model import DeliveryState
-from crcr.decide.upstream import Ignored, Receipt, Seen, Taken
 from crcr.errors import NoAllowlist, StoreUnavailable
 from crcr.record.store.postgres.database import PostgresDatabase
 from crcr.record.store.signals import EFFECTS

@@ -15,13 +15,13 @@ import pytest
 from sqlalchemy import text
 
 from contract.databases import CORE, OTHER, UPSTREAMS, OpenDatabase, Stores
-from crcr.decide.ingested import Kept
+from crcr.decide.dispatch.plan import Receipt
 from crcr.decide.model import Conclusion, JobState, RepoName
-from crcr.decide.numbers import Counted, Ended, LastResult, Tally
-from crcr.decide.upstream import Receipt
-from crcr.decide.views import JobView
-from crcr.decide.views_backend import BackendPage, BackendQuery, JobFigures, JobKey
-from crcr.decide.window import Kind, Span, Window
+from crcr.decide.report.ingested import Kept
+from crcr.decide.statistics.figures import Counted, Ended, LastResult, Tally
+from crcr.decide.statistics.window import Kind, Span, Window
+from crcr.decide.views.backend import BackendPage, BackendQuery, JobFigures, JobKey
+from crcr.decide.views.overview import JobView
 from crcr.errors import BadRequest
 from crcr.receive.ingest_body import parse_envelope
 from crcr.record.reports.ingested import IngestedResults

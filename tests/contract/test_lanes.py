@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy import text
 
 from contract.databases import CORE
-from crcr.decide.effects import ClaimedEffect
 from crcr.decide.model import EffectKind
+from crcr.decide.outbox.effect import ClaimedEffect
 from crcr.errors import StoreUnavailable
 from crcr.record.change_and_audit_log import note_change
 from crcr.record.outbox.claims import Outbox

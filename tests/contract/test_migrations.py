@@ -14,10 +14,10 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Connection, create_engine, text
 
-from crcr.decide.confirmation import awaits_github
-from crcr.decide.gate import GateState, Policy, judge_gate
+from crcr.decide.checks.confirmation import awaits_github
+from crcr.decide.checks.gate import GateState, Policy, judge_gate
+from crcr.decide.dispatch.body_compression import pack
 from crcr.decide.model import RepoName
-from crcr.decide.packing import pack
 from crcr.errors import StoreUnavailable
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.record.checks.commit_facts import load_commit

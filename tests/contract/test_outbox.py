@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from contract.databases import CORE, LEASE, OTHER, OpenDatabase, Stores
-from crcr.decide.effects import ClaimedEffect, Failure
+from crcr.decide.dispatch.plan import Receipt, Taken
 from crcr.decide.model import RepoName
-from crcr.decide.retry import GiveUp, TryAgain
-from crcr.decide.upstream import Receipt, Taken
+from crcr.decide.outbox.effect import ClaimedEffect, Failure
+from crcr.decide.outbox.retry import GiveUp, TryAgain
 from crcr.errors import StoreUnavailable
 from crcr.record.admin.operations import ParkedFilter
 from crcr.record.store.times import to_us

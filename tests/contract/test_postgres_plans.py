@@ -18,7 +18,7 @@ from starlette.applications import Starlette
 from clock import ManualClock
 from contract.databases import CORE, Stores
 from contract.test_query_plans import ALLOWLIST, BACKENDS, GROWING, PAGES, UPSTREAM
-from crcr.decide.allowlist import Reading
+from crcr.decide.allowlist.entries import Reading
 from crcr.demo.history.fill import fill_database
 from crcr.record.store.location import PostgresPlace
 from crcr.record.store.postgres.transaction import PostgresTx

@@ -18,7 +18,7 @@ from starlette.applications import Starlette
 
 import crcr.record
 from clock import ManualClock
-from crcr.decide.allowlist import Allowlist
+from crcr.decide.allowlist.entries import Allowlist
 from crcr.decide.model import RepoName
 from crcr.demo.history.fill import fill_database
 from crcr.receive.allowlist_yaml import read_allowlist

@@ -5,9 +5,9 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy import text
 
 from contract.databases import CORE, OTHER, Stores
-from crcr.decide.allowlist import Reading
+from crcr.decide.allowlist.entries import Reading
 from crcr.decide.model import RepoName
-from crcr.decide.queues import Queue, Watched
+from crcr.decide.outbox.queue_state import Queue, Watched
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import to_us
 from crcr.record.views.relay import queue_metrics

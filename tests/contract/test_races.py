@@ -10,11 +10,11 @@ import pytest
 from sqlalchemy import text
 
 from contract.databases import CORE, LEASE
-from crcr.decide.downstream import Outcome, Rejected
-from crcr.decide.effects import Failure
-from crcr.decide.identity import Identity
 from crcr.decide.model import Conclusion, EffectKind, RepoName
-from crcr.decide.retry import TryAgain
+from crcr.decide.outbox.effect import Failure
+from crcr.decide.outbox.retry import TryAgain
+from crcr.decide.report.identity import Identity
+from crcr.decide.report.judge import Outcome, Rejected
 from crcr.errors import NotFound
 from crcr.record.outbox.effects import add_once, effect_row
 from crcr.record.store.database import Tx

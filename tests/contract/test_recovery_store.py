@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy import text
 
 from contract.databases import OpenDatabase
-from crcr.decide.recovery import Known, Outcome
+from crcr.decide.github.missed_webhooks import Known, Outcome
 from crcr.record.deliveries.missed_webhooks import RecoveryStore
 from crcr.record.store.database import Database
 from crcr.record.store.statement import Statement

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from jwt.algorithms import RSAAlgorithm
 
 from clock import ManualClock, settle
-from crcr.decide.identity import IssuerKind, KeySetText
+from crcr.decide.report.identity import IssuerKind, KeySetText
 from crcr.errors import KeysUnavailable, NotAuthentic
 from crcr.receive.issuers import GITHUB_ACTIONS, issuer_of
 from crcr.receive.jwks import KeyCache

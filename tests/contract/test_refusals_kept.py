@@ -9,7 +9,7 @@ from sqlalchemy import text
 
 from contract.databases import CORE, OTHER, UPSTREAMS, OpenDatabase, Stores
 from crcr.decide.model import RepoName
-from crcr.decide.refusal import Refusal
+from crcr.decide.report.refusal import Refusal
 from crcr.record.reports.refusals import KEPT, Refusals
 from crcr.record.store.database import Database
 from crcr.record.store.statement import Statement

@@ -15,10 +15,10 @@ import pytest
 from sqlalchemy import text
 
 from contract.databases import OpenDatabase
-from crcr.decide.allowlist import Reading
-from crcr.decide.downstream import OpenJob, Outcome, Rejected, RepeatedReport
-from crcr.decide.identity import Identity
+from crcr.decide.allowlist.entries import Reading
 from crcr.decide.model import RepoName
+from crcr.decide.report.identity import Identity
+from crcr.decide.report.judge import OpenJob, Outcome, Rejected, RepeatedReport
 from crcr.errors import NoAllowlist, StoreUnavailable
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.receive.report import parse_report

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from contract.databases import CORE, OTHER, Stores
-from crcr.decide.views_backend import BackendQuery
-from crcr.decide.window import Kind, Span
+from crcr.decide.statistics.window import Kind, Span
+from crcr.decide.views.backend import BackendQuery
 from crcr.errors import NotFound, NotPossible
 from crcr.record.change_and_audit_log import note_act
 from crcr.record.store.times import to_us

@@ -6,7 +6,7 @@ import pytest
 
 from contract.databases import UPSTREAMS, OpenDatabase, Stores
 from contract.test_outbox import dispatch, take, two_targets
-from crcr.decide.presence import ROLL_CALL_EVERY_S, Roll
+from crcr.decide.outbox.worker_presence import ROLL_CALL_EVERY_S, Roll
 from crcr.record.outbox.leader import Leaders
 from crcr.record.outbox.worker_registry import RollCall
 from crcr.record.store.database import Database

@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 
 from contract.databases import CORE, OTHER, Stores
-from crcr.decide.allowlist import Reading
+from crcr.decide.allowlist.entries import Reading
 from crcr.decide.model import Conclusion, DeliveryState, JobState, RepoName
-from crcr.decide.numbers import Counted
-from crcr.decide.refusal import Refusal
-from crcr.decide.report import ReportStatus
-from crcr.decide.views import JobQuery
-from crcr.decide.views_backend import BackendQuery, JobKey
-from crcr.decide.views_commit import WaiverState
-from crcr.decide.views_joining import SandboxQuery
-from crcr.decide.views_log import AuditQuery, DeliveryQuery, EffectQuery, WaiverQuery
-from crcr.decide.window import Kind, Span
+from crcr.decide.report.refusal import Refusal
+from crcr.decide.report.report import ReportStatus
+from crcr.decide.statistics.figures import Counted
+from crcr.decide.statistics.window import Kind, Span
+from crcr.decide.views.backend import BackendQuery, JobKey
+from crcr.decide.views.commit import WaiverState
+from crcr.decide.views.joining import SandboxQuery
+from crcr.decide.views.logs import AuditQuery, DeliveryQuery, EffectQuery, WaiverQuery
+from crcr.decide.views.overview import JobQuery
 from crcr.demo.history.fill import fill_database
 from crcr.errors import CrcrError
 from crcr.record.reports.refusals import Refusals

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from contract.databases import CORE, OTHER, UPSTREAMS, OpenDatabase, Stores
-from crcr.decide.downstream import Rejected, RepeatedReport
 from crcr.decide.model import Conclusion, JobState, RepoName
-from crcr.decide.report import FailedTest, Report, ReportStatus, TestCounts
-from crcr.decide.sandbox import TrialOutcome
-from crcr.decide.views_joining import SandboxJob, SandboxQuery
+from crcr.decide.report.judge import Rejected, RepeatedReport
+from crcr.decide.report.report import FailedTest, Report, ReportStatus, TestCounts
+from crcr.decide.report.sandbox import TrialOutcome
+from crcr.decide.views.joining import SandboxJob, SandboxQuery
 from crcr.errors import BadRequest, NotFound
 from crcr.record.reports.sandbox import SandboxJobs
 from crcr.record.schema.all_tables import metadata

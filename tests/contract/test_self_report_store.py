@@ -12,12 +12,12 @@ import pytest
 from sqlalchemy import text
 
 from contract.databases import CORE, OTHER, OpenDatabase, Stores
-from crcr.decide.allowlist import Reading
-from crcr.decide.base_history import ELSEWHERE, UNKNOWN, CommitPlace, CommitStanding
-from crcr.decide.downstream import IgnoredReport, Rejected
-from crcr.decide.identity import Identity
+from crcr.decide.allowlist.entries import Reading
+from crcr.decide.github.commit_origin import ELSEWHERE, UNKNOWN, CommitPlace, CommitStanding
 from crcr.decide.model import RepoName
-from crcr.decide.self_report import OwnOutcome, OwnResult
+from crcr.decide.report.identity import Identity
+from crcr.decide.report.judge import IgnoredReport, Rejected
+from crcr.decide.report.self_report import OwnOutcome, OwnResult
 from crcr.errors import NoAllowlist
 from crcr.receive.report import parse_report
 from crcr.record.checks.refresh import Publishing

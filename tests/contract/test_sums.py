@@ -9,12 +9,12 @@ import pytest
 from sqlalchemy import text
 
 from contract.databases import CORE, Stores
-from crcr.decide.allowlist import Reading
+from crcr.decide.allowlist.entries import Reading
 from crcr.decide.model import Conclusion
-from crcr.decide.numbers import Figures
-from crcr.decide.report import ReportStatus
-from crcr.decide.views_backend import BackendQuery
-from crcr.decide.window import Kind, Span, Window
+from crcr.decide.report.report import ReportStatus
+from crcr.decide.statistics.figures import Figures
+from crcr.decide.statistics.window import Kind, Span, Window
+from crcr.decide.views.backend import BackendQuery
 from crcr.record.statistics.rebuild import find_extremes, sum_anew
 from crcr.record.store.times import to_us
 from crcr.record.views.sql_views import SqlViews

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from crcr.decide.model import Conclusion, JobState, Level, RepoName
-from crcr.decide.numbers import LeftOut
-from crcr.decide.views import BackendSummary, JobQuery
-from crcr.decide.views_backend import BackendPage, BackendQuery, Matrix
-from crcr.decide.views_log import DeliveryQuery
-from crcr.decide.window import Span
+from crcr.decide.statistics.figures import LeftOut
+from crcr.decide.statistics.window import Span
+from crcr.decide.views.backend import BackendPage, BackendQuery, Matrix
+from crcr.decide.views.logs import DeliveryQuery
+from crcr.decide.views.overview import BackendSummary, JobQuery
 from crcr.errors import BadRequest, NotFound
 from crcr.record.schema import core
 from show_world import OTHER, UPSTREAM, World, open_world

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from crcr.decide.base_history import ELSEWHERE, UNCHECKED, CommitPlace, CommitStanding
-from crcr.decide.commit import Verification
+from crcr.decide.checks.commit import Verification
+from crcr.decide.checks.status import Standing
+from crcr.decide.dispatch.body_compression import pack
+from crcr.decide.github.commit_origin import ELSEWHERE, UNCHECKED, CommitPlace, CommitStanding
 from crcr.decide.model import DispatchState, Level
-from crcr.decide.packing import pack
-from crcr.decide.standing import Standing
-from crcr.decide.views import Answer
-from crcr.decide.views_commit import (
+from crcr.decide.statistics.window import Span
+from crcr.decide.views.commit import (
     Arrival,
     BackendState,
     CommitBackend,
@@ -25,7 +25,7 @@ from crcr.decide.views_commit import (
     PullView,
     WaiverState,
 )
-from crcr.decide.window import Span
+from crcr.decide.views.overview import Answer
 from crcr.errors import BadRequest, NotFound
 from crcr.record.schema.core import pulls
 from crcr.record.schema.joining import commits

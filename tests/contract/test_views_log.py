@@ -13,8 +13,8 @@ import pytest
 from sqlalchemy import text
 
 from crcr.decide.model import DeliveryState
-from crcr.decide.views_commit import WaiverState
-from crcr.decide.views_log import AuditQuery, DeliveryQuery, EffectQuery, HitKind, SearchView, WaiverQuery
+from crcr.decide.views.commit import WaiverState
+from crcr.decide.views.logs import AuditQuery, DeliveryQuery, EffectQuery, HitKind, SearchView, WaiverQuery
 from crcr.errors import BadRequest
 from crcr.record.schema import core, statistics
 from crcr.record.store.database import Row, Tx

@@ -10,8 +10,8 @@ import pytest
 from sqlalchemy import text
 from starlette.applications import Starlette
 
-from crcr.decide.numbers import Figures
-from crcr.decide.window import Kind, Span
+from crcr.decide.statistics.figures import Figures
+from crcr.decide.statistics.window import Kind, Span
 from crcr.show.pages import routes as pages_routes
 from crcr.show.pages.frame import Frame
 from crcr.show.urls.sorting import NUMBERS

@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 from clock import ManualClock
-from crcr.decide.inspection import AppFacts
+from crcr.decide.github.inspection import AppFacts
 from crcr.deliver.app_page import ASK_AGAIN_S, AppPage
 from crcr.errors import OutsideUnreachable
 from stage import stage

@@ -22,7 +22,7 @@ from checking import (
     state,
     states,
 )
-from crcr.decide.checks import Tier
+from crcr.decide.checks.wanted_checks import Tier
 from crcr.sim.github import Faults, Match
 from gating import (
     GATE,

@@ -11,7 +11,7 @@ import pytest
 
 from checking import UPDATES
 from commanding import answers
-from crcr.decide.health import HealthFacts
+from crcr.decide.health.relay import HealthFacts
 from crcr.decide.model import RepoName
 from crcr.record.store.database import Tx, Unit
 from crcr.record.views.relay.health import health_facts

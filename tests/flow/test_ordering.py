@@ -364,7 +364,9 @@ class History:
 def histories(draw: st.DrawFn) -> History:
     seconds = st.sampled_from((0, 0, 1, 2))
     one = st.tuples(st.sampled_from(("push", "close", "reopen", "label")), seconds)
-    back = st.tuples(st.just("push back"), st.just(1))  # see `decide.ordering` for what one second may hold
+    back = st.tuples(
+        st.just("push back"), st.just(1)
+    )  # see `decide.dispatch.ordering` for what one second may hold
     acts = draw(st.lists(one | back, min_size=1, max_size=5))
     count = len(acts) + 1
     order = draw(st.permutations(range(count)))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from crcr.decide.recovery import RecoveryReport
+from crcr.decide.github.missed_webhooks import RecoveryReport
 from crcr.settings import Postgres, Sqlite
 from crcr.sim.github import Match, PullRequest
 from crcr.wiring.ground import Seams

@@ -11,7 +11,7 @@ import pytest
 from starlette.responses import JSONResponse
 
 from callbacks import BACKEND, CALLBACK, LISTED, bearer, dispatched, marks, outcome, refused
-from crcr.decide.identity import IssuerKind
+from crcr.decide.report.identity import IssuerKind
 from crcr.errors import KeysUnavailable
 from crcr.receive.issuers import issuer_of
 from crcr.receive.jwks import parse_discovery

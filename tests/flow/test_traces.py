@@ -10,7 +10,7 @@ import pytest
 
 from callbacks import BACKEND, LISTED, dispatched, post
 from collecting import collector, facts
-from crcr.decide.steps import Step, span_id, trace_id
+from crcr.decide.trace_steps import Step, span_id, trace_id
 from listening import open_page, told_of
 from running import free_port
 from stage import UPSTREAM, stage

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from callbacks import dispatched, outcome
-from crcr.decide.downstream import Rejected
-from crcr.decide.identity import IssuerKind
+from crcr.decide.report.identity import IssuerKind
+from crcr.decide.report.judge import Rejected
 from crcr.receive.report import parse_report
 from crcr.sim import news
 from crcr.sim.github import Job, JobSpec, Match, Workflow, WorkflowRun

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from crcr.decide.allowlist import Allowlist, Authors, Checked, Entry, Problem, Visibility
+from crcr.decide.allowlist.entries import Allowlist, Authors, Checked, Entry, Problem, Visibility
 from crcr.decide.model import Conclusion, Level, RepoName
 from crcr.receive.allowlist_yaml import read_allowlist
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from crcr.decide.allowlist import Allowlist, Entry
-from crcr.decide.allowlist_diff import Added, LevelMoved, OptionChanged, Removed, diff
+from crcr.decide.allowlist.diff import Added, LevelMoved, OptionChanged, Removed, diff
+from crcr.decide.allowlist.entries import Allowlist, Entry
 from crcr.decide.model import Level, RepoName
 from crcr.receive.allowlist_yaml import read_allowlist
 

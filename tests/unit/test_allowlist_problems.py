@@ -2,9 +2,9 @@
 
 import pytest
 
-from crcr.decide.allowlist import Checked, Problem, decode_text
-from crcr.decide.allowlist_check import check_actions, check_allowlist
-from crcr.decide.allowlist_tree import Items, Pairs, Scalar
+from crcr.decide.allowlist.check import check_actions, check_allowlist
+from crcr.decide.allowlist.entries import Checked, Problem, decode_text
+from crcr.decide.allowlist.tree import Items, Pairs, Scalar
 from crcr.receive.allowlist_yaml import read_allowlist
 
 

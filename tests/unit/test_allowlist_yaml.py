@@ -8,7 +8,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crcr.decide.allowlist import KNOWN_EVENTS, Allowlist, Authors, Entry, Visibility
+from crcr.decide.allowlist.entries import KNOWN_EVENTS, Allowlist, Authors, Entry, Visibility
 from crcr.decide.model import Conclusion, Level, RepoName
 from crcr.receive.allowlist_yaml import MAX_BYTES, MAX_DEPTH, MAX_NODES, read_allowlist
 

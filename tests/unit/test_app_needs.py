@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from crcr.cli.doctor.relay.allowlists import _rights
-from crcr.decide import app_needs
-from crcr.decide.allowlist import Entry
-from crcr.decide.inspection import InstallationFacts
+from crcr.decide.allowlist.entries import Entry
+from crcr.decide.github import app_permissions
+from crcr.decide.github.inspection import InstallationFacts
 from crcr.decide.model import Level, RepoName
 from crcr.join.finding import State
 from crcr.join.findings_github import _permissions
@@ -19,14 +19,19 @@ MANIFEST = json.loads((Path(__file__).parents[2] / "docs" / "examples" / "app-ma
 
 
 def test_permissions_and_events_are_those_of_the_manifest() -> None:
-    assert MANIFEST["default_permissions"] == {**app_needs.ALWAYS, **app_needs.TO_SPEAK}
-    assert {*app_needs.EVENTS_ALWAYS, *app_needs.EVENTS_TO_SPEAK} == set(MANIFEST["default_events"])
+    assert MANIFEST["default_permissions"] == {**app_permissions.ALWAYS, **app_permissions.TO_SPEAK}
+    assert {*app_permissions.EVENTS_ALWAYS, *app_permissions.EVENTS_TO_SPEAK} == set(
+        MANIFEST["default_events"]
+    )
 
 
 def test_more_than_is_wanted_is_enough_and_less_is_not() -> None:
     granted = {"contents": "admin", "metadata": "read", "pull_requests": "read", "checks": "odd"}
-    assert app_needs.lacking(granted, app_needs.ALWAYS) == ("pull_requests: write",)
-    assert app_needs.lacking(granted, {"checks": "read", "none": "read"}) == ("checks: read", "none: read")
+    assert app_permissions.lacking(granted, app_permissions.ALWAYS) == ("pull_requests: write",)
+    assert app_permissions.lacking(granted, {"checks": "read", "none": "read"}) == (
+        "checks: read",
+        "none: read",
+    )
 
 
 @pytest.mark.parametrize(
@@ -54,6 +59,6 @@ def test_a_downstream_and_the_operator_are_told_the_same_of_its_rights(
 
 @pytest.mark.parametrize("level", list(Level))
 def test_without_contents_nothing_can_be_sent_at_any_level(level: Level) -> None:
-    lack = app_needs.downstream_shortfall({"contents": "read"}, Entry(name=REPO, level=level))
+    lack = app_permissions.downstream_shortfall({"contents": "read"}, Entry(name=REPO, level=level))
     assert lack is not None
     assert (lack.is_fatal, lack.missing[0]) == (True, "contents: write")

@@ -10,9 +10,9 @@ from starlette.applications import Starlette
 
 from clock import ManualClock
 from crcr.decide.model import RepoName
-from crcr.decide.numbers import Counted, Tally
-from crcr.decide.views_backend import BadgeView
-from crcr.decide.window import Kind, Span
+from crcr.decide.statistics.figures import Counted, Tally
+from crcr.decide.statistics.window import Kind, Span
+from crcr.decide.views.backend import BadgeView
 from crcr.errors import NotFound, StoreUnavailable
 from crcr.show.pages.badge import badge_of, draw, routes, text_width
 from crcr.show.pages.frame import Frame

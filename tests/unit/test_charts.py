@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crcr.decide.numbers import Tally
+from crcr.decide.statistics.figures import Tally
 from crcr.show.render.charts import Chart, Series, Unit, draw, said, ticks
 from crcr.show.render.pass_rate_strip import strip
 from crcr.show.render.trend_charts import backend_charts, trend_charts

@@ -18,9 +18,9 @@ from commits import (
     an_open_job,
     an_unsent_backend,
 )
-from crcr.decide.check_changes import backend_brief, gate_brief
-from crcr.decide.commit import Backend, Subject
-from crcr.decide.gate import judge_for, judge_gate
+from crcr.decide.checks.check_changes import backend_brief, gate_brief
+from crcr.decide.checks.commit import Backend, Subject
+from crcr.decide.checks.gate import judge_for, judge_gate
 from crcr.decide.model import Conclusion, DispatchState, Level
 
 GOING = (a_run(over=False),)

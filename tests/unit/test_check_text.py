@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from crcr.decide.allowlist import Entry
-from crcr.decide.check_runs import MOST_TEXT
-from crcr.decide.check_text import Words, backend_words, gate_words, is_link, job_words, one_line
-from crcr.decide.commit import (
+from crcr.decide.allowlist.entries import Entry
+from crcr.decide.checks.check_run import MOST_TEXT
+from crcr.decide.checks.commit import (
     Backend,
     Commit,
     FailedTestShown,
@@ -25,11 +24,12 @@ from crcr.decide.commit import (
     Verification,
     Waiver,
 )
-from crcr.decide.gate import BackendJudgement, Policy, judge_backend, judge_gate
-from crcr.decide.markdown import code, fitting, link, prose, row
+from crcr.decide.checks.gate import BackendJudgement, Policy, judge_backend, judge_gate
+from crcr.decide.checks.text.check import Words, backend_words, gate_words, is_link, job_words, one_line
+from crcr.decide.checks.text.markdown import code, fitting, link, prose, row
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoName
-from crcr.decide.views_commit import GateRow
-from crcr.decide.views_gate import gate_view
+from crcr.decide.views.commit import GateRow
+from crcr.decide.views.gate import gate_view
 
 NOON = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
 HUD = "https://hud.example"

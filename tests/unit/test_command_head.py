@@ -4,8 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from crcr.decide.command_head import KnownHead, refuse_head
-from crcr.decide.commands import Approve, Command, Retry, Status, Unwaive, Waive
+from crcr.decide.commands.grammar import Approve, Command, Retry, Status, Unwaive, Waive
+from crcr.decide.commands.head import KnownHead, refuse_head
 from crcr.decide.model import RepoName
 
 NPU = RepoName("org/npu")

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from crcr.decide.commands import (
+from crcr.decide.checks.text.markdown import one_line
+from crcr.decide.commands.grammar import (
     LONGEST_WAIVER,
     RIGHTS,
     Approve,
@@ -24,9 +25,8 @@ from crcr.decide.commands import (
     usage,
     verb,
 )
-from crcr.decide.markdown import one_line
+from crcr.decide.github.values import Role
 from crcr.decide.model import RepoName
-from crcr.decide.outside import Role
 
 NPU = RepoName("Org/npu.backend")
 DAYS = timedelta(days=3)

@@ -14,7 +14,7 @@ from crcr.cli.doctor.output import summary
 from crcr.cli.doctor.reachability import reached, skew, version_in
 from crcr.cli.doctor.relay.github_app import _log
 from crcr.cli.doctor.relay.sqlite import file_findings
-from crcr.decide.outside import LoggedDelivery, LogPage
+from crcr.decide.github.values import LoggedDelivery, LogPage
 from crcr.join.finding import Finding, State
 from crcr.record.migrations.run import head
 

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from crcr.decide.allowlist import Entry
-from crcr.decide.downstream import (
+from crcr.decide.allowlist.entries import Entry
+from crcr.decide.model import Binding, Conclusion, JobState, Level, RepoName
+from crcr.decide.report.identity import Identity
+from crcr.decide.report.judge import (
     Admitted,
     CloseJob,
     DispatchFacts,
@@ -24,10 +26,8 @@ from crcr.decide.downstream import (
     judge,
     workflow_key,
 )
-from crcr.decide.identity import Identity
-from crcr.decide.model import Binding, Conclusion, JobState, Level, RepoName
-from crcr.decide.report import Report, ReportStatus
-from crcr.decide.which_job import JobFacts
+from crcr.decide.report.match_job import JobFacts
+from crcr.decide.report.report import Report, ReportStatus
 from made import a_caller, a_start, of_ref
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)

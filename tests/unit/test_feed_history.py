@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from clock import ManualClock
-from crcr.decide.effects import ClaimedEffect
 from crcr.decide.model import EffectKind, RepoName
+from crcr.decide.outbox.effect import ClaimedEffect
 from crcr.deliver.feed_history import FeedHistory
 from crcr.errors import NotPossible, OutsideFault, OutsideLimited, OutsideRefused, OutsideUnreachable
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from crcr.decide.allowlist import Entry
-from crcr.decide.inspection import BranchFacts, Inspection, InstallationFacts, WorkflowFacts
+from crcr.decide.allowlist.entries import Entry
+from crcr.decide.github.inspection import BranchFacts, Inspection, InstallationFacts, WorkflowFacts
+from crcr.decide.github.relay_pins import Pinning
+from crcr.decide.github.setup_facts import LastCallback, LastDispatch, LastRefusal, SetupFacts
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoName
-from crcr.decide.pins import Pinning
-from crcr.decide.setup import LastCallback, LastDispatch, LastRefusal, SetupFacts
-from crcr.decide.views import Answer
+from crcr.decide.views.overview import Answer
 from crcr.deliver.workflow_yaml import workflow_facts
 from crcr.github.api import Response, dispatch
 from crcr.github.faults import fault_of

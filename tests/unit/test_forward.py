@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from crcr.decide.effects import ClaimedEffect
 from crcr.decide.model import EffectKind, RepoName
+from crcr.decide.outbox.effect import ClaimedEffect
 from crcr.deliver.forward import ForwardResult
 from crcr.errors import LeaseLost, OutsideUnsure
 from crcr.ports import still_held

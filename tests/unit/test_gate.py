@@ -27,10 +27,10 @@ from commits import (
     an_open_job,
     an_unsent_backend,
 )
-from crcr.decide.commit import Backend, Job, Run, Subject, Verdict, Verification, Waiver
-from crcr.decide.gate import BackendJudgement, GateJudgement, GateState, Policy, judge_gate
+from crcr.decide.checks.commit import Backend, Job, Run, Subject, Verdict, Verification, Waiver
+from crcr.decide.checks.gate import BackendJudgement, GateJudgement, GateState, Policy, judge_gate
+from crcr.decide.checks.status import Standing
 from crcr.decide.model import Conclusion, DispatchState, Level, RepoName
-from crcr.decide.standing import Standing
 
 C, D, S, G = Conclusion, DispatchState, Standing, GateState
 SECOND = timedelta(seconds=1)

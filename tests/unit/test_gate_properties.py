@@ -24,8 +24,8 @@ from commits import (
     an_entry,
     an_unsent_backend,
 )
-from crcr.decide.commit import Backend, Commit, Job, Run, Subject, Verdict, Verification, Waiver
-from crcr.decide.gate import GateState, judge_gate
+from crcr.decide.checks.commit import Backend, Commit, Job, Run, Subject, Verdict, Verification, Waiver
+from crcr.decide.checks.gate import GateState, judge_gate
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoName
 
 # The oracle: gate.md, section 3, said once more and without regard to reasons, precedence or speed

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from crcr.decide.github.values import FilePlace, FileText, PullFacts, RepositoryFacts
 from crcr.decide.model import RepoName
-from crcr.decide.outside import FilePlace, FileText, PullFacts, RepositoryFacts
 from crcr.errors import FileNotText, OutsideFault, OutsideLimited, OutsideRefused, OutsideUnsure
 from crcr.github import api
 from crcr.github.api import Request, Response

@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 
 import pytest
 
+from crcr.decide.github.values import ActionsJob, ActionsRun
 from crcr.decide.model import Conclusion, RepoName
-from crcr.decide.outside import ActionsJob, ActionsRun
 from crcr.errors import OutsideUnsure
 from crcr.github import api_actions
 from crcr.github.api import Response

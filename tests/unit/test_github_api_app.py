@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from crcr.decide.outside import LoggedDelivery, LogPage
+from crcr.decide.github.values import LoggedDelivery, LogPage
 from crcr.errors import OutsideUnsure
 from crcr.github import api_app
 from crcr.github.api import MAX_LARGE_BYTES, MAX_LIST_BYTES, Response

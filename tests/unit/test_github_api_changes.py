@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from crcr.decide.github.values import ChangedFiles, Comparison, Target
 from crcr.decide.model import RepoName
-from crcr.decide.outside import ChangedFiles, Comparison, Target
 from crcr.errors import OutsideRefused, OutsideUnsure
 from crcr.github import api_changes
 from crcr.github.api import MAX_LIST_BYTES, Response, next_link, turned

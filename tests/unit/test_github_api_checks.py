@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crcr.decide.check_runs import Annotation, Button, CheckStatus, Shown
+from crcr.decide.checks.check_run import Annotation, Button, CheckStatus, Shown
+from crcr.decide.github.values import FoundCheck
 from crcr.decide.model import Conclusion, RepoName
-from crcr.decide.outside import FoundCheck
-from crcr.decide.urgency import Urgency
+from crcr.decide.outbox.urgency import Urgency
 from crcr.errors import OutsideRefused, OutsideUnsure
 from crcr.github import api_checks
 from crcr.github.api import MAX_LIST_BYTES, Request, Response

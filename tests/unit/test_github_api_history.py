@@ -6,9 +6,9 @@ import httpx
 import pytest
 
 from clock import ManualClock
+from crcr.decide.github.values import Target
 from crcr.decide.model import RepoName
-from crcr.decide.outside import Target
-from crcr.decide.urgency import Urgency
+from crcr.decide.outbox.urgency import Urgency
 from crcr.errors import OutsideLimited, OutsideRefused, OutsideUnsure
 from crcr.github import api_history
 from crcr.github.api import Response

@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 
 import pytest
 
+from crcr.decide.github.values import PostedComment, Role
 from crcr.decide.model import RepoName
-from crcr.decide.outside import PostedComment, Role
 from crcr.errors import OutsideRefused, OutsideUnsure
 from crcr.github import api_people
 from crcr.github.api import MAX_LARGE_BYTES, Response

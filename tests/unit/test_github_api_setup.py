@@ -5,7 +5,7 @@ import json
 import pytest
 
 from crcr.decide.model import RepoName
-from crcr.decide.urgency import Urgency
+from crcr.decide.outbox.urgency import Urgency
 from crcr.errors import OutsideRefused, OutsideUnsure
 from crcr.github import api_setup
 from crcr.github.api import Response

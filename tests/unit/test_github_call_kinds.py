@@ -10,10 +10,10 @@ import httpx
 import pytest
 
 from clock import ManualClock
-from crcr.decide.check_runs import CheckStatus, Shown
+from crcr.decide.checks.check_run import CheckStatus, Shown
+from crcr.decide.github.values import Budget, CallKind, FilePlace, Target
 from crcr.decide.model import RepoName
-from crcr.decide.outside import Budget, CallKind, FilePlace, Target
-from crcr.decide.urgency import Urgency
+from crcr.decide.outbox.urgency import Urgency
 from crcr.errors import OutsideFault
 from crcr.github import (
     api,

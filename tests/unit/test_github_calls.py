@@ -8,10 +8,10 @@ import httpx
 import pytest
 
 from clock import ManualClock
-from crcr.decide.check_runs import CheckStatus, Shown
+from crcr.decide.checks.check_run import CheckStatus, Shown
+from crcr.decide.github.values import FoundCheck, LogPage, PostedComment, Role, Target
 from crcr.decide.model import Conclusion, RepoName
-from crcr.decide.outside import FoundCheck, LogPage, PostedComment, Role, Target
-from crcr.decide.urgency import Urgency
+from crcr.decide.outbox.urgency import Urgency
 from crcr.errors import HeldBy, OutsideLimited, OutsideRefused, OutsideUnsure
 from crcr.github.api import MAX_LIST_BYTES
 from crcr.github.client import GitHubClient

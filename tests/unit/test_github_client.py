@@ -9,8 +9,8 @@ import pytest
 
 from clock import ManualClock
 from crcr import __version__
+from crcr.decide.github.values import FilePlace, FileText, PullFacts, RepositoryFacts, Target
 from crcr.decide.model import RepoName
-from crcr.decide.outside import FilePlace, FileText, PullFacts, RepositoryFacts, Target
 from crcr.errors import (
     HeldBy,
     LeaseLost,

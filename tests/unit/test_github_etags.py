@@ -6,8 +6,8 @@ import httpx
 import pytest
 
 from clock import ManualClock
+from crcr.decide.github.values import Role, Target
 from crcr.decide.model import RepoName
-from crcr.decide.outside import Role, Target
 from crcr.github.api import Request, Response
 from crcr.github.client import GitHubClient
 from crcr.github.etags import KeptAnswers, conditional

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clock import settle
-from crcr.decide.urgency import Urgency
+from crcr.decide.outbox.urgency import Urgency
 from crcr.errors import HeldBy, OutsideLimited
 from crcr.github.api import READ_POINTS, WRITE_POINTS
 from crcr.github.governor import APP, KEPT_POINTS, LEAST_WAIT_S, Governor

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crcr.decide.urgency import Urgency
+from crcr.decide.outbox.urgency import Urgency
 from crcr.github.governor import Governor
 from crcr.github.hour import ANSWER_S, BURST_S, HourCount, Spending, hour_wait_s
 

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from crcr.decide.effects import Fault
-from crcr.decide.health import (
+from crcr.decide.health.relay import (
     Health,
     HealthFacts,
     HealthState,
@@ -16,8 +15,9 @@ from crcr.decide.health import (
     health_of,
     worst_of,
 )
-from crcr.decide.health_words import EffectClass, GatePublication, class_of
+from crcr.decide.health.texts import EffectClass, GatePublication, class_of
 from crcr.decide.model import EffectKind
+from crcr.decide.outbox.effect import Fault
 from crcr.errors import HeldBy
 
 NOW = datetime(2026, 8, 3, 5, 12, tzinfo=UTC)

@@ -10,9 +10,9 @@ from itertools import pairwise
 import pytest
 
 from clock import ManualClock, settle
-from crcr.decide.effects import ClaimedEffect, Failure
 from crcr.decide.model import EffectKind
-from crcr.decide.presence import GONE_AFTER
+from crcr.decide.outbox.effect import ClaimedEffect, Failure
+from crcr.decide.outbox.worker_presence import GONE_AFTER
 from crcr.deliver.holdings import LEASE
 from crcr.deliver.worker import Worker
 from crcr.ports import still_held

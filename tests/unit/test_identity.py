@@ -17,8 +17,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from jwt.algorithms import RSAAlgorithm
 
 from clock import ManualClock
-from crcr.decide.identity import Identity, IssuerKind
 from crcr.decide.model import RepoName
+from crcr.decide.report.identity import Identity, IssuerKind
 from crcr.errors import CrcrError, KeysUnavailable, NotAuthentic, NotRegistered
 from crcr.receive.identity import MAX_TOKEN_BYTES, OidcVerifier
 from crcr.receive.issuers import GITHUB_ACTIONS, Issuer, issuer_of, issuer_table

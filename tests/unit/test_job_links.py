@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from backend_made import a_job_view
 from crcr.decide.model import RepoName
-from crcr.decide.views_backend import JobKey
-from crcr.decide.window import Span
+from crcr.decide.statistics.window import Span
+from crcr.decide.views.backend import JobKey
 from crcr.show.urls.job_tokens import job_of, key_of, key_of_job, token_of
 from crcr.show.urls.links import Links
 from crcr.show.urls.location import Here

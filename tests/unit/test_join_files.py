@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from crcr.decide.model import Level, RepoName
-from crcr.decide.registration import Registration, unmet
+from crcr.decide.report.registration import Registration, unmet
 from crcr.join.bridge import FORMS
 from crcr.join.files import NewFile, allowlist_entry, generate, registration
 from crcr.join.reporter import reporter_text

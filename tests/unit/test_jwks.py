@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 
 from clock import ManualClock, settle
-from crcr.decide.identity import IssuerKind
+from crcr.decide.report.identity import IssuerKind
 from crcr.errors import CrcrError, KeysUnavailable, NotAuthentic
 from crcr.receive.issuers import GITHUB_ACTIONS, issuer_of
 from crcr.receive.jwks import MAX_JWKS_BYTES, KeyCache, http_fetcher, parse_jwks

@@ -4,8 +4,8 @@ from itertools import product
 
 import pytest
 
-from crcr.decide.lifecycle import LIFECYCLE, Apply, JobEvent, Reject, Repeat, Verdict, diagram, worse
 from crcr.decide.model import Conclusion, JobState, Mark
+from crcr.decide.report.lifecycle import LIFECYCLE, Apply, JobEvent, Reject, Repeat, Verdict, diagram, worse
 
 S, E = JobState, JobEvent
 

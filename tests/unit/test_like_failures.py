@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backend_made import a_failure, a_job_view
-from crcr.decide.like_failures import Alike, like_failures, normal_line
 from crcr.decide.model import Conclusion
-from crcr.decide.views import JobView
+from crcr.decide.statistics.similar_failures import Alike, like_failures, normal_line
+from crcr.decide.views.overview import JobView
 
 
 def told(*jobs: JobView) -> list[tuple[str, str, int]]:

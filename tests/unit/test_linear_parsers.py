@@ -17,17 +17,17 @@ from typing import Any
 import pytest
 
 from backend_made import a_failure
-from crcr.decide import markdown
-from crcr.decide.actions import check_run_id_of, named_in, path_without_ref
-from crcr.decide.annotations import annotations
-from crcr.decide.command_lines import command_lines
-from crcr.decide.commands import has_command, parse_commands
-from crcr.decide.commit import FailedTestShown
+from crcr.decide.checks.commit import FailedTestShown
+from crcr.decide.checks.text import markdown
+from crcr.decide.checks.text.annotations import annotations
+from crcr.decide.commands.comment_lines import command_lines
+from crcr.decide.commands.grammar import has_command, parse_commands
+from crcr.decide.dispatch.merge_group import pull_of
+from crcr.decide.dispatch.payload_trim import encode, trim
+from crcr.decide.github.actions_vocabulary import check_run_id_of, named_in, path_without_ref
 from crcr.decide.globs import name_glob, path_glob
-from crcr.decide.like_failures import like_failures, normal_line
-from crcr.decide.merge_group import pull_of
 from crcr.decide.model import RepoName
-from crcr.decide.payload_trim import encode, trim
+from crcr.decide.statistics.similar_failures import like_failures, normal_line
 from crcr.deliver.workflow_yaml import workflow_facts
 from crcr.errors import CrcrError
 from crcr.github.api import Response, next_link

@@ -11,12 +11,12 @@ from starlette.applications import Starlette
 
 from clock import ManualClock
 from crcr.app import STATUS
-from crcr.decide.health import Health
+from crcr.decide.github.values import Budget, CallKind
+from crcr.decide.health.relay import Health
 from crcr.decide.model import EffectKind, RepoName
-from crcr.decide.outside import Budget, CallKind
-from crcr.decide.queues import Queue, Watched
-from crcr.decide.urgency import Urgency
-from crcr.decide.views import Vitals
+from crcr.decide.outbox.queue_state import Queue, Watched
+from crcr.decide.outbox.urgency import Urgency
+from crcr.decide.views.overview import Vitals
 from crcr.errors import HeldBy, StoreUnavailable
 from crcr.show.metrics import health
 from crcr.show.metrics.refusal_layers import LAYERS, layer_of

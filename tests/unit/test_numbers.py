@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crcr.decide.model import Conclusion, JobState, Level
-from crcr.decide.numbers import (
+from crcr.decide.statistics.figures import (
     BUCKETS,
     EDGES_S,
     TIMED,
@@ -26,7 +26,7 @@ from crcr.decide.numbers import (
     is_silent,
     is_stale,
 )
-from crcr.decide.window import HOUR, Kind, Span, Window, kind_of
+from crcr.decide.statistics.window import HOUR, Kind, Span, Window, kind_of
 
 NOW = datetime(2026, 3, 29, 12, 34, 56, 789, tzinfo=UTC)
 BERLIN_SUMMER = timezone(timedelta(hours=2))

@@ -6,10 +6,19 @@ from typing import Any
 
 import pytest
 
+from crcr.decide.dispatch.ordering import (
+    Place,
+    believe,
+    is_head,
+    move_head,
+    place,
+    place_base,
+    present,
+    touch,
+)
 from crcr.decide.events import PullRequest
+from crcr.decide.github.values import PullFacts
 from crcr.decide.model import Pull
-from crcr.decide.ordering import Place, believe, is_head, move_head, place, place_base, present, touch
-from crcr.decide.outside import PullFacts
 from made import a_pull
 
 T = datetime(2026, 9, 1, tzinfo=UTC)

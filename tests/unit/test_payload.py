@@ -7,9 +7,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from crcr.decide.dispatch.payload import MAX_BODY_BYTES, DispatchBody, Relay, prepare, present_payload
+from crcr.decide.dispatch.payload_trim import MARK, STEPS, encode
 from crcr.decide.model import Level, RepoName
-from crcr.decide.payload import MAX_BODY_BYTES, DispatchBody, Relay, prepare, present_payload
-from crcr.decide.payload_trim import MARK, STEPS, encode
 from crcr.errors import BadRequest
 from published import example, webhook_examples
 

@@ -8,11 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from crcr.decide.dispatch.ordering import Place, move_head, place
 from crcr.decide.events import USED_ACTIONS, PullRequest
+from crcr.decide.github.missed_webhooks import (
+    LOG_KEPT,
+    OVERLAP,
+    Known,
+    doubtful,
+    is_used,
+    missing,
+    read_since,
+    webhooks,
+)
+from crcr.decide.github.values import LoggedDelivery
 from crcr.decide.model import Pull
-from crcr.decide.ordering import Place, move_head, place
-from crcr.decide.outside import LoggedDelivery
-from crcr.decide.recovery import LOG_KEPT, OVERLAP, Known, doubtful, is_used, missing, read_since, webhooks
 from made import NOW, a_pull
 
 UPSTREAM_ID, OTHER_ID = 1, 2

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from clock import ManualClock, settle
-from crcr.decide.outside import LoggedDelivery, LogPage
-from crcr.decide.recovery import Known, Outcome, Progress
+from crcr.decide.github.missed_webhooks import Known, Outcome, Progress
+from crcr.decide.github.values import LoggedDelivery, LogPage
 from crcr.deliver.recover import Recovery
 from crcr.errors import (
     BadRequest,

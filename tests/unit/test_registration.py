@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from crcr.decide.identity import IssuerKind
 from crcr.decide.model import RepoName
-from crcr.decide.registration import Registration, find, register, to_register, unmet
+from crcr.decide.report.identity import IssuerKind
+from crcr.decide.report.registration import Registration, find, register, to_register, unmet
 from crcr.settings.registrations import registrations
 from crcr.settings.table import Given, Wrong
 

@@ -4,8 +4,8 @@ from datetime import timedelta
 
 import pytest
 
+from crcr.decide.dispatch.repeated_bodies import CLICKED_TWICE, KEPT, is_stale, repeats_within
 from crcr.decide.events import Commented, Event, Ping, SuiteAsked
-from crcr.decide.replays import CLICKED_TWICE, KEPT, is_stale, repeats_within
 from made import NOW, UPSTREAM, a_pull, a_push
 
 PRESSED = SuiteAsked(UPSTREAM, 1, "a" * 40, app_id=None, sender="ann", installation_id=None)

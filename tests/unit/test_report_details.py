@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from crcr.decide.report import FailedTest, TestCounts
+from crcr.decide.report.report import FailedTest, TestCounts
 from crcr.receive import report_details as details
 
 

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crcr.decide.retry import (
+from crcr.decide.outbox.retry import (
     FIRST_PAUSE_S,
     GIVE_UP_AFTER,
     LONGEST_DELAY_S,

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from crcr.decide.model import RepoName
-from crcr.decide.run_ref import check_ref
+from crcr.decide.report.run_ref import check_ref
 from made import a_caller, of_ref
 
 OTHER = RepoName("org/else")

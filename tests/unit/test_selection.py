@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from crcr.decide.allowlist import Allowlist, Authors, Entry
+from crcr.decide.allowlist.entries import Allowlist, Authors, Entry
+from crcr.decide.dispatch.selection import Choice, Verdict, matches_ref, select
 from crcr.decide.events import PullRequest, Push
 from crcr.decide.model import Level, RepoName
-from crcr.decide.selection import Choice, Verdict, matches_ref, select
 from made import a_pull, a_push
 
 UPSTREAM = RepoName("pytorch/pytorch")

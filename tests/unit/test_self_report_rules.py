@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from crcr.decide.allowlist import Entry
-from crcr.decide.base_history import MOST_RELEASES, branches_to_ask
-from crcr.decide.downstream import Admitted, BuildFacts, IgnoredReport, Rejected, RepeatedReport, Standing
+from crcr.decide.allowlist.entries import Entry
+from crcr.decide.github.commit_origin import MOST_RELEASES, branches_to_ask
 from crcr.decide.model import Binding, Conclusion, JobState, Level, RepoName
-from crcr.decide.report import Report, ReportStatus
-from crcr.decide.self_report import OWN_EVENTS, OwnFacts, OwnResult, admit_own, choose, judge_own
-from crcr.decide.which_job import JobFacts
+from crcr.decide.report.judge import Admitted, BuildFacts, IgnoredReport, Rejected, RepeatedReport, Standing
+from crcr.decide.report.match_job import JobFacts
+from crcr.decide.report.report import Report, ReportStatus
+from crcr.decide.report.self_report import OWN_EVENTS, OwnFacts, OwnResult, admit_own, choose, judge_own
 from crcr.errors import BadReport
 from made import BACKEND, NOW, a_caller, a_start, of_ref
 

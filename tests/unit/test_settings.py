@@ -11,9 +11,9 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from crcr import docs
-from crcr.decide.identity import IssuerKind
+from crcr.decide.github.values import FilePlace
 from crcr.decide.model import RepoName
-from crcr.decide.outside import FilePlace
+from crcr.decide.report.identity import IssuerKind
 from crcr.errors import BadSettings
 from crcr.settings import (
     FileSource,

@@ -4,7 +4,7 @@ import asyncio
 from datetime import datetime
 
 from clock import ManualClock
-from crcr.decide.health import Health, HealthState
+from crcr.decide.health.relay import Health, HealthState
 from crcr.decide.model import RepoName
 from crcr.errors import StoreUnavailable
 from crcr.show.live.shared_health import SHARED_FOR_S, SharedHealth

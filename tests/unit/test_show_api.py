@@ -13,7 +13,7 @@ import jsonschema
 import pytest
 
 from crcr.app import create_app
-from crcr.decide.health import HealthFacts
+from crcr.decide.health.relay import HealthFacts
 from crcr.decide.model import RepoName
 from crcr.errors import BadRequest, StoreUnavailable
 from crcr.record.store.database import Tx

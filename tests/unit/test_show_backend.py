@@ -31,12 +31,12 @@ from backend_made import (
     figures,
 )
 from clock import ManualClock
-from crcr.decide.commit import Verification
+from crcr.decide.checks.commit import Verification
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoName
-from crcr.decide.numbers import Counted, LeftOut, Tally
-from crcr.decide.report import FailedTest
-from crcr.decide.views import Answer, JobView
-from crcr.decide.views_backend import (
+from crcr.decide.report.report import FailedTest
+from crcr.decide.statistics.figures import Counted, LeftOut, Tally
+from crcr.decide.statistics.window import Kind, Span
+from crcr.decide.views.backend import (
     BackendPage,
     BackendQuery,
     Column,
@@ -45,7 +45,7 @@ from crcr.decide.views_backend import (
     JobKey,
     LevelChange,
 )
-from crcr.decide.window import Kind, Span
+from crcr.decide.views.overview import Answer, JobView
 from crcr.errors import NotFound
 from crcr.show.access.reader import Reader, Way
 from crcr.show.pages import routes as pages_routes

@@ -11,10 +11,10 @@ import pytest
 from fastapi import FastAPI
 from markupsafe import Markup
 
+from crcr.decide.checks.status import Standing
 from crcr.decide.model import DispatchState
-from crcr.decide.standing import Standing
-from crcr.decide.views import Answer, JobView
-from crcr.decide.views_commit import BackendState, GateShown, PullState, PullView, WaiverState
+from crcr.decide.views.commit import BackendState, GateShown, PullState, PullView, WaiverState
+from crcr.decide.views.overview import Answer, JobView
 from crcr.errors import CrcrError
 from crcr.show.api import routes as api
 from crcr.show.pages import routes as pages_routes

@@ -13,7 +13,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from crcr.decide.commands import Waive, parse_commands
+from crcr.decide.commands.grammar import Waive, parse_commands
 from crcr.errors import StoreUnavailable
 from crcr.record.schema import core, statistics
 from crcr.show.access.reader import Reader, Way

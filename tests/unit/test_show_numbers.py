@@ -9,11 +9,11 @@ import pytest
 from starlette.applications import Starlette
 
 from clock import ManualClock
-from crcr.decide.allowlist import Problem
+from crcr.decide.allowlist.entries import Problem
 from crcr.decide.model import Conclusion, JobState, Level
-from crcr.decide.numbers import Counted, LastResult, Tally
-from crcr.decide.views import AllowlistState, Summary
-from crcr.decide.window import Kind, Span
+from crcr.decide.statistics.figures import Counted, LastResult, Tally
+from crcr.decide.statistics.window import Kind, Span
+from crcr.decide.views.overview import AllowlistState, Summary
 from crcr.show.pages import routes as pages_routes
 from crcr.show.pages.frame import Frame
 from crcr.show.render.status import LATE_S

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 
-from crcr.decide.window import Span
+from crcr.decide.statistics.window import Span
 from crcr.errors import StoreUnavailable
 from crcr.record.schema import core
 from crcr.record.statistics.rebuild import sum_anew

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crcr.decide.model import Conclusion, JobState, Level
-from crcr.decide.numbers import Counted, Tally, count_as, is_silent
+from crcr.decide.statistics.figures import Counted, Tally, count_as, is_silent
 from crcr.show.render.safe_text import safe_link, visible
 from crcr.show.render.status import duration, percent
 

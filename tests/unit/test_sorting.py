@@ -3,8 +3,8 @@
 import pytest
 
 from crcr.decide.model import Level
-from crcr.decide.numbers import Tally
-from crcr.decide.views import BackendSummary
+from crcr.decide.statistics.figures import Tally
+from crcr.decide.views.overview import BackendSummary
 from crcr.show.urls.sorting import NUMBERS, Choice, Order, arrange, pick_level, pick_order, tabulate
 from show_made import backend, every_state, figures
 

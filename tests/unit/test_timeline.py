@@ -7,8 +7,7 @@ import pytest
 
 from backend_made import a_dispatch, a_job_view
 from crcr.decide.model import DeliveryState, DispatchState, JobState, Level, RepoName
-from crcr.decide.timeline import MOST_MOMENTS, Known, spell_of, timeline
-from crcr.decide.views_commit import (
+from crcr.decide.views.commit import (
     Arrival,
     BackendState,
     CheckView,
@@ -24,6 +23,7 @@ from crcr.decide.views_commit import (
     WaiverState,
     WaiverView,
 )
+from crcr.decide.views.timeline import MOST_MOMENTS, Known, spell_of, timeline
 
 NOON = datetime(2026, 7, 1, 12, tzinfo=UTC)
 HEAD = "a" * 40

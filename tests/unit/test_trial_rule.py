@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from crcr.decide.downstream import Rejected, RepeatedReport
 from crcr.decide.model import Binding, Conclusion, JobState
-from crcr.decide.refusal import KEPT_ONCE, Refusal, as_kept, refusal_of
-from crcr.decide.report import Report, ReportStatus
-from crcr.decide.sandbox import TriedJob, judge_trial
+from crcr.decide.report.judge import Rejected, RepeatedReport
+from crcr.decide.report.refusal import KEPT_ONCE, Refusal, as_kept, refusal_of
+from crcr.decide.report.report import Report, ReportStatus
+from crcr.decide.report.sandbox import TriedJob, judge_trial
 from crcr.show.render.refusal_texts import MEANINGS, meaning
 from made import BACKEND, a_caller, a_start
 

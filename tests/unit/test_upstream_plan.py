@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from crcr.decide.allowlist import Allowlist, Authors, Entry
+from crcr.decide.allowlist.entries import Allowlist, Authors, Entry
+from crcr.decide.dispatch.ordering import move_head
+from crcr.decide.dispatch.plan import BASE_CHANGED, HEAD_IN_DOUBT, Drop, Ignored, Plan, UpstreamFacts, plan
+from crcr.decide.dispatch.selection import DISPATCHED_ACTIONS
 from crcr.decide.events import PullRequest, Push
 from crcr.decide.model import DeliveryState, DispatchState, Level, Pull, RepoName
-from crcr.decide.ordering import move_head
-from crcr.decide.selection import DISPATCHED_ACTIONS
-from crcr.decide.upstream import BASE_CHANGED, HEAD_IN_DOUBT, Drop, Ignored, Plan, UpstreamFacts, plan
 from made import a_pull, a_push
 
 T = datetime(2026, 9, 1, tzinfo=UTC)

@@ -5,11 +5,11 @@ from datetime import timedelta
 
 import pytest
 
-from crcr.decide.commit import Verification
-from crcr.decide.lookups import ask_again_after
+from crcr.decide.checks.commit import Verification
+from crcr.decide.checks.verification import Finding, ReportedJob, examine, examine_silent, match
+from crcr.decide.github.run_lookup import ask_again_after
+from crcr.decide.github.values import ActionsJob
 from crcr.decide.model import Conclusion, JobState
-from crcr.decide.outside import ActionsJob
-from crcr.decide.verification import Finding, ReportedJob, examine, examine_silent, match
 
 C, V = Conclusion, Verification
 

@@ -28,8 +28,11 @@ from commits import (
     an_open_job,
     an_unsent_backend,
 )
-from crcr.decide.check_runs import GATE_NAME, CheckStatus, Shown
-from crcr.decide.checks import (
+from crcr.decide.checks.check_run import GATE_NAME, CheckStatus, Shown
+from crcr.decide.checks.commit import Backend, Job, Subject, Verdict, Waiver
+from crcr.decide.checks.gate import GateState, judge_gate
+from crcr.decide.checks.publication import Act, Published, ending, next_act
+from crcr.decide.checks.wanted_checks import (
     CheckPolicy,
     JobChecks,
     Tier,
@@ -37,10 +40,7 @@ from crcr.decide.checks import (
     is_labelled,
     wanted_checks,
 )
-from crcr.decide.commit import Backend, Job, Subject, Verdict, Waiver
-from crcr.decide.gate import GateState, judge_gate
 from crcr.decide.model import Conclusion, DispatchState, Level
-from crcr.decide.publication import Act, Published, ending, next_act
 
 C, D = Conclusion, DispatchState
 QUEUED, IN_PROGRESS, COMPLETED = CheckStatus.QUEUED, CheckStatus.IN_PROGRESS, CheckStatus.COMPLETED

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from crcr.decide.events import Event, JobTold, RunTold, Unwanted
+from crcr.decide.github.values import ActionsJob, ActionsRun
 from crcr.decide.model import Conclusion, RepoName
-from crcr.decide.outside import ActionsJob, ActionsRun
 from crcr.errors import BadRequest
 from crcr.receive.webhook_events import parse_event
 from published import example

@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 import pytest
 
 from crcr.decide.model import Conclusion, JobState
-from crcr.decide.report import Report, ReportStatus
-from crcr.decide.which_job import JobFacts, MatrixLeg, Refused, find_job
+from crcr.decide.report.match_job import JobFacts, MatrixLeg, Refused, find_job
+from crcr.decide.report.report import Report, ReportStatus
 from made import a_start
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

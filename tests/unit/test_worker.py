@@ -6,9 +6,9 @@ from datetime import datetime, timedelta
 import pytest
 
 from clock import ManualClock, settle
-from crcr.decide.effects import ClaimedEffect, Failure
 from crcr.decide.model import EffectKind
-from crcr.decide.retry import FIRST_PAUSE_S, TRIPS_AT, TryAgain
+from crcr.decide.outbox.effect import ClaimedEffect, Failure
+from crcr.decide.outbox.retry import FIRST_PAUSE_S, TRIPS_AT, TryAgain
 from crcr.deliver.worker import Worker
 from crcr.errors import (
     NotFound,

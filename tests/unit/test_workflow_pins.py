@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from crcr.decide.pins import Pinning, callback_address, read_pins
+from crcr.decide.github.relay_pins import Pinning, callback_address, read_pins
 from crcr.deliver.workflow_pins import MOST_PINS, find_pins_elsewhere
 from crcr.deliver.workflow_yaml import workflow_facts
 from crcr.join import bridge

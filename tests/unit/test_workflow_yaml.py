@@ -2,7 +2,7 @@
 
 import pytest
 
-from crcr.decide.inspection import WorkflowFacts
+from crcr.decide.github.inspection import WorkflowFacts
 from crcr.deliver.workflow_yaml import workflow_facts
 from crcr.deliver.yaml_tree import MAX_DEPTH, MAX_NODES
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
 
+from crcr.decide.github.values import ActionsJob, ActionsRun
 from crcr.decide.model import RepoName
-from crcr.decide.outside import ActionsJob, ActionsRun
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from typing import Protocol
 
 import structlog
 
-from crcr.decide.allowlist import AllowlistVersion, Problem, Reading, decode_text
+from crcr.decide.allowlist.entries import AllowlistVersion, Problem, Reading, decode_text
+from crcr.decide.github.values import FilePlace
 from crcr.decide.model import RepoName
-from crcr.decide.outside import FilePlace
 from crcr.errors import FileNotText, OutsideFault, OutsideRefused
 from crcr.ports import Clock, GitHub
 

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import structlog
 
-from crcr.decide.presence import GONE_AFTER, ROLL_CALL_EVERY_S, Roll
+from crcr.decide.outbox.worker_presence import GONE_AFTER, ROLL_CALL_EVERY_S, Roll
 from crcr.errors import StoreUnavailable
 from crcr.ports import Clock
 

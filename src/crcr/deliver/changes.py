@@ -10,10 +10,10 @@ from typing import Protocol
 
 import structlog
 
-from crcr.decide.effects import ClaimedEffect
-from crcr.decide.merge_group import GroupToRead, pull_of, pulls_in_group
+from crcr.decide.dispatch.merge_group import GroupToRead, pull_of, pulls_in_group
+from crcr.decide.github.values import ChangedFiles, Comparison, FilesQuestion, PullFacts, Target
 from crcr.decide.model import RepoName
-from crcr.decide.outside import ChangedFiles, Comparison, FilesQuestion, PullFacts, Target
+from crcr.decide.outbox.effect import ClaimedEffect
 from crcr.deliver.upstream_target import Upstreams
 from crcr.errors import OutsideFault, OutsideRefused
 from crcr.ports import Changes, Clock

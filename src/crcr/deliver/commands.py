@@ -10,12 +10,12 @@ from typing import Protocol
 
 import structlog
 
-from crcr.decide.command_answer import CommandAnswer, Speaker, marker
-from crcr.decide.commands import Command, Misunderstood, Status, parse_commands
-from crcr.decide.effects import ClaimedEffect
-from crcr.decide.health import Health
+from crcr.decide.commands.answers import CommandAnswer, Speaker, marker
+from crcr.decide.commands.grammar import Command, Misunderstood, Status, parse_commands
+from crcr.decide.github.values import Role, Target
+from crcr.decide.health.relay import Health
 from crcr.decide.model import RepoName
-from crcr.decide.outside import Role, Target
+from crcr.decide.outbox.effect import ClaimedEffect
 from crcr.deliver.upstream_target import Upstreams
 from crcr.errors import OutsideRefused
 from crcr.ports import Clock, People

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Protocol
 
-from crcr.decide.effects import ClaimedEffect, DispatchLoad
-from crcr.decide.inspection import InstallationFacts
+from crcr.decide.dispatch.payload import Relay
+from crcr.decide.github.inspection import InstallationFacts
+from crcr.decide.github.values import PullFacts, RepositoryFacts, Target
 from crcr.decide.model import RepoName
-from crcr.decide.outside import PullFacts, RepositoryFacts, Target
-from crcr.decide.payload import Relay
+from crcr.decide.outbox.effect import ClaimedEffect, DispatchLoad
 from crcr.errors import OutsideRefused, OutsideUnsure
 from crcr.ports import Clock, GitHub
 

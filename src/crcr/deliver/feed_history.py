@@ -6,7 +6,7 @@ ClickHouse that does not answer loses nothing: what is unfed waits in the main s
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from crcr.decide.effects import ClaimedEffect
+from crcr.decide.outbox.effect import ClaimedEffect
 from crcr.errors import NotPossible, OutsideFault, OutsideLimited
 from crcr.ports import Clock
 

@@ -7,7 +7,7 @@ import asyncio
 
 import httpx
 
-from crcr.decide.effects import ClaimedEffect
+from crcr.decide.outbox.effect import ClaimedEffect
 from crcr.errors import OutsideLimited, OutsideRefused, OutsideUnreachable, OutsideUnsure
 from crcr.ports import still_held
 

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import structlog
 
-from crcr.decide.effects import ClaimedEffect
+from crcr.decide.outbox.effect import ClaimedEffect
 from crcr.errors import LeaseLost, StoreUnavailable
 from crcr.ports import Clock
 

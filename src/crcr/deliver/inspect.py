@@ -13,16 +13,16 @@ from typing import Protocol
 
 import structlog
 
-from crcr.decide.effects import ClaimedEffect
-from crcr.decide.inspection import (
+from crcr.decide.github.inspection import (
     BranchFacts,
     Inspection,
     InstallationFacts,
     ListedFile,
     WorkflowFacts,
 )
+from crcr.decide.github.values import Target
 from crcr.decide.model import RepoName
-from crcr.decide.outside import Target
+from crcr.decide.outbox.effect import ClaimedEffect
 from crcr.deliver.workflow_yaml import workflow_facts
 from crcr.errors import OutsideFault, OutsideLimited, OutsideRefused, OutsideUnreachable
 from crcr.ports import Clock, Setup

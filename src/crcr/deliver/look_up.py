@@ -9,12 +9,12 @@ from typing import Protocol
 
 import structlog
 
-from crcr.decide.completeness import QUIET
-from crcr.decide.effects import ClaimedEffect
-from crcr.decide.lookups import Question, Remaining, ask_again_after, has_run_webhooks
+from crcr.decide.checks.completeness import QUIET
+from crcr.decide.github.run_lookup import Question, Remaining, ask_again_after, has_run_webhooks
+from crcr.decide.github.values import ActionsJob, ActionsRun, Target
 from crcr.decide.model import RepoName
-from crcr.decide.outside import ActionsJob, ActionsRun, Target
-from crcr.decide.urgency import Urgency
+from crcr.decide.outbox.effect import ClaimedEffect
+from crcr.decide.outbox.urgency import Urgency
 from crcr.deliver.effects import Installed
 from crcr.errors import NotYet, OutsideRefused
 from crcr.ports import Actions, Clock, GitHub

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import structlog
 
-from crcr.decide.recovery import Progress
+from crcr.decide.github.missed_webhooks import Progress
 from crcr.ports import Clock
 
 log = structlog.get_logger(__name__)

@@ -8,12 +8,12 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from crcr.decide.check_runs import CheckStatus, CheckToPublish, Shown
-from crcr.decide.checks import Tier
-from crcr.decide.effects import CHECKS_QUEUE, TIER_URGENCY, ClaimedEffect
+from crcr.decide.checks.check_run import CheckStatus, CheckToPublish, Shown
+from crcr.decide.checks.wanted_checks import Tier
+from crcr.decide.github.values import FoundCheck, Target
 from crcr.decide.model import RepoName
-from crcr.decide.outside import FoundCheck, Target
-from crcr.decide.urgency import Urgency
+from crcr.decide.outbox.effect import CHECKS_QUEUE, TIER_URGENCY, ClaimedEffect
+from crcr.decide.outbox.urgency import Urgency
 from crcr.deliver.upstream_target import Upstreams
 from crcr.errors import LeaseLost, OutsideRefused
 from crcr.ports import Checks, Clock

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import structlog
 
-from crcr.decide.recovery import RecoveryReport
+from crcr.decide.github.missed_webhooks import RecoveryReport
 from crcr.deliver.recover import Recovery, Tell
 from crcr.errors import OutsideFault, Unavailable
 from crcr.ports import Clock

@@ -15,8 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 import structlog
 
-from crcr.decide.outside import LoggedDelivery
-from crcr.decide.recovery import (
+from crcr.decide.github.missed_webhooks import (
     Known,
     LoggedWebhook,
     Outcome,
@@ -28,6 +27,7 @@ from crcr.decide.recovery import (
     read_since,
     webhooks,
 )
+from crcr.decide.github.values import LoggedDelivery
 from crcr.deliver.pace import Pace, wait
 from crcr.errors import (
     BadRequest,

@@ -10,10 +10,10 @@ from typing import Protocol
 
 import structlog
 
-from crcr.decide.effects import ClaimedEffect
+from crcr.decide.checks.reruns import RunToAsk
+from crcr.decide.github.values import Target
 from crcr.decide.model import RepoName
-from crcr.decide.outside import Target
-from crcr.decide.reruns import RunToAsk
+from crcr.decide.outbox.effect import ClaimedEffect
 from crcr.errors import NotYet, OutsideRefused
 from crcr.ports import Actions, Clock, GitHub
 

@@ -2,8 +2,8 @@
 
 from typing import Protocol
 
+from crcr.decide.github.values import Target
 from crcr.decide.model import RepoName
-from crcr.decide.outside import Target
 from crcr.ports import GitHub
 
 

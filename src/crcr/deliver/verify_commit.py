@@ -7,7 +7,7 @@ commit is only believed after the same token has read the upstream's branches.
 from datetime import datetime
 from typing import Protocol
 
-from crcr.decide.base_history import (
+from crcr.decide.github.commit_origin import (
     ELSEWHERE,
     RELEASE_BRANCHES,
     UNKNOWN,
@@ -15,9 +15,9 @@ from crcr.decide.base_history import (
     CommitStanding,
     branches_to_ask,
 )
-from crcr.decide.effects import ClaimedEffect
+from crcr.decide.github.values import Target
 from crcr.decide.model import RepoName
-from crcr.decide.outside import Target
+from crcr.decide.outbox.effect import ClaimedEffect
 from crcr.deliver.upstream_target import Upstreams
 from crcr.ports import Clock, History
 

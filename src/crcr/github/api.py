@@ -16,10 +16,10 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 
-from crcr.decide.allowlist import Problem, decode_text
+from crcr.decide.allowlist.entries import Problem, decode_text
+from crcr.decide.github.values import FilePlace, FileText, PullFacts, RepositoryFacts
 from crcr.decide.model import RepoName
-from crcr.decide.outside import FilePlace, FileText, PullFacts, RepositoryFacts
-from crcr.decide.urgency import Urgency
+from crcr.decide.outbox.urgency import Urgency
 from crcr.errors import FileNotText, OutsideRefused, OutsideUnsure
 
 JSON_TYPE = "application/vnd.github+json"

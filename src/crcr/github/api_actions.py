@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from crcr.decide.actions import check_run_id_of, conclusion_of, path_without_ref
+from crcr.decide.github.actions_vocabulary import check_run_id_of, conclusion_of, path_without_ref
+from crcr.decide.github.values import ActionsJob, ActionsRun
 from crcr.decide.model import RepoName
-from crcr.decide.outside import ActionsJob, ActionsRun
-from crcr.decide.urgency import Urgency
+from crcr.decide.outbox.urgency import Urgency
 from crcr.github.api import Id, Request, Response, Time, decode, listing, moment
 
 RUNS_A_PAGE = 50

@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 
-from crcr.decide.outside import LoggedDelivery, LogPage
+from crcr.decide.github.values import LoggedDelivery, LogPage
 from crcr.errors import OutsideUnsure
 from crcr.github.api import MAX_LARGE_BYTES, Id, Request, Response, Time, decode, listing, next_link
 

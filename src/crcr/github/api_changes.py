@@ -11,8 +11,8 @@ from itertools import chain
 
 import msgspec
 
+from crcr.decide.github.values import ChangedFiles, Comparison, Target
 from crcr.decide.model import RepoName
-from crcr.decide.outside import ChangedFiles, Comparison, Target
 from crcr.errors import OutsideRefused
 from crcr.github.api import Id, Request, Response, decode, listing, next_link, segment
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import msgspec
 
-from crcr.decide.check_runs import MOST_ANNOTATIONS, MOST_TEXT, Annotation, Button, CheckStatus, Shown
+from crcr.decide.checks.check_run import MOST_ANNOTATIONS, MOST_TEXT, Annotation, Button, CheckStatus, Shown
+from crcr.decide.github.values import FoundCheck
 from crcr.decide.model import Conclusion, RepoName
-from crcr.decide.outside import FoundCheck
-from crcr.decide.urgency import Urgency
+from crcr.decide.outbox.urgency import Urgency
 from crcr.github.api import Id, Request, Response, decode, json_body, listing, moment, segment
 from crcr.github.texts import clean, long, short, within_bytes
 

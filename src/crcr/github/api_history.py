@@ -7,7 +7,7 @@ stand is wanted, so the second page is asked for. https://docs.github.com/en/res
 import msgspec
 
 from crcr.decide.model import RepoName
-from crcr.decide.urgency import Urgency
+from crcr.decide.outbox.urgency import Urgency
 from crcr.github import api_changes
 from crcr.github.api import MAX_LIST_BYTES, Request, Response, decode, segment
 

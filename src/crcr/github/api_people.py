@@ -8,8 +8,8 @@ from datetime import datetime
 
 import msgspec
 
+from crcr.decide.github.values import PostedComment, Role
 from crcr.decide.model import RepoName
-from crcr.decide.outside import PostedComment, Role
 from crcr.github.api import (
     MAX_LARGE_BYTES,
     Id,

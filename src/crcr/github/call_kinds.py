@@ -4,7 +4,7 @@ Read off the address, so that a new call is counted without anybody thinking of 
 ever becomes a label.
 """
 
-from crcr.decide.outside import CallKind
+from crcr.decide.github.values import CallKind
 
 _OF_APP = {
     "installations": CallKind.TOKEN,

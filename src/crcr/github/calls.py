@@ -7,8 +7,8 @@ reader in `api_…`. Lists end after a number of pages that no honest repository
 from datetime import datetime
 from itertools import chain
 
-from crcr.decide.check_runs import Shown
-from crcr.decide.outside import (
+from crcr.decide.checks.check_run import Shown
+from crcr.decide.github.values import (
     ActionsJob,
     ActionsRun,
     ChangedFiles,
@@ -19,7 +19,7 @@ from crcr.decide.outside import (
     Role,
     Target,
 )
-from crcr.decide.urgency import Urgency
+from crcr.decide.outbox.urgency import Urgency
 from crcr.errors import OutsideRefused
 from crcr.github import api, api_actions, api_app, api_changes, api_checks, api_people
 from crcr.github.line import Line, scope_of

@@ -1,6 +1,6 @@
 """The calls about a repository's history, on the same `Line` as the others."""
 
-from crcr.decide.outside import Target
+from crcr.decide.github.values import Target
 from crcr.errors import OutsideRefused
 from crcr.github import api, api_history
 from crcr.github.api import Request, Response

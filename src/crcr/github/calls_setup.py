@@ -1,8 +1,8 @@
 """Asking how a repository is set up, and how the App is: the port `Setup`, and what the doctor asks of the App."""
 
-from crcr.decide.inspection import AppFacts, BranchFacts, HookFacts, InstallationFacts, ListedFile
+from crcr.decide.github.inspection import AppFacts, BranchFacts, HookFacts, InstallationFacts, ListedFile
+from crcr.decide.github.values import Target
 from crcr.decide.model import RepoName
-from crcr.decide.outside import Target
 from crcr.errors import OutsideRefused
 from crcr.github import api, api_setup
 from crcr.github.line import Line

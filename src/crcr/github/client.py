@@ -4,8 +4,8 @@ Each call is what `api.py` and its neighbours describe, sent over the `Line` wit
 calls beside dispatching stand by subject in `calls.py`.
 """
 
+from crcr.decide.github.values import FilePlace, FileText, PullFacts, RepositoryFacts, Target
 from crcr.decide.model import RepoName
-from crcr.decide.outside import FilePlace, FileText, PullFacts, RepositoryFacts, Target
 from crcr.errors import OutsideRefused
 from crcr.github import api
 from crcr.github.calls import ActionsCalls, ChangeCalls, CheckCalls, LogCalls, PeopleCalls

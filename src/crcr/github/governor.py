@@ -20,8 +20,8 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
-from crcr.decide.outside import Budget
-from crcr.decide.urgency import Urgency
+from crcr.decide.github.values import Budget
+from crcr.decide.outbox.urgency import Urgency
 from crcr.errors import HeldBy, OutsideLimited
 from crcr.github.faults import LONGEST_WAIT_S, header_number
 from crcr.github.hour import (

@@ -15,9 +15,9 @@ from typing import Protocol
 import httpx
 
 from crcr import __version__
+from crcr.decide.github.values import CallKind, Target
 from crcr.decide.model import RepoName
-from crcr.decide.outside import CallKind, Target
-from crcr.decide.urgency import Urgency
+from crcr.decide.outbox.urgency import Urgency
 from crcr.errors import HeldBy, OutsideLimited, OutsideRefused, OutsideUnreachable, OutsideUnsure
 from crcr.github import api
 from crcr.github.api import Permissions, Request, Response, Token

@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from datetime import datetime
 
-from crcr.decide.allowlist import Entry
-from crcr.decide.app_needs import downstream_shortfall
-from crcr.decide.inspection import Inspection, InstallationFacts, WorkflowFacts
+from crcr.decide.allowlist.entries import Entry
+from crcr.decide.github.app_permissions import downstream_shortfall
+from crcr.decide.github.inspection import Inspection, InstallationFacts, WorkflowFacts
+from crcr.decide.github.setup_facts import SetupFacts
 from crcr.decide.model import Level
-from crcr.decide.report import SELF_REPORTS
-from crcr.decide.setup import SetupFacts
+from crcr.decide.report.report import SELF_REPORTS
 from crcr.join.finding import Finding, ago, listed, ok, problem, unknown, warning, which_workflows
 from crcr.join.findings_pins import pin_findings
 from crcr.join.place import Ci

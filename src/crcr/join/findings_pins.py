@@ -5,8 +5,8 @@ The reporter stops where no relay is pinned, and refuses a dispatch that names a
 
 from collections.abc import Iterator, Sequence
 
-from crcr.decide.inspection import WorkflowFacts
-from crcr.decide.pins import Pinning, read_pins
+from crcr.decide.github.inspection import WorkflowFacts
+from crcr.decide.github.relay_pins import Pinning, read_pins
 from crcr.join.finding import Finding, ok, problem, unknown, warning, which_workflows
 from crcr.join.place import Ci
 

@@ -4,11 +4,11 @@ import re
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
-from crcr.decide.allowlist import Entry
+from crcr.decide.allowlist.entries import Entry
+from crcr.decide.github.setup_facts import LastCallback, LastDispatch, LastRefusal, SetupFacts
 from crcr.decide.model import DispatchState, JobState, Level
-from crcr.decide.numbers import ANSWER_WITHIN
-from crcr.decide.setup import LastCallback, LastDispatch, LastRefusal, SetupFacts
-from crcr.decide.views import Answer
+from crcr.decide.statistics.figures import ANSWER_WITHIN
+from crcr.decide.views.overview import Answer
 from crcr.join.finding import Finding, ago, ok, problem, unknown, warning
 from crcr.join.pointers import Pointers
 

@@ -4,8 +4,8 @@ import shlex
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
+from crcr.decide.github.relay_pins import relay_pin
 from crcr.decide.model import RepoName
-from crcr.decide.pins import relay_pin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

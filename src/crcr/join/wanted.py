@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from urllib.parse import urlsplit
 
+from crcr.decide.github.relay_pins import relay_pin
 from crcr.decide.model import Level, RepoName
-from crcr.decide.pins import relay_pin
 from crcr.join.place import PLACES, Ci
 
 __all__ = ["PLACES", "USUAL_COMMAND", "Ci", "Wanted", "address_problems", "check_wanted"]

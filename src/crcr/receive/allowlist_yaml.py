@@ -1,4 +1,4 @@
-"""YAML text to the neutral tree that `decide.allowlist_check` reads. Never raises for what the text holds.
+"""YAML text to the neutral tree that `decide.allowlist.check` reads. Never raises for what the text holds.
 
 Works on the parser's events and builds no objects: size, nodes, depth and aliases are bounded while reading, and
 foreign tags are refused. Text that a reviewer sees otherwise than a parser does is refused before it is parsed.
@@ -11,9 +11,9 @@ from typing import Any
 
 import yaml
 
-from crcr.decide.allowlist import Checked, Problem
-from crcr.decide.allowlist_check import check_allowlist
-from crcr.decide.allowlist_tree import Items, Node, Pairs, Scalar, hidden_character, shown
+from crcr.decide.allowlist.check import check_allowlist
+from crcr.decide.allowlist.entries import Checked, Problem
+from crcr.decide.allowlist.tree import Items, Node, Pairs, Scalar, hidden_character, shown
 
 MAX_BYTES = 1024 * 1024
 MAX_NODES = 100_000

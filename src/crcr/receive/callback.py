@@ -12,7 +12,9 @@ from typing import Protocol
 import structlog
 from starlette.requests import Request
 
-from crcr.decide.downstream import (
+from crcr.decide.model import RepoName
+from crcr.decide.report.identity import Identity
+from crcr.decide.report.judge import (
     Admitted,
     IgnoredReport,
     OpenJob,
@@ -22,12 +24,10 @@ from crcr.decide.downstream import (
     Standing,
     admit,
 )
-from crcr.decide.identity import Identity
-from crcr.decide.model import RepoName
-from crcr.decide.refusal import Refusal, refusal_of
-from crcr.decide.report import SELF_REPORTS, Report
-from crcr.decide.self_report import Admission, OwnOutcome, OwnResult
-from crcr.decide.steps import Step
+from crcr.decide.report.refusal import Refusal, refusal_of
+from crcr.decide.report.report import SELF_REPORTS, Report
+from crcr.decide.report.self_report import Admission, OwnOutcome, OwnResult
+from crcr.decide.trace_steps import Step
 from crcr.errors import (
     CrcrError,
     DefaultBranchUnknown,

@@ -21,9 +21,9 @@ from joserfc.errors import BadSignatureError, JoseError
 from joserfc.jwk import RSAKey
 from joserfc.jws import JWSRegistry
 
-from crcr.decide.identity import Identity, IssuerKind
 from crcr.decide.model import is_repo_name
-from crcr.decide.registration import RULES, Registration, find, missing, to_register, unmet
+from crcr.decide.report.identity import Identity, IssuerKind
+from crcr.decide.report.registration import RULES, Registration, find, missing, to_register, unmet
 from crcr.errors import KeysUnavailable, NotAuthentic, NotRegistered
 from crcr.ports import Clock
 from crcr.receive.issuers import Issuer, organisation_issuer

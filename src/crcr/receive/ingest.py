@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import structlog
 from starlette.requests import Request
 
-from crcr.decide.ingested import Ingested, Kept
+from crcr.decide.report.ingested import Ingested, Kept
 from crcr.errors import CrcrError, NotAuthentic, NotFound
 from crcr.ports import Clock
 from crcr.receive.address import client_address

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from crcr.decide.ingested import About, Ingested
 from crcr.decide.model import Level, RepoName
+from crcr.decide.report.ingested import About, Ingested
 from crcr.errors import BadReport
 from crcr.receive.json_body import decode
 from crcr.receive.report import parse_report, without_halves

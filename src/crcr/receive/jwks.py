@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from jwt import InvalidKeyError
 from jwt.algorithms import RSAAlgorithm
 
-from crcr.decide.identity import KeySetText
+from crcr.decide.report.identity import KeySetText
 from crcr.errors import KeysUnavailable, NotAuthentic
 from crcr.ports import Clock
 from crcr.receive.issuers import Issuer, is_safe_address

@@ -6,7 +6,7 @@ All of it may be lost, and nobody to ask is the same as nothing known: then each
 from datetime import timedelta
 from typing import Protocol
 
-from crcr.decide.identity import KeySetText
+from crcr.decide.report.identity import KeySetText
 
 
 class KeySets(Protocol):

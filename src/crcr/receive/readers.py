@@ -8,9 +8,9 @@ import re
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from crcr.decide.identity import Identity, IssuerKind
 from crcr.decide.model import RepoName, is_repo_name
-from crcr.decide.registration import CIRCLE, Registration
+from crcr.decide.report.identity import Identity, IssuerKind
+from crcr.decide.report.registration import CIRCLE, Registration
 from crcr.receive.signed import SignedClaims
 
 # `owner/repo/.github/workflows/ci.yml@refs/heads/x`: a file name and a branch may both hold an `@`.

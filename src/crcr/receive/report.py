@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from crcr.decide.model import Conclusion
-from crcr.decide.report import SELF_REPORTS, Report, ReportStatus
+from crcr.decide.report.report import SELF_REPORTS, Report, ReportStatus
 from crcr.errors import BadReport
 from crcr.receive import report_details as details
 from crcr.receive.json_body import decode

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from crcr.decide.downstream import Rejected, RepeatedReport
-from crcr.decide.identity import Identity
 from crcr.decide.model import RepoName
-from crcr.decide.report import Report
-from crcr.decide.sandbox import TrialOutcome
+from crcr.decide.report.identity import Identity
+from crcr.decide.report.judge import Rejected, RepeatedReport
+from crcr.decide.report.report import Report
+from crcr.decide.report.sandbox import TrialOutcome
 from crcr.ports import Limits
 from crcr.receive.answer import Answer
 

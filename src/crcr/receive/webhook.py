@@ -15,6 +15,8 @@ from typing import Protocol
 import structlog
 from starlette.requests import Request
 
+from crcr.decide.dispatch.body_compression import pack
+from crcr.decide.dispatch.plan import Ignored, Receipt, Seen, Taken
 from crcr.decide.events import (
     Asked,
     Dispatched,
@@ -27,11 +29,9 @@ from crcr.decide.events import (
     Told,
     Unwanted,
 )
+from crcr.decide.github.values import FilePlace
 from crcr.decide.model import RepoName
-from crcr.decide.outside import FilePlace
-from crcr.decide.packing import pack
-from crcr.decide.steps import Step
-from crcr.decide.upstream import Ignored, Receipt, Seen, Taken
+from crcr.decide.trace_steps import Step
 from crcr.errors import BadRequest, BadSignature, CrcrError, WrongContentType
 from crcr.ports import Clock, Trace, Untraced
 from crcr.receive.answer import Answer

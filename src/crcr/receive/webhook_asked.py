@@ -3,7 +3,7 @@
 Nobody's rights are judged here: the names are what GitHub says, and whether a person wrote at all.
 """
 
-from crcr.decide.commands import has_command
+from crcr.decide.commands.grammar import has_command
 from crcr.decide.events import CheckAsked, Commented, SuiteAsked, Unwanted
 from crcr.receive import webhook_shapes as shapes
 from crcr.receive.webhook_fields import id_of, login, plain, repo_name, utc

@@ -22,7 +22,7 @@ from crcr.decide.events import (
     RepositoryMoved,
     Unwanted,
 )
-from crcr.decide.inspection import grants
+from crcr.decide.github.inspection import grants
 from crcr.decide.model import RepoName
 from crcr.errors import BadRequest
 from crcr.receive import webhook_shapes as shapes

@@ -4,9 +4,9 @@ The body's `status` counts, not the action that brought it: deliveries are unord
 attempt that was re-run at once may already show the next one.
 """
 
-from crcr.decide.actions import check_run_id_of, conclusion_of, path_without_ref
 from crcr.decide.events import JobTold, RunTold
-from crcr.decide.outside import ActionsJob, ActionsRun
+from crcr.decide.github.actions_vocabulary import check_run_id_of, conclusion_of, path_without_ref
+from crcr.decide.github.values import ActionsJob, ActionsRun
 from crcr.receive import webhook_shapes as shapes
 from crcr.receive.webhook_fields import branch, id_of, plain, repo_name, utc, utc_or_none
 

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
-from crcr.decide.registration import Registration
+from crcr.decide.report.registration import Registration
 from crcr.settings import readers, registrations, sources
 from crcr.settings.services import ServiceUrl
 from crcr.settings.sources import IssuerSetting, Postgres, TokenSetting

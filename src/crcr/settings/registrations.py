@@ -1,15 +1,15 @@
 """Reader of registrations: which pipeline of which issuer speaks for which repository.
 
-What a kind needs is told by `decide.registration`; here the operator's table is taken apart. The kind of a
+What a kind needs is told by `decide.report.registration`; here the operator's table is taken apart. The kind of a
 public issuer is known by its address; for others the table says it. Registering a pipeline makes its issuer known.
 """
 
 import json
 from collections.abc import Mapping
 
-from crcr.decide.identity import IssuerKind
 from crcr.decide.model import RepoName, is_repo_name
-from crcr.decide.registration import RULES, Registration, register
+from crcr.decide.report.identity import IssuerKind
+from crcr.decide.report.registration import RULES, Registration, register
 from crcr.settings.table import Given, Wrong
 
 _BY_ADDRESS = (

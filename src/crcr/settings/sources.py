@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from crcr.decide.identity import IssuerKind
+from crcr.decide.github.values import FilePlace
 from crcr.decide.model import RepoName, is_repo_name
-from crcr.decide.outside import FilePlace
+from crcr.decide.report.identity import IssuerKind
 from crcr.settings import readers
 from crcr.settings.services import ServiceUrl, postgres_url
 from crcr.settings.table import Given, Wrong

@@ -7,10 +7,31 @@ upstream or a delivery that is not there, or not to be seen, is `NotFound` eithe
 from datetime import datetime
 from typing import Protocol
 
-from crcr.decide.health import Health
+from crcr.decide.github.setup_facts import SetupFacts
+from crcr.decide.health.relay import Health
 from crcr.decide.model import RepoName
-from crcr.decide.setup import SetupFacts
-from crcr.decide.views import (
+from crcr.decide.statistics.window import Kind, Span
+from crcr.decide.views.backend import (
+    BackendMetrics,
+    BackendPage,
+    BackendQuery,
+    BadgeView,
+    JobDetail,
+    JobKey,
+    MetricsView,
+)
+from crcr.decide.views.commit import CommitView, PullView, WaiverPage
+from crcr.decide.views.joining import RefusalList, SandboxPage, SandboxQuery
+from crcr.decide.views.logs import (
+    AuditPage,
+    AuditQuery,
+    DeliveryQuery,
+    EffectPage,
+    EffectQuery,
+    SearchView,
+    WaiverQuery,
+)
+from crcr.decide.views.overview import (
     AllowlistView,
     BackendSummary,
     Changes,
@@ -23,27 +44,6 @@ from crcr.decide.views import (
     Summary,
     Vitals,
 )
-from crcr.decide.views_backend import (
-    BackendMetrics,
-    BackendPage,
-    BackendQuery,
-    BadgeView,
-    JobDetail,
-    JobKey,
-    MetricsView,
-)
-from crcr.decide.views_commit import CommitView, PullView, WaiverPage
-from crcr.decide.views_joining import RefusalList, SandboxPage, SandboxQuery
-from crcr.decide.views_log import (
-    AuditPage,
-    AuditQuery,
-    DeliveryQuery,
-    EffectPage,
-    EffectQuery,
-    SearchView,
-    WaiverQuery,
-)
-from crcr.decide.window import Kind, Span
 
 
 class Views(Protocol):

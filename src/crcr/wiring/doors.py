@@ -2,7 +2,7 @@
 
 from urllib.parse import urlsplit
 
-from crcr.decide.identity import IssuerKind
+from crcr.decide.report.identity import IssuerKind
 from crcr.ports import Clock, Limits
 from crcr.receive.body import Bodies
 from crcr.receive.callback import (

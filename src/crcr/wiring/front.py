@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from crcr.app import Edge, ProblemPage, create_app, problem_response
-from crcr.decide.gate import Policy
+from crcr.decide.checks.gate import Policy
 from crcr.decide.model import RepoName
 from crcr.deliver.app_page import AppPage
 from crcr.errors import CrcrError

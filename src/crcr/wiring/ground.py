@@ -8,7 +8,7 @@ from datetime import timedelta
 import httpx
 
 from crcr.clock import SystemClock
-from crcr.decide.checks import JobChecks
+from crcr.decide.checks.wanted_checks import JobChecks
 from crcr.decide.model import RepoName
 from crcr.errors import BadSettings
 from crcr.github.app_auth import AppAuth

@@ -2,8 +2,8 @@
 
 import httpx
 
-from crcr.decide.effects import ClaimedEffect
 from crcr.decide.model import EffectKind
+from crcr.decide.outbox.effect import ClaimedEffect
 from crcr.deliver.allowlist_source import AllowlistRefresher
 from crcr.deliver.changes import AskFiles, ReadGroup
 from crcr.deliver.commands import AnswerCommand, OfferWaiver, Voice

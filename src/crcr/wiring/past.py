@@ -9,8 +9,8 @@ from datetime import datetime
 
 import structlog
 
-from crcr.decide.effects import ClaimedEffect
 from crcr.decide.model import RepoName
+from crcr.decide.outbox.effect import ClaimedEffect
 from crcr.deliver.feed_history import FeedHistory
 from crcr.deliver.worker import Handler
 from crcr.ports import Clock

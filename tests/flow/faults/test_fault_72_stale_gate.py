@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from checking import UPDATES, ever
-from crcr.decide.checks import Tier
+from crcr.decide.checks.wanted_checks import Tier
 from crcr.decide.model import RepoName
 from crcr.sim.github import Match, PullRequest
 from crcr.wiring.ground import open_ground

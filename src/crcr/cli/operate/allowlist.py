@@ -13,10 +13,10 @@ from crcr.cli.options import ConfigOption, JsonOption, UpstreamOption, examples
 from crcr.cli.printing import ago, complain, console, plain, print_json, print_table, say, warn, word
 
 if TYPE_CHECKING:
-    from crcr.decide.allowlist import Allowlist, Checked, Entry, Problem
-    from crcr.decide.allowlist_diff import Change
+    from crcr.decide.allowlist.diff import Change
+    from crcr.decide.allowlist.entries import Allowlist, Checked, Entry, Problem
     from crcr.decide.model import RepoName
-    from crcr.decide.views import AllowlistState
+    from crcr.decide.views.overview import AllowlistState
 
 app = typer.Typer(
     name="allowlist",
@@ -80,7 +80,7 @@ def diff(
     as_json: JsonOption = False,
 ) -> None:
     """Print what one allowlist changes against another; order and comments are no changes."""
-    from crcr.decide.allowlist_diff import diff as changes_between
+    from crcr.decide.allowlist.diff import diff as changes_between
 
     before, after = _read_good(old), _read_good(new)
     changes = changes_between(before, after)
@@ -135,7 +135,7 @@ def _ask_relay(url: str, allowlist: "Allowlist") -> "tuple[Problem, ...]":
 
     from crcr.cli.doctor.downstream.examine import Asked, Relay, relay_address
     from crcr.cli.doctor.downstream.relay_answers import body_of
-    from crcr.decide.allowlist_check import check_actions
+    from crcr.decide.allowlist.check import check_actions
 
     def reads_actions(repository: "RepoName") -> bool | None:
         with Relay(Asked(relay_address(url), repository)) as relay:
@@ -149,7 +149,7 @@ def _ask_relay(url: str, allowlist: "Allowlist") -> "tuple[Problem, ...]":
 
 
 def _read(file: str) -> "Checked":
-    from crcr.decide.allowlist import Checked, Problem, decode_text
+    from crcr.decide.allowlist.entries import Checked, Problem, decode_text
     from crcr.receive.allowlist_yaml import read_allowlist
 
     try:
@@ -195,7 +195,7 @@ def _sizes(allowlist: "Allowlist") -> str:
 
 
 def _change(change: "Change") -> dict[str, str]:
-    from crcr.decide.allowlist_diff import Added, Removed
+    from crcr.decide.allowlist.diff import Added, Removed
 
     name = change.entry.name if isinstance(change, Added | Removed) else change.name
     return {"change": _KINDS[type(change).__name__], "repository": str(name), "text": change.text}

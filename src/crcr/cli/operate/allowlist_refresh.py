@@ -7,9 +7,9 @@ from pathlib import Path
 
 from crcr import log as logs
 from crcr.cli.operator_session import pick_acting, read_settings, user_name
-from crcr.decide.allowlist import Allowlist
+from crcr.decide.allowlist.entries import Allowlist
 from crcr.decide.model import RepoName
-from crcr.decide.views import AllowlistState
+from crcr.decide.views.overview import AllowlistState
 from crcr.record.views.logs.operator import OperatorViews
 from crcr.settings import Settings
 from crcr.wiring.services import build

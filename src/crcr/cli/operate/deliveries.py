@@ -12,7 +12,7 @@ from crcr.decide.model import DeliveryState
 
 if TYPE_CHECKING:
     from crcr.cli.operator_session import Desk
-    from crcr.decide.lines import DeliveryDetail, DeliveryLine, DispatchLine, JobLine
+    from crcr.decide.views.operator import DeliveryDetail, DeliveryLine, DispatchLine, JobLine
 
 app = typer.Typer(
     name="deliveries",

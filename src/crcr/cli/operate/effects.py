@@ -20,7 +20,7 @@ from crcr.decide.model import EffectKind, RepoName
 
 if TYPE_CHECKING:
     from crcr.cli.operator_session import Desk
-    from crcr.decide.lines import EffectLine
+    from crcr.decide.views.operator import EffectLine
     from crcr.record.admin.operations import ParkedFilter
 
 app = typer.Typer(

@@ -16,8 +16,8 @@ from crcr.cli.printing import print_json, print_table, say
 
 if TYPE_CHECKING:
     from crcr.cli.operator_session import Desk
-    from crcr.decide.lines import AuditLine, RepositoryLine
     from crcr.decide.model import RepoName
+    from crcr.decide.views.operator import AuditLine, RepositoryLine
 
 repos = typer.Typer(name="repos", help="Downstream repositories and their ids.", no_args_is_help=True)
 audit = typer.Typer(name="audit", help="The log of acts and alarms.", no_args_is_help=True)

@@ -10,7 +10,7 @@ from crcr.cli.printing import print_json, say
 
 if TYPE_CHECKING:
     from crcr.cli.operator_session import Desk
-    from crcr.decide.health import Health
+    from crcr.decide.health.relay import Health
     from crcr.decide.model import RepoName
 
 _STYLES = {"green": "green", "amber": "yellow", "red": "red"}

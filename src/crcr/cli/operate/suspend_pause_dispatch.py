@@ -20,8 +20,8 @@ from crcr.cli.printing import say, warn, word
 
 if TYPE_CHECKING:
     from crcr.cli.operator_session import Desk
-    from crcr.decide.lines import DispatchLine
     from crcr.decide.model import RepoName
+    from crcr.decide.views.operator import DispatchLine
 
 _LOOK_EVERY_S = 0.2
 

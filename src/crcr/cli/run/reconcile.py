@@ -8,7 +8,7 @@ from crcr.cli.options import LOOK_AND_ACT, ConfigOption, JsonOption, examples
 from crcr.cli.printing import ProgressLine, complain, print_json, print_table
 
 if TYPE_CHECKING:
-    from crcr.decide.recovery import Progress
+    from crcr.decide.github.missed_webhooks import Progress
     from crcr.deliver.reconcile import Reconciled
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from sqlalchemy import text
 
+from crcr.decide.checks.reruns import CUT_OFF
+from crcr.decide.dispatch.body_compression import pack
+from crcr.decide.dispatch.plan import PlannedDispatch
 from crcr.decide.model import TEST_EVENT, DeliveryState, DispatchState, EffectKind, RepoName
-from crcr.decide.packing import pack
-from crcr.decide.reruns import CUT_OFF
-from crcr.decide.upstream import PlannedDispatch
 from crcr.errors import NotFound, NotPossible
 from crcr.record.change_and_audit_log import note_act, note_change
 from crcr.record.deliveries.dispatches import send, write_dispatches

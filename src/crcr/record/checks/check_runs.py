@@ -13,16 +13,16 @@ from typing import Any
 import msgspec
 from sqlalchemy import bindparam, case, text, update
 
-from crcr.decide.allowlist import Allowlist
-from crcr.decide.check_runs import GATE_NAME, CheckStatus, CheckToPublish, Shown
-from crcr.decide.checks import CheckPolicy, Tier, Wanted, recheck_at, wanted_checks
-from crcr.decide.commit import Backend, Commit
-from crcr.decide.completeness import awaits_end
-from crcr.decide.confirmation import awaits_github
-from crcr.decide.gate import HELD_FOR, GateJudgement, GateState, Policy, judge_gate
-from crcr.decide.lookups import WEBHOOK_GRACE
+from crcr.decide.allowlist.entries import Allowlist
+from crcr.decide.checks.check_run import GATE_NAME, CheckStatus, CheckToPublish, Shown
+from crcr.decide.checks.commit import Backend, Commit
+from crcr.decide.checks.completeness import awaits_end
+from crcr.decide.checks.confirmation import awaits_github
+from crcr.decide.checks.gate import HELD_FOR, GateJudgement, GateState, Policy, judge_gate
+from crcr.decide.checks.publication import Act, Published, ending, next_act
+from crcr.decide.checks.wanted_checks import CheckPolicy, Tier, Wanted, recheck_at, wanted_checks
+from crcr.decide.github.run_lookup import WEBHOOK_GRACE
 from crcr.decide.model import Conclusion, DispatchState, RepoName
-from crcr.decide.publication import Act, Published, ending, next_act
 from crcr.record.checks.commit_facts import load_commit
 from crcr.record.checks.gates import gates_due, record_gate
 from crcr.record.checks.refresh import Publishing

@@ -8,10 +8,10 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import bindparam, select, text
 
-from crcr.decide.check_text import gate_words
-from crcr.decide.command_answer import CommandAnswer, Speaker
-from crcr.decide.command_head import KnownHead, refuse_head
-from crcr.decide.commands import (
+from crcr.decide.checks.text.check import gate_words
+from crcr.decide.checks.text.markdown import code
+from crcr.decide.commands.answers import CommandAnswer, Speaker
+from crcr.decide.commands.grammar import (
     MOST_COMMANDS_AN_HOUR,
     Approve,
     Command,
@@ -24,8 +24,8 @@ from crcr.decide.commands import (
     spell,
     verb,
 )
-from crcr.decide.health import Health
-from crcr.decide.markdown import code
+from crcr.decide.commands.head import KnownHead, refuse_head
+from crcr.decide.health.relay import Health
 from crcr.decide.model import Level, Pull, RepoName
 from crcr.record.change_and_audit_log import note_act, note_change
 from crcr.record.checks.refresh import Publishing

@@ -1,4 +1,4 @@
-"""A commit's recorded facts, gathered in one transaction for `decide.gate` and `decide.checks`.
+"""A commit's recorded facts, gathered in one transaction for `decide.checks.gate` and `decide.checks.wanted_checks`.
 
 A pull request speaks for its head on its base through its newest delivery; older ones of the same head (it was closed
 and reopened, or pushed back to), and those of another base, count no more. While GitHub is asked whether a commit is the head again, it counts as
@@ -12,12 +12,21 @@ from typing import Any
 
 from sqlalchemy import bindparam, select, text
 
-from crcr.decide.allowlist import Allowlist
-from crcr.decide.commit import Backend, Commit, FailedTestShown, Job, Run, Subject, Verification, Waiver
-from crcr.decide.identity import IssuerKind
-from crcr.decide.merge_group import branch_of
+from crcr.decide.allowlist.entries import Allowlist
+from crcr.decide.checks.commit import (
+    Backend,
+    Commit,
+    FailedTestShown,
+    Job,
+    Run,
+    Subject,
+    Verification,
+    Waiver,
+)
+from crcr.decide.dispatch.merge_group import branch_of
+from crcr.decide.dispatch.ordering import has_landed
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoName
-from crcr.decide.ordering import has_landed
+from crcr.decide.report.identity import IssuerKind
 from crcr.record.checks.waivers import waivers_in_force
 from crcr.record.deliveries.head_deliveries import newest_delivery
 from crcr.record.deliveries.merge_groups import load_group

@@ -9,8 +9,8 @@ from typing import Any
 
 from sqlalchemy import bindparam, select, text
 
-from crcr.decide.commit import Commit, Waiver
-from crcr.decide.gate import GateJudgement, GateState
+from crcr.decide.checks.commit import Commit, Waiver
+from crcr.decide.checks.gate import GateJudgement, GateState
 from crcr.decide.model import RepoName
 from crcr.record.change_and_audit_log import note_act, note_change
 from crcr.record.checks.waivers import note_use

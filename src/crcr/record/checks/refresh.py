@@ -11,10 +11,10 @@ from typing import Any, Literal
 
 from sqlalchemy import text
 
-from crcr.decide.allowlist import Allowlist
-from crcr.decide.checks import JobChecks, Tier
-from crcr.decide.effects import CHECKS_QUEUE
+from crcr.decide.allowlist.entries import Allowlist
+from crcr.decide.checks.wanted_checks import JobChecks, Tier
 from crcr.decide.model import EffectKind, Level, RepoName
+from crcr.decide.outbox.effect import CHECKS_QUEUE
 from crcr.record.outbox.effects import add_once, effect_row
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.signals import EFFECTS

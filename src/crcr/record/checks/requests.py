@@ -10,15 +10,15 @@ from typing import Any
 
 from sqlalchemy import text
 
-from crcr.decide.checks import Tier
-from crcr.decide.command_answer import offer
-from crcr.decide.commit import Backend
+from crcr.decide.checks.commit import Backend
+from crcr.decide.checks.gate import GateJudgement, judge_for
+from crcr.decide.checks.reruns import run_again, run_failed_again
+from crcr.decide.checks.wanted_checks import Tier
+from crcr.decide.commands.answers import offer
+from crcr.decide.dispatch.plan import Ignored, Receipt, Seen, Taken
+from crcr.decide.dispatch.repeated_bodies import is_stale
 from crcr.decide.events import Asked, CheckAsked, Commented
-from crcr.decide.gate import GateJudgement, judge_for
 from crcr.decide.model import DeliveryState, EffectKind, Level, RepoName
-from crcr.decide.replays import is_stale
-from crcr.decide.reruns import run_again, run_failed_again
-from crcr.decide.upstream import Ignored, Receipt, Seen, Taken
 from crcr.record.change_and_audit_log import note_act, note_change
 from crcr.record.checks.check_runs import CommitChecks
 from crcr.record.checks.refresh import Publishing

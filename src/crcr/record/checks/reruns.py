@@ -6,9 +6,9 @@ from typing import Any
 
 from sqlalchemy import text
 
-from crcr.decide.commit import Backend, Subject
+from crcr.decide.checks.commit import Backend, Subject
+from crcr.decide.checks.reruns import Again, Redispatch, RunToAsk
 from crcr.decide.model import EffectKind, RepoName
-from crcr.decide.reruns import Again, Redispatch, RunToAsk
 from crcr.record.change_and_audit_log import note_change
 from crcr.record.checks.refresh import Publishing
 from crcr.record.deliveries.dispatches import send

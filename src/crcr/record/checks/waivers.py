@@ -9,7 +9,7 @@ from datetime import datetime
 
 from sqlalchemy import text
 
-from crcr.decide.commit import Waiver
+from crcr.decide.checks.commit import Waiver
 from crcr.decide.model import RepoName
 from crcr.record.store.database import Tx
 from crcr.record.store.statement import Statement

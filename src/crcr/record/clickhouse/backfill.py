@@ -14,7 +14,7 @@ from typing import Any
 
 from sqlalchemy import Column, Integer, Table, text
 
-from crcr.decide.window import Kind
+from crcr.decide.statistics.window import Kind
 from crcr.record.clickhouse.connection import WHOLE_WITHIN_S, ClickHouseLink
 from crcr.record.clickhouse.fed_columns import DISPATCH_FACTS, INGESTED_FACTS, JOB_FACTS
 from crcr.record.clickhouse.feed_state import Feeding

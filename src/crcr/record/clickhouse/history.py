@@ -14,9 +14,9 @@ from typing import Any, Protocol, TypeVar
 import structlog
 from sqlalchemy import text
 
-from crcr.decide.history import HistoryState
 from crcr.decide.model import RepoName
-from crcr.decide.window import Kind, Window
+from crcr.decide.statistics.history_source import HistoryState
+from crcr.decide.statistics.window import Kind, Window
 from crcr.errors import OutsideFault
 from crcr.record.clickhouse.feed_state import mark
 from crcr.record.schema.clickhouse_feed import Mark

@@ -8,8 +8,8 @@ from collections import defaultdict
 from datetime import datetime, timedelta
 from typing import Any
 
-from crcr.decide.numbers import BUCKETS, COUNTING, EDGES_S, TIMED, Ended
-from crcr.decide.window import Kind, Window
+from crcr.decide.statistics.figures import BUCKETS, COUNTING, EDGES_S, TIMED, Ended
+from crcr.decide.statistics.window import Kind, Window
 from crcr.record.clickhouse.connection import ClickHouseLink, Record
 from crcr.record.clickhouse.rows import DISPATCHES, INGESTED, JOBS
 from crcr.record.schema.statistics import ENDED, EXECUTION, QUEUE
@@ -26,7 +26,7 @@ _SHOWN = _texts(*COUNTING, Ended.SILENT)
 
 
 def _bucket(column: str) -> str:
-    """Where a duration is counted, as `decide.numbers.bucket_of` says."""
+    """Where a duration is counted, as `decide.statistics.figures.bucket_of` says."""
     return f"arrayCount(edge -> edge < {column}, {list(EDGES_S)})"
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from crcr.decide.window import Kind, kind_of
+from crcr.decide.statistics.window import Kind, kind_of
 from crcr.record.store.database import Row
 
 _TEXT, _WORD, _NUMBER, _FLAG = "String", "LowCardinality(String)", "Nullable(Int64)", "UInt8"

@@ -5,10 +5,10 @@ from collections import OrderedDict
 
 from sqlalchemy import text
 
-from crcr.decide.effects import ClaimedEffect, DispatchLoad
+from crcr.decide.dispatch.body_compression import unpack_payload
+from crcr.decide.dispatch.payload import Prepared, prepare, present_payload
 from crcr.decide.model import DispatchState, Level, RepoName
-from crcr.decide.packing import unpack_payload
-from crcr.decide.payload import Prepared, prepare, present_payload
+from crcr.decide.outbox.effect import ClaimedEffect, DispatchLoad
 from crcr.errors import NotFound, OutsideLimited
 from crcr.record.repositories.renames import PRESENT
 from crcr.record.store.database import Database, Row

@@ -9,9 +9,9 @@ from typing import Any
 
 from sqlalchemy import bindparam, select, text
 
+from crcr.decide.dispatch.plan import Drop, PlannedDispatch
 from crcr.decide.events import MergeGroup, PullRequest, Push
 from crcr.decide.model import DispatchState, EffectKind, Level, Pull, RepoName
-from crcr.decide.upstream import Drop, PlannedDispatch
 from crcr.record.outbox.effects import add_effects, effect_row
 from crcr.record.schema.core import dispatches, repositories
 from crcr.record.statistics.recount import heads_before, recount

@@ -5,10 +5,10 @@ from datetime import datetime
 
 from sqlalchemy import text
 
+from crcr.decide.dispatch.ordering import believe, is_head
+from crcr.decide.dispatch.plan import Drop
+from crcr.decide.github.values import PullFacts
 from crcr.decide.model import DeliveryState, Pull, RepoName
-from crcr.decide.ordering import believe, is_head
-from crcr.decide.outside import PullFacts
-from crcr.decide.upstream import Drop
 from crcr.record.change_and_audit_log import note_change
 from crcr.record.checks.refresh import Publishing
 from crcr.record.deliveries.dispatches import drop_unsent

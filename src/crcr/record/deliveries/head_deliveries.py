@@ -8,8 +8,8 @@ import zlib
 
 from sqlalchemy import text
 
+from crcr.decide.dispatch.body_compression import unpack_payload
 from crcr.decide.model import Pull, RepoName
-from crcr.decide.packing import unpack_payload
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 

@@ -8,9 +8,9 @@ from datetime import datetime
 
 from sqlalchemy import text
 
-from crcr.decide.allowlist import Allowlist
+from crcr.decide.allowlist.entries import Allowlist
+from crcr.decide.dispatch.selection import PATHS, hold_reason, is_trusted
 from crcr.decide.model import DispatchState, EffectKind, Pull, RepoName
-from crcr.decide.selection import PATHS, hold_reason, is_trusted
 from crcr.record.deliveries.approvals import is_approved
 from crcr.record.deliveries.dispatches import send
 from crcr.record.outbox.effects import add_once, effect_row

@@ -11,10 +11,10 @@ from typing import Any
 
 from sqlalchemy import text
 
+from crcr.decide.dispatch.plan import Drop, Ignored, Plan, Receipt, Seen, Taken, UpstreamFacts, plan
+from crcr.decide.dispatch.repeated_bodies import is_stale
 from crcr.decide.events import Dispatched, MergeGroup, PullRequest, Push
 from crcr.decide.model import DeliveryState, EffectKind, Pull, RepoName
-from crcr.decide.replays import is_stale
-from crcr.decide.upstream import Drop, Ignored, Plan, Receipt, Seen, Taken, UpstreamFacts, plan
 from crcr.record.change_and_audit_log import note_act, note_change
 from crcr.record.checks.refresh import Publishing
 from crcr.record.deliveries.approvals import is_approved

@@ -9,10 +9,10 @@ from datetime import datetime
 
 from sqlalchemy import text
 
-from crcr.decide.allowlist import Allowlist
+from crcr.decide.allowlist.entries import Allowlist
+from crcr.decide.dispatch.plan import SUSPENDED
+from crcr.decide.dispatch.selection import LABELS, PATHS, left_out_by
 from crcr.decide.model import DispatchState, Pull, RepoName
-from crcr.decide.selection import LABELS, PATHS, left_out_by
-from crcr.decide.upstream import SUSPENDED
 from crcr.record.deliveries.head_deliveries import newest_delivery
 from crcr.record.deliveries.held_dispatches import ask_for_files_of
 from crcr.record.repositories.renames import find_listing

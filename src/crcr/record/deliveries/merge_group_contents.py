@@ -4,10 +4,10 @@ from datetime import datetime
 
 from sqlalchemy import text
 
-from crcr.decide.gate import GateState
-from crcr.decide.merge_group import GroupToRead, branch_of, pull_of
+from crcr.decide.checks.gate import GateState
+from crcr.decide.dispatch.merge_group import GroupToRead, branch_of, pull_of
+from crcr.decide.github.values import ChangedFiles
 from crcr.decide.model import RepoName
-from crcr.decide.outside import ChangedFiles
 from crcr.record.change_and_audit_log import note_change
 from crcr.record.checks.check_runs import CommitChecks
 from crcr.record.checks.refresh import Publishing

@@ -5,11 +5,11 @@ from datetime import datetime
 
 from sqlalchemy import bindparam, select, text, update
 
-from crcr.decide.allowlist import Allowlist
+from crcr.decide.allowlist.entries import Allowlist
+from crcr.decide.dispatch.selection import touches
 from crcr.decide.events import MergeGroup
+from crcr.decide.github.values import ChangedFiles
 from crcr.decide.model import RepoName
-from crcr.decide.outside import ChangedFiles
-from crcr.decide.selection import touches
 from crcr.record.deliveries.dispatches import drop_delivery
 from crcr.record.deliveries.held_dispatches import held_of_delivery, hold_for, leave_out, release
 from crcr.record.repositories.renames import find_listings

@@ -9,8 +9,8 @@ from itertools import islice
 
 from sqlalchemy import BindParameter, bindparam, select, text
 
+from crcr.decide.github.missed_webhooks import Known, Outcome
 from crcr.decide.model import DeliveryState
-from crcr.decide.recovery import Known, Outcome
 from crcr.record.schema.checks import recovered, watermarks
 from crcr.record.schema.core import deliveries
 from crcr.record.store.database import Database, Tx

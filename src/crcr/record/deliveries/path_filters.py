@@ -4,9 +4,9 @@ from datetime import datetime
 
 from sqlalchemy import text
 
+from crcr.decide.dispatch.selection import PATHS, touches
+from crcr.decide.github.values import ChangedFiles, FilesQuestion
 from crcr.decide.model import Pull, RepoName
-from crcr.decide.outside import ChangedFiles, FilesQuestion
-from crcr.decide.selection import PATHS, touches
 from crcr.record.change_and_audit_log import note_change
 from crcr.record.checks.refresh import Publishing
 from crcr.record.deliveries.held_dispatches import held_of_delivery, reconsider, settle_files

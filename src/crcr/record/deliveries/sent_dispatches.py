@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import text
 
-from crcr.decide.window import kind_of
+from crcr.decide.statistics.window import kind_of
 from crcr.record.clickhouse.feed_queue import note_dispatch
 from crcr.record.statistics import sums
 from crcr.record.store.database import Row, Tx

@@ -6,9 +6,9 @@ can come again.
 
 from sqlalchemy import bindparam, select, text
 
+from crcr.decide.dispatch.plan import Receipt
+from crcr.decide.dispatch.repeated_bodies import repeats_within
 from crcr.decide.events import Event
-from crcr.decide.replays import repeats_within
-from crcr.decide.upstream import Receipt
 from crcr.record.schema.checks import webhook_bodies
 from crcr.record.schema.core import deliveries
 from crcr.record.store.database import Tx

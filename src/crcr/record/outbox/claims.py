@@ -10,9 +10,9 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import text
 
-from crcr.decide.effects import ClaimedEffect, Failure, effect_urgency
 from crcr.decide.model import EffectKind, RepoName
-from crcr.decide.retry import GiveUp
+from crcr.decide.outbox.effect import ClaimedEffect, Failure, effect_urgency
+from crcr.decide.outbox.retry import GiveUp
 from crcr.record.change_and_audit_log import note_change
 from crcr.record.checks.refresh import Publishing
 from crcr.record.deliveries.sent_dispatches import mark_arrived, mark_sent

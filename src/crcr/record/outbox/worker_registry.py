@@ -10,7 +10,7 @@ from datetime import datetime
 
 from sqlalchemy import text
 
-from crcr.decide.presence import GONE_AFTER, Roll, Sightings
+from crcr.decide.outbox.worker_presence import GONE_AFTER, Roll, Sightings
 from crcr.record.outbox.leases import FREE, is_gone
 from crcr.record.store.database import Database, Tx
 from crcr.record.store.signals import EFFECTS

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from crcr.decide.identity import KeySetText
+from crcr.decide.report.identity import KeySetText
 from crcr.record.redis.connection import RedisDown, RedisLink
 from crcr.record.store.times import from_us, to_us
 

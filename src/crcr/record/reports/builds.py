@@ -8,8 +8,8 @@ from datetime import datetime
 
 from sqlalchemy import text
 
-from crcr.decide.downstream import BuildFacts
-from crcr.decide.identity import Identity
+from crcr.decide.report.identity import Identity
+from crcr.decide.report.judge import BuildFacts
 from crcr.record.schema.joining import builds
 from crcr.record.store.database import Tx
 from crcr.record.store.statement import Statement, inserting

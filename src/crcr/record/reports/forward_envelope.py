@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from crcr.decide.forwarding import ForwardedOutcome, claimed_time, completed_at
 from crcr.decide.model import JobState
-from crcr.decide.report import SELF_REPORTS
+from crcr.decide.report.forwarding import ForwardedOutcome, claimed_time, completed_at
+from crcr.decide.report.report import SELF_REPORTS
 from crcr.record.store.database import Row
 from crcr.record.store.times import from_us
 

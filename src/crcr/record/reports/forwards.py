@@ -13,8 +13,8 @@ from zlib import crc32
 import msgspec
 from sqlalchemy import text
 
-from crcr.decide.forwarding import ForwardedOutcome, outcome_to_forward
 from crcr.decide.model import Conclusion, EffectKind, JobState
+from crcr.decide.report.forwarding import ForwardedOutcome, outcome_to_forward
 from crcr.record.outbox.effects import add_effects, effect_row
 from crcr.record.reports.forward_envelope import envelope, is_self_report
 from crcr.record.store.database import Row, Tx

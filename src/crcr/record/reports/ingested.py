@@ -1,6 +1,6 @@
 """Other relays' results kept: one statement merges a report into its job's row, and the sums follow in its commit.
 
-A row's values are those of the report that stands highest (`decide.ingested`), filled up with what only the others
+A row's values are those of the report that stands highest (`decide.report.ingested`), filled up with what only the others
 said. So no report erases what another set, and the order in which they come does not matter: but to when a job was
 first seen, to its upstream, and, where the highest report is silent and two others contradict each other, to which
 of these two fills the gap. Nothing else in the relay reads these rows but the pages.
@@ -11,7 +11,8 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, and_, bindparam, case, func, or_, select, tuple_, update
 
-from crcr.decide.ingested import (
+from crcr.decide.model import Conclusion, JobState, RepoName
+from crcr.decide.report.ingested import (
     NUMBERED,
     Ingested,
     Kept,
@@ -22,10 +23,9 @@ from crcr.decide.ingested import (
     rank,
     upstream_of,
 )
-from crcr.decide.model import Conclusion, JobState, RepoName
-from crcr.decide.numbers import Ended, ended_as
-from crcr.decide.report import ReportStatus
-from crcr.decide.window import Kind
+from crcr.decide.report.report import ReportStatus
+from crcr.decide.statistics.figures import Ended, ended_as
+from crcr.decide.statistics.window import Kind
 from crcr.record.change_and_audit_log import note_change
 from crcr.record.clickhouse.feed_queue import note_ingested
 from crcr.record.reports.jobs import failed_tests_text

@@ -15,15 +15,15 @@ from typing import Any
 import msgspec
 from sqlalchemy import and_, bindparam, case, func, or_, select, update
 
-from crcr.decide.commit import Verification
-from crcr.decide.downstream import CloseJob, DisputeJob, OpenJob
-from crcr.decide.forwarding import started_at
-from crcr.decide.identity import Identity, IssuerKind
-from crcr.decide.ingested import believed
+from crcr.decide.checks.commit import Verification
+from crcr.decide.checks.verification import Finding, SilentEnd
 from crcr.decide.model import Conclusion, JobState, Level
-from crcr.decide.numbers import Ended
-from crcr.decide.report import Report
-from crcr.decide.verification import Finding, SilentEnd
+from crcr.decide.report.forwarding import started_at
+from crcr.decide.report.identity import Identity, IssuerKind
+from crcr.decide.report.ingested import believed
+from crcr.decide.report.judge import CloseJob, DisputeJob, OpenJob
+from crcr.decide.report.report import Report
+from crcr.decide.statistics.figures import Ended
 from crcr.record.schema.core import jobs
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement, inserting

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from crcr.decide.downstream import CloseJob, DisputeJob, OpenJob
+from crcr.decide.checks.verification import Finding, SilentEnd
 from crcr.decide.model import Conclusion, JobState
-from crcr.decide.numbers import Ended
-from crcr.decide.report import Report
-from crcr.decide.verification import Finding, SilentEnd
+from crcr.decide.report.judge import CloseJob, DisputeJob, OpenJob
+from crcr.decide.report.report import Report
+from crcr.decide.statistics.figures import Ended
 from crcr.record.reports.forwards import Forwards
 from crcr.record.reports.jobs import (
     JOBS_OF_RUN,

@@ -10,9 +10,9 @@ from typing import Any
 
 from sqlalchemy import text
 
-from crcr.decide.allowlist import Entry, Visibility
+from crcr.decide.allowlist.entries import Entry, Visibility
 from crcr.decide.model import RepoName
-from crcr.decide.refusal import KEPT_ONCE, Refusal, as_kept, without_run
+from crcr.decide.report.refusal import KEPT_ONCE, Refusal, as_kept, without_run
 from crcr.errors import NoAllowlist
 from crcr.record.change_and_audit_log import note_change
 from crcr.record.repositories.downstreams import Targets

@@ -7,13 +7,13 @@ from typing import Any
 
 from sqlalchemy import bindparam, select, text, union_all
 
-from crcr.decide.downstream import CloseJob, DispatchFacts, ReportFacts, RunFacts, Standing, workflow_key
-from crcr.decide.identity import Identity, IssuerKind
 from crcr.decide.model import Conclusion, JobState, Level, RepoName
-from crcr.decide.numbers import Ended, ended_as
-from crcr.decide.report import Report
-from crcr.decide.which_job import JobFacts
-from crcr.decide.window import kind_of
+from crcr.decide.report.identity import Identity, IssuerKind
+from crcr.decide.report.judge import CloseJob, DispatchFacts, ReportFacts, RunFacts, Standing, workflow_key
+from crcr.decide.report.match_job import JobFacts
+from crcr.decide.report.report import Report
+from crcr.decide.statistics.figures import Ended, ended_as
+from crcr.decide.statistics.window import kind_of
 from crcr.record.reports.builds import read_build
 from crcr.record.reports.jobs import JobRow
 from crcr.record.schema.core import jobs

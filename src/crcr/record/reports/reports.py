@@ -9,8 +9,10 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import text
 
-from crcr.decide.allowlist import Entry
-from crcr.decide.downstream import (
+from crcr.decide.allowlist.entries import Entry
+from crcr.decide.model import Binding, RepoName
+from crcr.decide.report.identity import Identity, IssuerKind
+from crcr.decide.report.judge import (
     CloseJob,
     DisputeJob,
     OpenJob,
@@ -20,9 +22,7 @@ from crcr.decide.downstream import (
     admit,
     judge,
 )
-from crcr.decide.identity import Identity, IssuerKind
-from crcr.decide.model import Binding, RepoName
-from crcr.decide.report import Report
+from crcr.decide.report.report import Report
 from crcr.errors import DefaultBranchUnknown, NoAllowlist
 from crcr.record.change_and_audit_log import note_change
 from crcr.record.checks.refresh import Publishing

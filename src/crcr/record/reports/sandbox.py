@@ -11,11 +11,11 @@ from typing import Any
 
 from sqlalchemy import text
 
-from crcr.decide.downstream import workflow_key
-from crcr.decide.identity import Identity
 from crcr.decide.model import Conclusion, JobState, RepoName
-from crcr.decide.report import Report, ReportStatus
-from crcr.decide.sandbox import TrialOutcome, TriedJob, judge_trial
+from crcr.decide.report.identity import Identity
+from crcr.decide.report.judge import workflow_key
+from crcr.decide.report.report import Report, ReportStatus
+from crcr.decide.report.sandbox import TrialOutcome, TriedJob, judge_trial
 from crcr.errors import NoAllowlist
 from crcr.record.reports.refusals import cut
 from crcr.record.schema.joining import sandbox_jobs

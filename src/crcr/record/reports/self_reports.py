@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from crcr.decide.downstream import (
+from crcr.decide.model import Binding, RepoName
+from crcr.decide.report.identity import Identity
+from crcr.decide.report.judge import (
     Admitted,
     CloseJob,
     DisputeJob,
@@ -18,10 +20,8 @@ from crcr.decide.downstream import (
     Standing,
     workflow_key,
 )
-from crcr.decide.identity import Identity
-from crcr.decide.model import Binding, RepoName
-from crcr.decide.report import Report
-from crcr.decide.self_report import (
+from crcr.decide.report.report import Report
+from crcr.decide.report.self_report import (
     Admission,
     OwnFacts,
     OwnOutcome,

@@ -10,9 +10,9 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import text
 
-from crcr.decide.base_history import UNCHECKED, UNKNOWN, CommitPlace, CommitStanding
+from crcr.decide.github.commit_origin import UNCHECKED, UNKNOWN, CommitPlace, CommitStanding
 from crcr.decide.model import EffectKind, RepoName
-from crcr.decide.retry import GIVE_UP_AFTER
+from crcr.decide.outbox.retry import GIVE_UP_AFTER
 from crcr.record.change_and_audit_log import note_change
 from crcr.record.outbox.effects import add_once, effect_row
 from crcr.record.schema.joining import commits

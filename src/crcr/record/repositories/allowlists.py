@@ -12,8 +12,8 @@ from typing import Any
 
 from sqlalchemy import bindparam, func, insert, select
 
-from crcr.decide.allowlist import Allowlist, AllowlistVersion, Checked, Problem, Reading
-from crcr.decide.allowlist_check import NO_LEVEL
+from crcr.decide.allowlist.check import NO_LEVEL
+from crcr.decide.allowlist.entries import Allowlist, AllowlistVersion, Checked, Problem, Reading
 from crcr.decide.model import RepoName
 from crcr.errors import NoAllowlist, StoreUnavailable
 from crcr.record.checks.refresh import Publishing

@@ -9,10 +9,10 @@ from datetime import datetime
 
 from sqlalchemy import bindparam, select, text
 
-from crcr.decide.allowlist import Allowlist
-from crcr.decide.inspection import InstallationFacts
+from crcr.decide.allowlist.entries import Allowlist
+from crcr.decide.github.inspection import InstallationFacts
+from crcr.decide.github.values import RepositoryFacts
 from crcr.decide.model import Binding, EffectKind, Level, RepoName
-from crcr.decide.outside import RepositoryFacts
 from crcr.errors import NotFound
 from crcr.record.change_and_audit_log import note_act, note_change
 from crcr.record.checks.refresh import Publishing

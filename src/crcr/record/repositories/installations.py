@@ -7,9 +7,9 @@ from datetime import datetime
 
 from sqlalchemy import text
 
+from crcr.decide.dispatch.plan import Receipt, Seen, Taken
 from crcr.decide.events import Installation, InstallationRepositories, InstalledRepository, RepositoryMoved
 from crcr.decide.model import DeliveryState, RepoName
-from crcr.decide.upstream import Receipt, Seen, Taken
 from crcr.record.deliveries.webhook_bodies import is_new_body
 from crcr.record.outbox.effects import add_effects
 from crcr.record.repositories.default_branches import compare_default_branch

@@ -4,9 +4,9 @@ from datetime import datetime
 
 from sqlalchemy import text
 
-from crcr.decide.allowlist import Allowlist
+from crcr.decide.allowlist.entries import Allowlist
 from crcr.decide.model import Level, RepoName
-from crcr.decide.views_backend import LevelChange
+from crcr.decide.views.backend import LevelChange
 from crcr.record.schema.statistics import levels
 from crcr.record.store.database import Tx
 from crcr.record.store.statement import Statement, inserting

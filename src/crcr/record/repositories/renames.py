@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import text
 
-from crcr.decide.allowlist import Allowlist, Entry
+from crcr.decide.allowlist.entries import Allowlist, Entry
 from crcr.decide.model import Level, RepoName
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement

@@ -17,7 +17,7 @@ from sqlalchemy import (
     text,
 )
 
-from crcr.decide.numbers import BUCKETS, COUNTING, Ended
+from crcr.decide.statistics.figures import BUCKETS, COUNTING, Ended
 from crcr.record.schema.core import key, metadata
 
 
@@ -81,7 +81,7 @@ COUNTED = "(" + ", ".join(f"'{each}'" for each in COUNTING) + ")"
 _COUNTS = text(f"ended_as IN {COUNTED}")
 
 # Another relay's results: shown, and read by no decision. `downstream` is the repository that it verified, `rank`
-# orders the reports of one job (`decide.ingested`), `delivery_at` is when the delivery's first result was seen.
+# orders the reports of one job (`decide.report.ingested`), `delivery_at` is when the delivery's first result was seen.
 ingested = Table(
     "ingested",
     metadata,

@@ -8,8 +8,8 @@ rules as in `counting` and `sums`, said in SQL; a test holds both against each o
 from sqlalchemy import Connection, text
 
 from crcr.decide.model import Conclusion, JobState
-from crcr.decide.numbers import BUCKETS, EDGES_S, TIMED, Counted, Ended, count_as
-from crcr.decide.window import Kind
+from crcr.decide.statistics.figures import BUCKETS, EDGES_S, TIMED, Counted, Ended, count_as
+from crcr.decide.statistics.window import Kind
 from crcr.record.schema.statistics import BACKEND_SUMS, ENDED, EXECUTION, HIGHS, LOWS, QUEUE
 from crcr.record.statistics.sums import DAY_US, HOUR_US
 

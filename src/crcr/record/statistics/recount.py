@@ -1,6 +1,6 @@
 """Jobs put where they belong in the sums, whenever a fact moved them.
 
-`recount` reads the rows that a fact may have moved, asks `decide.numbers` where each belongs now, and moves those
+`recount` reads the rows that a fact may have moved, asks `decide.statistics.figures` where each belongs now, and moves those
 that stand elsewhere; it may be called too often and never wrongly. A result that comes as most do, of a running
 first attempt, takes a shorter way to the same place (`Reports`).
 """
@@ -11,8 +11,8 @@ from typing import Any
 from sqlalchemy import text
 
 from crcr.decide.model import Conclusion, JobState, Pull, RepoName
-from crcr.decide.numbers import Ended, ended_as
-from crcr.decide.window import kind_of
+from crcr.decide.statistics.figures import Ended, ended_as
+from crcr.decide.statistics.window import kind_of
 from crcr.record.clickhouse.feed_queue import note_job
 from crcr.record.statistics import sums
 from crcr.record.statistics.sums import Share

@@ -7,8 +7,8 @@ fact (a newer attempt, a superseded commit, a dispute) moves it instead of count
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from crcr.decide.numbers import TIMED, Ended, bucket_of
-from crcr.decide.window import Kind
+from crcr.decide.statistics.figures import TIMED, Ended, bucket_of
+from crcr.decide.statistics.window import Kind
 from crcr.record.schema.statistics import (
     BACKEND_SUMS,
     ENDED,

@@ -14,8 +14,8 @@ from typing import Any
 
 from sqlalchemy import text
 
+from crcr.decide.dispatch.repeated_bodies import KEPT
 from crcr.decide.model import RepoName
-from crcr.decide.replays import KEPT
 from crcr.record.change_and_audit_log import note_act
 from crcr.record.deliveries.webhook_bodies import FORGET_DIGESTS
 from crcr.record.reports.refusals import FORGET_REFUSALS

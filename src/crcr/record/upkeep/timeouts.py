@@ -4,9 +4,9 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import text
 
-from crcr.decide.commit import Verification
-from crcr.decide.lifecycle import LIFECYCLE, Apply, JobEvent
+from crcr.decide.checks.commit import Verification
 from crcr.decide.model import JobState, RepoName
+from crcr.decide.report.lifecycle import LIFECYCLE, Apply, JobEvent
 from crcr.record.change_and_audit_log import note_change
 from crcr.record.checks.refresh import Publishing
 from crcr.record.outbox.effects import add_once

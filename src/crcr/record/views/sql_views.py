@@ -1,18 +1,39 @@
 """The read models behind pages, JSON API, live events and probes: each view is one snapshot of the store.
 
 Nothing here writes. What may be seen is decided by the allowlist in force (`views_listed`), what counts by
-`decide.numbers`; the questions themselves stand in the `views_*` modules beside this one.
+`decide.statistics.figures`; the questions themselves stand in the `views_*` modules beside this one.
 """
 
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TypeVar
 
-from crcr.decide.gate import Policy
-from crcr.decide.health import Health
+from crcr.decide.checks.gate import Policy
+from crcr.decide.github.setup_facts import SetupFacts
+from crcr.decide.health.relay import Health
 from crcr.decide.model import RepoName
-from crcr.decide.setup import SetupFacts
-from crcr.decide.views import (
+from crcr.decide.statistics.window import Kind, Span, Window
+from crcr.decide.views.backend import (
+    BackendMetrics,
+    BackendPage,
+    BackendQuery,
+    BadgeView,
+    JobDetail,
+    JobKey,
+    MetricsView,
+)
+from crcr.decide.views.commit import CommitView, PullView, WaiverPage
+from crcr.decide.views.joining import RefusalList, SandboxPage, SandboxQuery
+from crcr.decide.views.logs import (
+    AuditPage,
+    AuditQuery,
+    DeliveryQuery,
+    EffectPage,
+    EffectQuery,
+    SearchView,
+    WaiverQuery,
+)
+from crcr.decide.views.overview import (
     AllowlistView,
     BackendSummary,
     Changes,
@@ -25,27 +46,6 @@ from crcr.decide.views import (
     Summary,
     Vitals,
 )
-from crcr.decide.views_backend import (
-    BackendMetrics,
-    BackendPage,
-    BackendQuery,
-    BadgeView,
-    JobDetail,
-    JobKey,
-    MetricsView,
-)
-from crcr.decide.views_commit import CommitView, PullView, WaiverPage
-from crcr.decide.views_joining import RefusalList, SandboxPage, SandboxQuery
-from crcr.decide.views_log import (
-    AuditPage,
-    AuditQuery,
-    DeliveryQuery,
-    EffectPage,
-    EffectQuery,
-    SearchView,
-    WaiverQuery,
-)
-from crcr.decide.window import Kind, Span, Window
 from crcr.errors import NotFound
 from crcr.record.clickhouse.history import NOTHING_TOLD, History, Told
 from crcr.record.store.database import Database, Tx, Unit

@@ -10,9 +10,9 @@ from typing import Protocol
 
 from sqlalchemy import text
 
-from crcr.decide.allowlist import Allowlist, Entry, Problem, Visibility
+from crcr.decide.allowlist.entries import Allowlist, Entry, Problem, Visibility
 from crcr.decide.model import Level, RepoName
-from crcr.decide.views import AllowlistState, AllowlistView, ListedBackend
+from crcr.decide.views.overview import AllowlistState, AllowlistView, ListedBackend
 from crcr.errors import NoAllowlist, NotFound
 from crcr.record.store.database import Tx
 from crcr.record.store.statement import Statement

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import text
 
-from crcr.decide.lookups import (
+from crcr.decide.github.run_lookup import (
     FAST_PHASE,
     FIRST_TOGETHER,
     SETTLING,

@@ -10,16 +10,16 @@ from typing import Any
 
 from sqlalchemy import text
 
-from crcr.decide.actions import named_in
-from crcr.decide.allowlist import Entry
-from crcr.decide.completeness import QUIET
-from crcr.decide.lookups import (
+from crcr.decide.allowlist.entries import Entry
+from crcr.decide.checks.completeness import QUIET
+from crcr.decide.github.actions_vocabulary import named_in
+from crcr.decide.github.run_lookup import (
     KnownRun,
     Question,
     Remaining,
 )
+from crcr.decide.github.values import ActionsJob, ActionsRun
 from crcr.decide.model import Level, RepoName
-from crcr.decide.outside import ActionsJob, ActionsRun
 from crcr.record.change_and_audit_log import note_change
 from crcr.record.checks.refresh import Publishing
 from crcr.record.reports.outcomes import Outcomes

@@ -11,10 +11,10 @@ from datetime import datetime
 
 from sqlalchemy import text
 
-from crcr.decide.actions import named_in, named_instead
-from crcr.decide.lookups import Question
+from crcr.decide.github.actions_vocabulary import named_in, named_instead
+from crcr.decide.github.run_lookup import Question
+from crcr.decide.github.values import ActionsRun
 from crcr.decide.model import Level, RepoName
-from crcr.decide.outside import ActionsRun
 from crcr.record.change_and_audit_log import note_act, note_change
 from crcr.record.checks.refresh import Publishing
 from crcr.record.outbox.effects import add_once

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import text
 
-from crcr.decide.allowlist import Entry
+from crcr.decide.allowlist.entries import Entry
 from crcr.decide.model import Level, RepoName
 from crcr.errors import NoAllowlist
 from crcr.record.change_and_audit_log import note_change

@@ -10,11 +10,11 @@ from typing import Any
 
 from sqlalchemy import bindparam, select, text
 
-from crcr.decide.commit import Verification
-from crcr.decide.lifecycle import LIFECYCLE, Apply, JobEvent
+from crcr.decide.checks.commit import Verification
+from crcr.decide.checks.verification import ReportedJob, examine, examine_silent, match
+from crcr.decide.github.values import ActionsJob, ActionsRun
 from crcr.decide.model import Conclusion, JobState
-from crcr.decide.outside import ActionsJob, ActionsRun
-from crcr.decide.verification import ReportedJob, examine, examine_silent, match
+from crcr.decide.report.lifecycle import LIFECYCLE, Apply, JobEvent
 from crcr.record.clickhouse.feed_queue import note_job
 from crcr.record.reports.outcomes import Outcomes
 from crcr.record.schema.core import jobs

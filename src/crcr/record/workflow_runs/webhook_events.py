@@ -8,10 +8,10 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import text
 
-from crcr.decide.actions import named_in
+from crcr.decide.dispatch.plan import Ignored, Receipt, Seen, Taken
 from crcr.decide.events import JobTold, RunTold
+from crcr.decide.github.actions_vocabulary import named_in
 from crcr.decide.model import DeliveryState, RepoName
-from crcr.decide.upstream import Ignored, Receipt, Seen, Taken
 from crcr.record.change_and_audit_log import note_change
 from crcr.record.checks.refresh import Publishing
 from crcr.record.deliveries.webhook_bodies import is_new_body

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from crcr.decide.model import RepoName
-from crcr.decide.views_joining import RefusalView, SandboxJob, SandboxQuery
+from crcr.decide.views.joining import RefusalView, SandboxJob, SandboxQuery
 from crcr.show.api import parameters as ask
 from crcr.show.api.models import joining as models
 from crcr.show.api.parameters import backend_name

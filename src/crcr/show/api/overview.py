@@ -10,11 +10,11 @@ from typing import Annotated, TypeVar
 
 from fastapi import APIRouter, Depends
 
-from crcr.decide.health import Health as RelayHealth
+from crcr.decide.health.relay import Health as RelayHealth
 from crcr.decide.model import Level, RepoName
-from crcr.decide.views import Summary as SummaryView
-from crcr.decide.views_backend import BackendMetrics
-from crcr.decide.window import Kind, Span
+from crcr.decide.statistics.window import Kind, Span
+from crcr.decide.views.backend import BackendMetrics
+from crcr.decide.views.overview import Summary as SummaryView
 from crcr.errors import NotFound
 from crcr.show.api.models import backend as backends
 from crcr.show.api.models.core import HealthReason, Summary, Tally

@@ -15,12 +15,12 @@ from urllib.parse import unquote_to_bytes
 from fastapi import Depends, Path, Query, Request
 
 from crcr.decide.model import DeliveryState, EffectState, JobState, RepoName, is_repo_name
-from crcr.decide.numbers import Counted
-from crcr.decide.views import JobQuery
-from crcr.decide.views_backend import BackendQuery
-from crcr.decide.views_commit import WaiverState
-from crcr.decide.views_log import AuditQuery, DeliveryQuery, EffectQuery, WaiverQuery
-from crcr.decide.window import Kind, Span
+from crcr.decide.statistics.figures import Counted
+from crcr.decide.statistics.window import Kind, Span
+from crcr.decide.views.backend import BackendQuery
+from crcr.decide.views.commit import WaiverState
+from crcr.decide.views.logs import AuditQuery, DeliveryQuery, EffectQuery, WaiverQuery
+from crcr.decide.views.overview import JobQuery
 from crcr.errors import BadRequest, NotFound
 from crcr.ports import Clock
 from crcr.show.access.reader import reader_of

@@ -13,8 +13,8 @@ from uuid import uuid4
 from fastapi import APIRouter, Depends
 from starlette.requests import Request
 
+from crcr.decide.github.setup_facts import SetupFacts
 from crcr.decide.model import RepoName
-from crcr.decide.setup import SetupFacts
 from crcr.errors import BadRequest, NotAdmin, NotAuthentic, NotFound, NotRegistered, NotSignedIn
 from crcr.join.findings import examine
 from crcr.join.pointers import Pointers, pointers_to

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from operator import attrgetter
 
-from crcr.decide.numbers import Durations, Figures, LastResult, LeftOut, Part, Tally
-from crcr.decide.views import BackendSummary, DeliveryView, DispatchView, JobView, ListedBackend
-from crcr.decide.views_backend import BackendMetrics, JobFigures, LevelChange, MatrixRow
-from crcr.decide.views_commit import CommitBackend, WaiverView
-from crcr.decide.views_log import AuditView, EffectView, Hit
+from crcr.decide.statistics.figures import Durations, Figures, LastResult, LeftOut, Part, Tally
+from crcr.decide.views.backend import BackendMetrics, JobFigures, LevelChange, MatrixRow
+from crcr.decide.views.commit import CommitBackend, WaiverView
+from crcr.decide.views.logs import AuditView, EffectView, Hit
+from crcr.decide.views.overview import BackendSummary, DeliveryView, DispatchView, JobView, ListedBackend
 from crcr.show.csv.writer import Row, Table
 from crcr.show.render.safe_text import safe_link
 

@@ -9,11 +9,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from crcr.decide.model import RepoName
-from crcr.decide.views import DeliveryView, JobView
-from crcr.decide.views_backend import BackendQuery, MatrixRow
-from crcr.decide.views_commit import WaiverView
-from crcr.decide.views_log import AuditView, EffectView, Hit
-from crcr.decide.window import Kind, Span, Window
+from crcr.decide.statistics.window import Kind, Span, Window
+from crcr.decide.views.backend import BackendQuery, MatrixRow
+from crcr.decide.views.commit import WaiverView
+from crcr.decide.views.logs import AuditView, EffectView, Hit
+from crcr.decide.views.overview import DeliveryView, JobView
 from crcr.show.api import parameters as ask
 from crcr.show.api.parameters import MOST_EXPORTED, backend_name
 from crcr.show.csv import columns as tables

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
-from crcr.decide.steps import Step
-from crcr.decide.views import Change, Changes
+from crcr.decide.trace_steps import Step
+from crcr.decide.views.overview import Change, Changes
 from crcr.errors import Unavailable
 from crcr.ports import Clock, Trace, Untraced
 from crcr.show.live.delay import LiveDelay

@@ -17,7 +17,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
 from crcr.decide.model import RepoName
-from crcr.decide.views import Change
+from crcr.decide.views.overview import Change
 from crcr.errors import BadRequest, Unavailable
 from crcr.ports import Clock, Trace
 from crcr.show.access.reader import reader_of

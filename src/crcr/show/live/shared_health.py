@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import Protocol
 
-from crcr.decide.health import Health
+from crcr.decide.health.relay import Health
 from crcr.decide.model import RepoName
 from crcr.errors import Unavailable
 from crcr.ports import Clock

@@ -10,8 +10,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from crcr import __version__
-from crcr.decide.health import Health, worst_of
-from crcr.decide.views import Vitals
+from crcr.decide.health.relay import Health, worst_of
+from crcr.decide.views.overview import Vitals
 from crcr.errors import LimiterUnavailable, NoAllowlist, Stopping, Unavailable
 from crcr.ports import Clock
 from crcr.show.live.shared_health import SharedHealth

@@ -5,11 +5,11 @@ All of them go when the store does not answer: an old number would look like a f
 
 from prometheus_client import CollectorRegistry, Gauge
 
-from crcr.decide.gate import GateState
-from crcr.decide.health import HealthState
+from crcr.decide.checks.gate import GateState
+from crcr.decide.health.relay import HealthState
 from crcr.decide.model import EffectKind
-from crcr.decide.queues import Queue
-from crcr.decide.views import Vitals
+from crcr.decide.outbox.queue_state import Queue
+from crcr.decide.views.overview import Vitals
 
 _STATES = ("waiting", "claimed", "parked")
 _HEALTH = {HealthState.GREEN: 0, HealthState.AMBER: 1, HealthState.RED: 2}

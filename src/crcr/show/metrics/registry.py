@@ -10,7 +10,7 @@ from time import time
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
 from crcr import __version__
-from crcr.decide.views import Vitals
+from crcr.decide.views.overview import Vitals
 from crcr.show.metrics.github import GitHubNumbers
 from crcr.show.metrics.queues import QueueNumbers
 from crcr.show.metrics.refusal_layers import layer_of

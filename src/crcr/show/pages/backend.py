@@ -8,8 +8,8 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from crcr.decide.model import RepoName, is_repo_name
-from crcr.decide.numbers import Counted
-from crcr.decide.views_backend import BackendPage, BackendQuery, JobFigures
+from crcr.decide.statistics.figures import Counted
+from crcr.decide.views.backend import BackendPage, BackendQuery, JobFigures
 from crcr.errors import NotFound
 from crcr.show.pages.frame import Frame, NotListed
 from crcr.show.render.job_panel import asked_token, asks_for_panel_alone, backend_panel, panel_of

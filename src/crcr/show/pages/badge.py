@@ -14,9 +14,9 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from crcr.decide.model import RepoName
-from crcr.decide.numbers import Counted
-from crcr.decide.views_backend import BadgeView
-from crcr.decide.window import Kind
+from crcr.decide.statistics.figures import Counted
+from crcr.decide.statistics.window import Kind
+from crcr.decide.views.backend import BadgeView
 from crcr.errors import NotFound, Unavailable
 from crcr.show.pages.frame import Frame
 from crcr.show.render.safe_text import visible

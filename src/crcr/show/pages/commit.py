@@ -7,9 +7,9 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from crcr.decide.like_failures import LikeFailures, like_failures
-from crcr.decide.views_commit import CommitBackend
-from crcr.decide.views_log import HitKind
+from crcr.decide.statistics.similar_failures import LikeFailures, like_failures
+from crcr.decide.views.commit import CommitBackend
+from crcr.decide.views.logs import HitKind
 from crcr.errors import NotFound
 from crcr.show.pages.frame import Frame
 from crcr.show.render.job_panel import asks_for_panel_alone, shared_panel

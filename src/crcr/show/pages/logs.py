@@ -15,9 +15,17 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from crcr.decide.model import DeliveryState, DispatchState, RepoName, is_repo_name
-from crcr.decide.views import DeliveryView, DispatchView, Outbox
-from crcr.decide.views_commit import WaiverState
-from crcr.decide.views_log import AuditQuery, AuditView, DeliveryQuery, EffectQuery, Hit, HitKind, WaiverQuery
+from crcr.decide.views.commit import WaiverState
+from crcr.decide.views.logs import (
+    AuditQuery,
+    AuditView,
+    DeliveryQuery,
+    EffectQuery,
+    Hit,
+    HitKind,
+    WaiverQuery,
+)
+from crcr.decide.views.overview import DeliveryView, DispatchView, Outbox
 from crcr.show.pages.frame import Frame
 from crcr.show.render import status
 from crcr.show.urls import cursors

@@ -14,9 +14,9 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from crcr.decide.github.relay_pins import relay_pin
+from crcr.decide.github.setup_facts import SetupFacts
 from crcr.decide.model import Level, RepoName, is_repo_name
-from crcr.decide.pins import relay_pin
-from crcr.decide.setup import SetupFacts
 from crcr.errors import BadRequest, NotFound
 from crcr.join.findings import Finding, State, examine
 from crcr.join.needs import lead, safety

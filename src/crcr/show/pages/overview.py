@@ -7,9 +7,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from crcr.decide.numbers import Figures, LeftOut
-from crcr.decide.views import BackendSummary, Summary
-from crcr.decide.views_backend import BackendMetrics
+from crcr.decide.statistics.figures import Figures, LeftOut
+from crcr.decide.views.backend import BackendMetrics
+from crcr.decide.views.overview import BackendSummary, Summary
 from crcr.show.live.delay import LiveDelay
 from crcr.show.pages.frame import Frame
 from crcr.show.render.trend_charts import trend_charts

@@ -5,8 +5,8 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from crcr.decide.model import RepoName, is_repo_name
-from crcr.decide.numbers import LastResult, count_as
-from crcr.decide.views_joining import SandboxJob, SandboxQuery
+from crcr.decide.statistics.figures import LastResult, count_as
+from crcr.decide.views.joining import SandboxJob, SandboxQuery
 from crcr.show.pages.frame import Frame
 from crcr.show.pages.onboarding import Welcome
 from crcr.show.pages.sandbox_trial import is_simulated, try_command

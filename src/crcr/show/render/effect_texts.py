@@ -2,9 +2,9 @@
 
 from datetime import datetime
 
-from crcr.decide.health_words import class_of, service_of, waiting_words
-from crcr.decide.lines import EffectLine
-from crcr.decide.views_log import EffectView
+from crcr.decide.health.texts import class_of, service_of, waiting_words
+from crcr.decide.views.logs import EffectView
+from crcr.decide.views.operator import EffectLine
 
 
 def waits_for(effect: EffectView | EffectLine, now: datetime) -> str | None:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from starlette.requests import Request
 
 from crcr.decide.model import RepoName
-from crcr.decide.views import JobView
-from crcr.decide.views_backend import JobDetail, JobKey
+from crcr.decide.views.backend import JobDetail, JobKey
+from crcr.decide.views.overview import JobView
 from crcr.errors import NotFound
 from crcr.show.pages.frame import Frame
 from crcr.show.urls.job_tokens import job_of, key_of

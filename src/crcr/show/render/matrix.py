@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from markupsafe import Markup, escape
 
 from crcr.decide.model import DispatchState, Level
-from crcr.decide.numbers import Counted
-from crcr.decide.views import DispatchView, JobView
-from crcr.decide.views_backend import Column, Matrix, MatrixRow
-from crcr.decide.views_commit import BackendState, backend_state
+from crcr.decide.statistics.figures import Counted
+from crcr.decide.views.backend import Column, Matrix, MatrixRow
+from crcr.decide.views.commit import BackendState, backend_state
+from crcr.decide.views.overview import DispatchView, JobView
 from crcr.show.render.matrix_headers import shortened
 from crcr.show.render.matrix_shards import Group, many, sections
 from crcr.show.render.status import ANSWERS, BACKENDS, Status, duration, job_status

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 
-from crcr.decide.numbers import Counted
-from crcr.decide.views import JobView
-from crcr.decide.views_backend import Column
+from crcr.decide.statistics.figures import Counted
+from crcr.decide.views.backend import Column
+from crcr.decide.views.overview import JobView
 
 _GAP = "…"
 _LONGEST = 300

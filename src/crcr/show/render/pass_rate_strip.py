@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from crcr.decide.numbers import Tally
+from crcr.decide.statistics.figures import Tally
 from crcr.show.render.status import percent
 
 _WIDTH, _HEIGHT = 98, 18

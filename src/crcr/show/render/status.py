@@ -3,15 +3,15 @@
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from crcr.decide.base_history import CommitStanding
-from crcr.decide.commit import Verification
-from crcr.decide.health import HealthState
+from crcr.decide.checks.commit import Verification
+from crcr.decide.checks.status import Standing
+from crcr.decide.github.commit_origin import CommitStanding
+from crcr.decide.health.relay import HealthState
 from crcr.decide.model import Conclusion, DeliveryState, DispatchState, EffectState, JobState, Level
-from crcr.decide.numbers import Counted, LastResult, count_as
-from crcr.decide.standing import Standing
-from crcr.decide.views import Answer, DispatchView, JobView, Probe
-from crcr.decide.views_commit import BackendState, GateShown, PullState, WaiverState
-from crcr.decide.window import Kind
+from crcr.decide.statistics.figures import Counted, LastResult, count_as
+from crcr.decide.statistics.window import Kind
+from crcr.decide.views.commit import BackendState, GateShown, PullState, WaiverState
+from crcr.decide.views.overview import Answer, DispatchView, JobView, Probe
 
 
 @dataclass(frozen=True, slots=True)

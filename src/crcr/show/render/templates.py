@@ -14,8 +14,8 @@ from markupsafe import Markup, escape
 from starlette.responses import HTMLResponse
 
 from crcr import __version__
-from crcr.decide.health_words import capital
-from crcr.decide.window import Span
+from crcr.decide.health.texts import capital
+from crcr.decide.statistics.window import Span
 from crcr.show.http.static_files import shared_statics
 from crcr.show.render import status
 from crcr.show.render.effect_texts import waits_for

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from markupsafe import Markup
 
-from crcr.decide.numbers import Durations, Figures, Part
+from crcr.decide.statistics.figures import Durations, Figures, Part
 from crcr.show.render.charts import Chart, Number, Series, Unit, draw
 
 

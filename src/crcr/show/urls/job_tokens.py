@@ -4,8 +4,8 @@ What a reader sends back may be anything; what is not one of ours is None, never
 """
 
 from crcr.decide.model import RepoName, is_repo_name
-from crcr.decide.views import JobView
-from crcr.decide.views_backend import JobKey
+from crcr.decide.views.backend import JobKey
+from crcr.decide.views.overview import JobView
 from crcr.errors import BadRequest
 from crcr.show.urls import cursors
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import parse_qsl
 
-from crcr.decide.views import JobView
+from crcr.decide.views.overview import JobView
 from crcr.show.urls.job_tokens import token_of_job
 from crcr.show.urls.location import Here
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from urllib.parse import quote, urlencode
 
 from crcr.decide.model import RepoName
-from crcr.decide.window import Kind, Span
+from crcr.decide.statistics.window import Kind, Span
 from crcr.errors import NotFound
 
 

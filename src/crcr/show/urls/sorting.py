@@ -10,9 +10,9 @@ from operator import itemgetter
 from typing import Any, Generic, Protocol, TypeVar
 
 from crcr.decide.model import Level, RepoName
-from crcr.decide.numbers import Figures
-from crcr.decide.views import BackendSummary
-from crcr.decide.views_backend import BackendMetrics
+from crcr.decide.statistics.figures import Figures
+from crcr.decide.views.backend import BackendMetrics
+from crcr.decide.views.overview import BackendSummary
 from crcr.errors import NotFound
 
 BY_LEVEL = "level"

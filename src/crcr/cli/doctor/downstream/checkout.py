@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from crcr.cli.git_checkout import default_branch, git, origin_of, top_of
+from crcr.decide.github.relay_pins import Pinning
 from crcr.decide.model import RepoName
-from crcr.decide.pins import Pinning
 from crcr.deliver.workflow_pins import find_pins_elsewhere
 from crcr.deliver.workflow_yaml import workflow_facts
 from crcr.join.files import BRIDGE, CI_FILES, REPORTER

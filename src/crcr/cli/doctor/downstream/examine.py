@@ -19,8 +19,8 @@ from crcr.cli.doctor.output import Section
 from crcr.cli.doctor.reachability import reached
 from crcr.cli.http_client import client_for, keeps_secrets
 from crcr.cli.init.ask_relay import same_host
+from crcr.decide.github.relay_pins import relay_pin
 from crcr.decide.model import RepoName
-from crcr.decide.pins import relay_pin
 from crcr.join.finding import State
 from crcr.join.wanted import address_problems
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from crcr.cli.printing import ProgressLine
-from crcr.decide.allowlist import Allowlist, Checked, Entry, Problem
-from crcr.decide.app_needs import ALWAYS, TO_SPEAK, downstream_shortfall, lacking
-from crcr.decide.inspection import InstallationFacts
+from crcr.decide.allowlist.entries import Allowlist, Checked, Entry, Problem
+from crcr.decide.github.app_permissions import ALWAYS, TO_SPEAK, downstream_shortfall, lacking
+from crcr.decide.github.inspection import InstallationFacts
 from crcr.decide.model import RepoName
-from crcr.decide.views import AllowlistState
+from crcr.decide.views.overview import AllowlistState
 from crcr.errors import OutsideFault
 from crcr.github.client import GitHubClient
 from crcr.join.finding import Finding, State, ago, listed, ok, problem, unknown, warning

@@ -21,9 +21,9 @@ from crcr.cli.doctor.relay.redis import redis_findings
 from crcr.cli.doctor.relay.store import is_current, store_findings
 from crcr.cli.operator_session import pick_reading
 from crcr.clock import SystemClock
-from crcr.decide.allowlist import Allowlist
+from crcr.decide.allowlist.entries import Allowlist
 from crcr.decide.model import RepoName
-from crcr.decide.views import AllowlistState
+from crcr.decide.views.overview import AllowlistState
 from crcr.errors import BadSettings, StoreUnavailable
 from crcr.github.client import GitHubClient
 from crcr.github.lanes import open_http

@@ -7,9 +7,9 @@ import httpx
 
 from crcr.cli.doctor.reachability import skew, unreachable, version_in
 from crcr.cli.http_client import is_on_this_machine
-from crcr.decide import app_needs
-from crcr.decide.inspection import AppFacts, HookFacts
-from crcr.decide.outside import LogPage
+from crcr.decide.github import app_permissions
+from crcr.decide.github.inspection import AppFacts, HookFacts
+from crcr.decide.github.values import LogPage
 from crcr.errors import OutsideFault, OutsideRefused
 from crcr.github.client import GitHubClient
 from crcr.join.finding import Finding, ago, listed, ok, problem, unknown, warning
@@ -59,14 +59,14 @@ def _key(settings: Settings, app: AppFacts) -> Finding:
 def _rights(app: AppFacts, *, speaks: bool) -> Iterator[Finding]:
     yield _missing(
         "app_permissions",
-        app_needs.lacking(app.permissions, app_needs.ALWAYS),
-        app_needs.lacking(app.permissions, app_needs.TO_SPEAK),
+        app_permissions.lacking(app.permissions, app_permissions.ALWAYS),
+        app_permissions.lacking(app.permissions, app_permissions.TO_SPEAK),
         speaks=speaks,
     )
     yield _missing(
         "app_events",
-        tuple(each for each in app_needs.EVENTS_ALWAYS if each not in app.events),
-        tuple(each for each in app_needs.EVENTS_TO_SPEAK if each not in app.events),
+        tuple(each for each in app_permissions.EVENTS_ALWAYS if each not in app.events),
+        tuple(each for each in app_permissions.EVENTS_TO_SPEAK if each not in app.events),
         speaks=speaks,
     )
 

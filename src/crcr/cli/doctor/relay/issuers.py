@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Iterator
 
-from crcr.decide.allowlist import Allowlist
-from crcr.decide.identity import IssuerKind
-from crcr.decide.registration import RULES, Registration
+from crcr.decide.allowlist.entries import Allowlist
+from crcr.decide.report.identity import IssuerKind
+from crcr.decide.report.registration import RULES, Registration
 from crcr.errors import KeysUnavailable
 from crcr.join.finding import Finding, ok, problem, warning
 from crcr.receive.issuers import Issuer

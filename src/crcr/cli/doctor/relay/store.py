@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 from crcr.cli.doctor.relay import sqlite
-from crcr.decide.views import Vitals
+from crcr.decide.views.overview import Vitals
 from crcr.errors import StoreUnavailable
 from crcr.join.finding import Finding, ok, problem, warning
 from crcr.record.store.database import Tx

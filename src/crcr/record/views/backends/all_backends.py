@@ -10,11 +10,11 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import text
 
-from crcr.decide.allowlist import Entry
+from crcr.decide.allowlist.entries import Entry
 from crcr.decide.model import JobState
-from crcr.decide.numbers import ANSWER_WITHIN, SILENT_WITHIN, Figures, LastResult, is_silent
-from crcr.decide.views import BackendSummary
-from crcr.decide.window import Kind, Window
+from crcr.decide.statistics.figures import ANSWER_WITHIN, SILENT_WITHIN, Figures, LastResult, is_silent
+from crcr.decide.statistics.window import Kind, Window
+from crcr.decide.views.overview import BackendSummary
 from crcr.record.store.database import Row
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, to_us

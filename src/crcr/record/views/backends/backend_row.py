@@ -5,11 +5,11 @@ from datetime import datetime
 
 from sqlalchemy import text
 
-from crcr.decide.allowlist import Entry, Visibility
+from crcr.decide.allowlist.entries import Entry, Visibility
 from crcr.decide.model import Level, RepoName
-from crcr.decide.numbers import ANSWER_WITHIN, SILENT_WITHIN, Figures, is_silent
-from crcr.decide.views import BackendSummary
-from crcr.decide.window import Kind, Window
+from crcr.decide.statistics.figures import ANSWER_WITHIN, SILENT_WITHIN, Figures, is_silent
+from crcr.decide.statistics.window import Kind, Window
+from crcr.decide.views.overview import BackendSummary
 from crcr.record.clickhouse.history import NOTHING_TOLD, Told
 from crcr.record.store.database import Tx
 from crcr.record.store.statement import Statement

@@ -3,9 +3,9 @@
 from sqlalchemy import text
 
 from crcr.decide.model import RepoName
-from crcr.decide.numbers import Counted
-from crcr.decide.views_backend import BadgeView
-from crcr.decide.window import Kind, Span
+from crcr.decide.statistics.figures import Counted
+from crcr.decide.statistics.window import Kind, Span
+from crcr.decide.views.backend import BadgeView
 from crcr.errors import NotFound
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement

@@ -12,8 +12,8 @@ from itertools import groupby
 
 from sqlalchemy import text
 
-from crcr.decide.numbers import FEW, TIMED, Durations, Ended, Figures
-from crcr.decide.window import Kind, Window
+from crcr.decide.statistics.figures import FEW, TIMED, Durations, Ended, Figures
+from crcr.decide.statistics.window import Kind, Window
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import to_us

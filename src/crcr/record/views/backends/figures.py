@@ -9,10 +9,19 @@ from typing import Any
 
 from sqlalchemy import text
 
-from crcr.decide.ingested import RUNS_AT_MOST, Turn, is_earlier, is_superseded
 from crcr.decide.model import Conclusion, JobState
-from crcr.decide.numbers import Counted, Durations, Figures, LastResult, LeftOut, Part, Tally, count_as
-from crcr.decide.window import Kind, Window
+from crcr.decide.report.ingested import RUNS_AT_MOST, Turn, is_earlier, is_superseded
+from crcr.decide.statistics.figures import (
+    Counted,
+    Durations,
+    Figures,
+    LastResult,
+    LeftOut,
+    Part,
+    Tally,
+    count_as,
+)
+from crcr.decide.statistics.window import Kind, Window
 from crcr.record.schema.statistics import EXECUTION, HIGHS, LOWS, QUEUE
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement

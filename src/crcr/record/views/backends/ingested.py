@@ -12,12 +12,12 @@ from typing import Any
 
 from sqlalchemy import bindparam, select, tuple_
 
-from crcr.decide.ingested import Turn, is_earlier, is_superseded
 from crcr.decide.model import Conclusion, JobState, Mark, RepoName
-from crcr.decide.numbers import Ended
-from crcr.decide.report import FailedTest
-from crcr.decide.views import JobView
-from crcr.decide.views_backend import BackendQuery, JobDetail, JobKey
+from crcr.decide.report.ingested import Turn, is_earlier, is_superseded
+from crcr.decide.report.report import FailedTest
+from crcr.decide.statistics.figures import Ended
+from crcr.decide.views.backend import BackendQuery, JobDetail, JobKey
+from crcr.decide.views.overview import JobView
 from crcr.errors import BadRequest
 from crcr.record.schema.statistics import ingested
 from crcr.record.store.database import Row, Tx

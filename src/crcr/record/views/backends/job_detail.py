@@ -4,11 +4,11 @@ from collections.abc import Iterable
 
 from sqlalchemy import bindparam, select, text
 
-from crcr.decide.ingested import BELIEVED
 from crcr.decide.model import RepoName
-from crcr.decide.numbers import Tally
-from crcr.decide.views_backend import Column, JobDetail, JobFigures, JobKey
-from crcr.decide.window import Kind, Window, kind_of
+from crcr.decide.report.ingested import BELIEVED
+from crcr.decide.statistics.figures import Tally
+from crcr.decide.statistics.window import Kind, Window, kind_of
+from crcr.decide.views.backend import Column, JobDetail, JobFigures, JobKey
 from crcr.errors import NotFound
 from crcr.record.reports.tested_commits import read_place
 from crcr.record.schema.core import jobs

@@ -10,11 +10,11 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, bindparam, select, text, tuple_
 
-from crcr.decide.commit import Verification
+from crcr.decide.checks.commit import Verification
 from crcr.decide.model import Conclusion, JobState, Mark, RepoName
-from crcr.decide.numbers import Ended
-from crcr.decide.report import FailedTest
-from crcr.decide.views import JobPage, JobQuery, JobView
+from crcr.decide.report.report import FailedTest
+from crcr.decide.statistics.figures import Ended
+from crcr.decide.views.overview import JobPage, JobQuery, JobView
 from crcr.record.schema.core import jobs
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement

@@ -13,10 +13,10 @@ from typing import Any
 from sqlalchemy import bindparam, select, text
 
 from crcr.decide.model import Conclusion, JobState
-from crcr.decide.numbers import Counted, count_as
-from crcr.decide.views import JobView
-from crcr.decide.views_backend import BackendQuery, Column, Matrix, MatrixRow
-from crcr.decide.window import Kind
+from crcr.decide.statistics.figures import Counted, count_as
+from crcr.decide.statistics.window import Kind
+from crcr.decide.views.backend import BackendQuery, Column, Matrix, MatrixRow
+from crcr.decide.views.overview import JobView
 from crcr.errors import BadRequest
 from crcr.record.reports.tested_commits import read_place
 from crcr.record.schema.core import jobs

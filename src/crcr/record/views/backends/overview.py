@@ -3,11 +3,11 @@
 from dataclasses import replace
 from datetime import datetime
 
-from crcr.decide.allowlist import Entry
+from crcr.decide.allowlist.entries import Entry
 from crcr.decide.model import Level, RepoName
-from crcr.decide.numbers import Figures, LastResult, Part, is_stale
-from crcr.decide.views import BackendSummary, Pick, Probe, RelayHealth, Summary
-from crcr.decide.views_backend import (
+from crcr.decide.statistics.figures import Figures, LastResult, Part, is_stale
+from crcr.decide.statistics.window import Kind, Span
+from crcr.decide.views.backend import (
     BackendMetrics,
     BackendPage,
     BackendQuery,
@@ -16,7 +16,7 @@ from crcr.decide.views_backend import (
     Matrix,
     MetricsView,
 )
-from crcr.decide.window import Kind, Span
+from crcr.decide.views.overview import BackendSummary, Pick, Probe, RelayHealth, Summary
 from crcr.errors import NotFound
 from crcr.record.repositories.level_history import level_history
 from crcr.record.views.backends.all_backends import OWN_KINDS, Overview, line, read_all_figures, read_overview

@@ -10,14 +10,12 @@ from typing import Any
 
 from sqlalchemy import bindparam, select, text
 
-from crcr.decide.allowlist import Allowlist, Entry
-from crcr.decide.gate import Policy, judge_gate
-from crcr.decide.health_words import GatePublication
+from crcr.decide.allowlist.entries import Allowlist, Entry
+from crcr.decide.checks.gate import Policy, judge_gate
+from crcr.decide.health.texts import GatePublication
 from crcr.decide.model import Level, RepoName
-from crcr.decide.numbers import Counted
-from crcr.decide.timeline import spell_of
-from crcr.decide.views import JobView
-from crcr.decide.views_commit import (
+from crcr.decide.statistics.figures import Counted
+from crcr.decide.views.commit import (
     CheckView,
     CommitBackend,
     GateShown,
@@ -27,7 +25,9 @@ from crcr.decide.views_commit import (
     state_of_jobs,
     worst_first,
 )
-from crcr.decide.views_gate import gate_view
+from crcr.decide.views.gate import gate_view
+from crcr.decide.views.overview import JobView
+from crcr.decide.views.timeline import spell_of
 from crcr.errors import NoAllowlist
 from crcr.record.checks.commit_facts import load_commit
 from crcr.record.schema.core import jobs

@@ -13,8 +13,7 @@ from typing import Any
 from sqlalchemy import text
 
 from crcr.decide.model import DeliveryState, DispatchState, Pull, RepoName
-from crcr.decide.timeline import Known, timeline
-from crcr.decide.views_commit import (
+from crcr.decide.views.commit import (
     Arrival,
     CommitView,
     GateShown,
@@ -23,6 +22,7 @@ from crcr.decide.views_commit import (
     PullView,
     StateCount,
 )
+from crcr.decide.views.timeline import Known, timeline
 from crcr.errors import NotFound
 from crcr.record.deliveries.merge_groups import load_group
 from crcr.record.deliveries.pull_requests import load_pull

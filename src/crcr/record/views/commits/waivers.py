@@ -10,8 +10,8 @@ from datetime import datetime
 from sqlalchemy import text
 
 from crcr.decide.model import RepoName
-from crcr.decide.views_commit import WaiverPage, WaiverState, WaiverView
-from crcr.decide.views_log import WaiverQuery
+from crcr.decide.views.commit import WaiverPage, WaiverState, WaiverView
+from crcr.decide.views.logs import WaiverQuery
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, from_us_or_none, to_us

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import text
 
 from crcr.decide.model import RepoName
-from crcr.decide.views_joining import RefusalList, RefusalView
+from crcr.decide.views.joining import RefusalList, RefusalView
 from crcr.record.reports.refusals import KEPT
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement

@@ -10,10 +10,10 @@ from datetime import datetime
 
 from sqlalchemy import text
 
-from crcr.decide.allowlist import Visibility
+from crcr.decide.allowlist.entries import Visibility
 from crcr.decide.model import Conclusion, JobState, RepoName
-from crcr.decide.report import FailedTest
-from crcr.decide.views_joining import SandboxJob, SandboxPage, SandboxQuery
+from crcr.decide.report.report import FailedTest
+from crcr.decide.views.joining import SandboxJob, SandboxPage, SandboxQuery
 from crcr.errors import NoAllowlist
 from crcr.record.reports.sandbox import KEPT_FOR, MOST
 from crcr.record.store.database import Row, Tx

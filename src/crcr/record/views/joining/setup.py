@@ -8,11 +8,11 @@ from datetime import datetime
 
 from sqlalchemy import text
 
-from crcr.decide.allowlist import Entry
+from crcr.decide.allowlist.entries import Entry
+from crcr.decide.github.setup_facts import LastCallback, LastDispatch, LastRefusal, SetupFacts
 from crcr.decide.model import TEST_EVENT, Conclusion, DispatchState, JobState, RepoName
-from crcr.decide.setup import LastCallback, LastDispatch, LastRefusal, SetupFacts
-from crcr.decide.views import Answer
-from crcr.decide.window import Kind, Span, Window
+from crcr.decide.statistics.window import Kind, Span, Window
+from crcr.decide.views.overview import Answer
 from crcr.record.repositories.inspections import read_inspection
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement

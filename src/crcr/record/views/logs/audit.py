@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import text
 
-from crcr.decide.views_log import AuditPage, AuditQuery, AuditView
+from crcr.decide.views.logs import AuditPage, AuditQuery, AuditView
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us

@@ -9,8 +9,8 @@ from typing import Any
 from sqlalchemy import bindparam, select, text
 
 from crcr.decide.model import DeliveryState, DispatchState, Level, RepoName
-from crcr.decide.views import Answer, DeliveryPage, DeliveryView, DispatchView, JobView
-from crcr.decide.views_log import DeliveryQuery
+from crcr.decide.views.logs import DeliveryQuery
+from crcr.decide.views.overview import Answer, DeliveryPage, DeliveryView, DispatchView, JobView
 from crcr.errors import NotFound
 from crcr.record.deliveries.dispatch_payloads import trimmed_of
 from crcr.record.schema.core import jobs

@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import text
 
-from crcr.decide.views_log import EffectPage, EffectQuery, EffectView
+from crcr.decide.views.logs import EffectPage, EffectQuery, EffectView
 from crcr.errors import BadRequest
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement

@@ -9,9 +9,11 @@ from typing import Any
 
 from sqlalchemy import bindparam, select, text
 
-from crcr.decide.allowlist import Allowlist
-from crcr.decide.health import Health, health_of
-from crcr.decide.lines import (
+from crcr.decide.allowlist.entries import Allowlist
+from crcr.decide.dispatch.body_compression import unpack
+from crcr.decide.health.relay import Health, health_of
+from crcr.decide.model import Level, RepoName
+from crcr.decide.views.operator import (
     AuditLine,
     DeliveryDetail,
     DeliveryLine,
@@ -20,9 +22,7 @@ from crcr.decide.lines import (
     JobLine,
     RepositoryLine,
 )
-from crcr.decide.model import Level, RepoName
-from crcr.decide.packing import unpack
-from crcr.decide.views import AllowlistState
+from crcr.decide.views.overview import AllowlistState
 from crcr.errors import NoAllowlist, NotFound
 from crcr.record.deliveries.dispatch_payloads import trimmed_of
 from crcr.record.schema.core import audit, effects, repositories

@@ -3,7 +3,7 @@
 from sqlalchemy import text
 
 from crcr.decide.model import RepoName
-from crcr.decide.views import Outbox
+from crcr.decide.views.overview import Outbox
 from crcr.record.store.database import Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us_or_none

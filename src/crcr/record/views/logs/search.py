@@ -12,7 +12,7 @@ from datetime import datetime
 from sqlalchemy import text
 
 from crcr.decide.model import RepoName
-from crcr.decide.views_log import Hit, HitKind, SearchView
+from crcr.decide.views.logs import Hit, HitKind, SearchView
 from crcr.errors import BadRequest
 from crcr.record.clickhouse.history import NOTHING_TOLD, Told
 from crcr.record.store.database import Row, Tx

@@ -13,8 +13,8 @@ from typing import Any
 
 from sqlalchemy import text
 
-from crcr.decide.views_log import Hit, HitKind
-from crcr.decide.window import Kind
+from crcr.decide.statistics.window import Kind
+from crcr.decide.views.logs import Hit, HitKind
 from crcr.record.clickhouse.history import Told
 from crcr.record.statistics.sums import DAY_US
 from crcr.record.store.database import Row, Tx

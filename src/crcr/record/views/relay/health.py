@@ -10,13 +10,20 @@ from typing import Any
 
 from sqlalchemy import text
 
-from crcr.decide.check_runs import GATE_NAME
-from crcr.decide.checks import Tier
-from crcr.decide.effects import Fault
-from crcr.decide.gate import GateState
-from crcr.decide.health import Health, HealthFacts, OpenEffects, RefusedWebhooks, WaitingGates, health_of
-from crcr.decide.health_words import EffectClass, GatePublication, class_of
+from crcr.decide.checks.check_run import GATE_NAME
+from crcr.decide.checks.gate import GateState
+from crcr.decide.checks.wanted_checks import Tier
+from crcr.decide.health.relay import (
+    Health,
+    HealthFacts,
+    OpenEffects,
+    RefusedWebhooks,
+    WaitingGates,
+    health_of,
+)
+from crcr.decide.health.texts import EffectClass, GatePublication, class_of
 from crcr.decide.model import RepoName
+from crcr.decide.outbox.effect import Fault
 from crcr.errors import HeldBy
 from crcr.record.checks.refresh import target_of
 from crcr.record.store.database import Database, Row, Tx

@@ -4,9 +4,17 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import text
 
-from crcr.decide.checks import Tier
+from crcr.decide.checks.wanted_checks import Tier
 from crcr.decide.model import RepoName
-from crcr.decide.views import Change, Changes, EffectCount, EffectsView, ParkedEffect, RelayHealth, Vitals
+from crcr.decide.views.overview import (
+    Change,
+    Changes,
+    EffectCount,
+    EffectsView,
+    ParkedEffect,
+    RelayHealth,
+    Vitals,
+)
 from crcr.record.checks.refresh import target_of
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement

@@ -5,9 +5,9 @@ from typing import Any
 
 from pydantic import ConfigDict, Field
 
-from crcr.decide import views_backend as views
-from crcr.decide.numbers import Counted
-from crcr.decide.window import Kind, Span
+from crcr.decide.statistics.figures import Counted
+from crcr.decide.statistics.window import Kind, Span
+from crcr.decide.views import backend as views
 from crcr.show.api.models import examples
 from crcr.show.api.models.core import (
     Backend,

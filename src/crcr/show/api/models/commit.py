@@ -6,12 +6,12 @@ from typing import Any
 
 from pydantic import Field
 
-from crcr.decide.effects import Fault
-from crcr.decide.gate import GateState
-from crcr.decide.like_failures import Alike, like_failures
+from crcr.decide.checks.gate import GateState
+from crcr.decide.checks.status import Standing
 from crcr.decide.model import DeliveryState, DispatchState
-from crcr.decide.standing import Standing
-from crcr.decide.views_commit import (
+from crcr.decide.outbox.effect import Fault
+from crcr.decide.statistics.similar_failures import Alike, like_failures
+from crcr.decide.views.commit import (
     BackendState,
     CommitView,
     GateShown,

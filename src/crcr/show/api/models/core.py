@@ -9,16 +9,16 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, computed_field
 
-from crcr.decide.base_history import CommitStanding
-from crcr.decide.commit import Verification
-from crcr.decide.health import HealthState, ReasonCode
-from crcr.decide.health_words import EffectClass
-from crcr.decide.history import HistoryState
+from crcr.decide.checks.commit import Verification
+from crcr.decide.github.commit_origin import CommitStanding
+from crcr.decide.health.relay import HealthState, ReasonCode
+from crcr.decide.health.texts import EffectClass
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level
-from crcr.decide.numbers import Counted, Ended
-from crcr.decide.views import Answer
-from crcr.decide.views_backend import JobKey
-from crcr.decide.window import Kind, Span
+from crcr.decide.statistics.figures import Counted, Ended
+from crcr.decide.statistics.history_source import HistoryState
+from crcr.decide.statistics.window import Kind, Span
+from crcr.decide.views.backend import JobKey
+from crcr.decide.views.overview import Answer
 from crcr.show.api.models import examples
 from crcr.show.render.safe_text import safe_link
 from crcr.show.urls.job_tokens import token_of

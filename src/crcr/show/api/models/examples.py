@@ -6,7 +6,7 @@ test holds them against their models.
 
 from typing import Any
 
-from crcr.decide.views_backend import JobKey
+from crcr.decide.views.backend import JobKey
 from crcr.show.urls.job_tokens import token_of
 
 Json = dict[str, Any]

@@ -4,11 +4,11 @@ from datetime import datetime
 
 from pydantic import ConfigDict, Field
 
-from crcr.decide.effects import Fault
-from crcr.decide.health import HealthState
-from crcr.decide.health_words import EffectClass
+from crcr.decide.health.relay import HealthState
+from crcr.decide.health.texts import EffectClass
 from crcr.decide.model import DeliveryState
-from crcr.decide.views_log import EffectView, HitKind
+from crcr.decide.outbox.effect import Fault
+from crcr.decide.views.logs import EffectView, HitKind
 from crcr.errors import HeldBy
 from crcr.show.api.models import examples
 from crcr.show.api.models.core import (

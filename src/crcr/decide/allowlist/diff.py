@@ -1,0 +1,111 @@
+"""What one allowlist changes against another, as values with a line of text each for people.
+
+Order in the file, comments and the case of names are no changes.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+
+from crcr.decide.allowlist.entries import Allowlist, Entry
+from crcr.decide.model import Level, RepoName
+
+_NOT_OPTIONS = frozenset({"name", "level", "line"})
+_UNITS = (("d", 86400), ("h", 3600), ("m", 60))
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    entry: Entry
+
+    @property
+    def text(self) -> str:
+        return f"{self.entry.name}: added at {_place(self.entry)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    entry: Entry
+
+    @property
+    def text(self) -> str:
+        return f"{self.entry.name}: removed from {_place(self.entry)}"
+
+
+@dataclass(frozen=True, slots=True)
+class LevelMoved:
+    name: RepoName
+    before: Level
+    after: Level
+
+    @property
+    def text(self) -> str:
+        verb = "promoted" if self.after > self.before else "demoted"
+        return f"{self.name}: {verb} from {self.before.name} to {self.after.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class OptionChanged:
+    name: RepoName
+    option: str
+    """As it is written in the file; `device` for the L3 group."""
+    before: object
+    after: object
+
+    @property
+    def text(self) -> str:
+        duration = self.option.endswith("_timeout")
+        before, after = _shown(self.before, duration=duration), _shown(self.after, duration=duration)
+        return f"{self.name}: {self.option} from {before} to {after}"
+
+
+Change = Added | Removed | LevelMoved | OptionChanged
+
+
+def diff(old: Allowlist, new: Allowlist) -> tuple[Change, ...]:
+    names = sorted({entry.name for entry in (*old.entries, *new.entries)})
+    return tuple(change for name in names for change in _changes(old.find(name), new.find(name)))
+
+
+def _changes(before: Entry | None, after: Entry | None) -> Iterator[Change]:
+    if before is None or after is None:
+        if after is not None:
+            yield Added(after)
+        if before is not None:
+            yield Removed(before)
+        return
+    if before.level is not after.level:
+        yield LevelMoved(after.name, before.level, after.level)
+    for field in fields(Entry):
+        was, now = getattr(before, field.name), getattr(after, field.name)
+        if field.name not in _NOT_OPTIONS and was != now:
+            yield OptionChanged(after.name, field.name.removesuffix("_s"), was, now)
+
+
+def _place(entry: Entry) -> str:
+    return entry.level.name if entry.device is None else f"{entry.level.name} ({entry.device})"
+
+
+def _shown(value: object, *, duration: bool) -> str:
+    match value:
+        case None:
+            return "default"
+        case bool():
+            return str(value).lower()
+        case int() if duration:
+            return _duration(value)
+        case frozenset():
+            return _listed(sorted(map(str, value)))
+        case tuple():
+            return _listed([": ".join(item) if isinstance(item, tuple) else str(item) for item in value])
+    return str(value)
+
+
+def _listed(items: list[str]) -> str:
+    return f"[{', '.join(items)}]"
+
+
+def _duration(seconds: int) -> str:
+    for unit, size_s in _UNITS:
+        if seconds % size_s == 0:
+            return f"{seconds // size_s}{unit}"
+    return f"{seconds}s"

@@ -1,0 +1,120 @@
+"""A file's content as a neutral tree with line numbers, and the findings made while walking it.
+
+The tree knows nothing of YAML. Mappings are lists of pairs, so a key that stands twice is still visible.
+"""
+
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from crcr.decide.allowlist.entries import Allowlist, Checked, Entry, Problem
+
+_HIDDEN_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+# Joiners are part of ordinary words and emoji in many languages.
+_JOINERS = frozenset("\u200c\u200d")
+_SHOWN_CHARACTERS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    line: int
+    value: str | int | float | bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    line: int
+    items: tuple["Node", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    line: int
+    pairs: tuple[tuple["Node", "Node"], ...]
+
+
+Node = Scalar | Items | Pairs
+
+
+@dataclass(slots=True)
+class Findings:
+    """Collects every problem, so that one reading of the file tells all of them."""
+
+    problems: list[Problem] = field(default_factory=list)
+
+    def error(self, line: int, message: str, hint: str | None = None) -> None:
+        self.problems.append(Problem(line, "error", message, hint))
+
+    def warning(self, line: int, message: str, hint: str | None = None) -> None:
+        self.problems.append(Problem(line, "warning", message, hint))
+
+    @property
+    def failed(self) -> bool:
+        return any(problem.severity == "error" for problem in self.problems)
+
+    def conclude(self, entries: list[Entry]) -> Checked:
+        problems = tuple(sorted(self.problems, key=lambda problem: problem.line))
+        return Checked(None if self.failed else Allowlist(tuple(entries)), problems)
+
+
+def hidden_character(text: str) -> str | None:
+    """Find a character that a reviewer does not see: controls, direction marks, odd line breaks."""
+    if text.isascii() and text.isprintable():
+        return None
+    for character in text:
+        if unicodedata.category(character) in _HIDDEN_CATEGORIES and character not in _JOINERS:
+            return character
+    return None
+
+
+def shown(value: object) -> str:
+    """Quote a value of the file for a message: escaped and short, whatever it holds."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
+
+
+def text_of(node: Node, what: str, findings: Findings) -> str | None:
+    """Take a text from the tree, or report why there is none."""
+    if not isinstance(node, Scalar):
+        findings.error(node.line, f"{what} must be text, not {kind_of(node)}")
+    elif not isinstance(node.value, str):
+        findings.error(node.line, f"{what} must be text, not {kind_of(node)}", "put it in quotes")
+    elif hidden := hidden_character(node.value):
+        findings.error(node.line, f"{what} holds the hidden character U+{ord(hidden):04X}")
+    else:
+        return node.value
+    return None
+
+
+def kind_of(node: Node) -> str:
+    match node:
+        case Items():
+            return "a list"
+        case Pairs():
+            return "a mapping"
+        case Scalar(value=None):
+            return "nothing"
+        case Scalar(value=str()):
+            return "text"
+        case Scalar(value=value):
+            return shown(value)
+
+
+def named_pairs(
+    mapping: Pairs, what: str, findings: Findings, *, fold: bool = False
+) -> Iterator[tuple[str, int, Node]]:
+    """Go through a mapping's keys that are text and stand once, with their lines; `fold` ignores case."""
+    seen: dict[str, int] = {}
+    for key, value in mapping.pairs:
+        name = text_of(key, what, findings)
+        if name is None:
+            continue
+        known = name.lower() if fold else name
+        if known in seen:
+            lines = f"lines {seen[known]} and {key.line}"
+            findings.error(key.line, f"{what} {shown(name)} stands twice: {lines}")
+        else:
+            seen[known] = key.line
+            yield name, key.line, value

@@ -1,0 +1,1 @@
+"""From the recorded facts of a commit to its gate and its check runs."""

@@ -1,0 +1,230 @@
+"""What is recorded about one upstream commit that may be merged: the facts that checks and gate are made from.
+
+A commit is judged through its subjects, the open pull requests that have it as their head and the live merge
+groups that are it. Facts, and which of them count; `gate` and `checks` draw the conclusions.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from crcr.decide.allowlist.entries import Entry
+from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoName
+
+
+class Verdict(StrEnum):
+    """Whose fault a failure is, as far as recorded history tells."""
+
+    NEW = "new"
+    PRE_EXISTING = "pre-existing"
+    FLAKY = "flaky"
+    INFRASTRUCTURE = "infrastructure"
+    UNKNOWN = "unknown"
+
+
+class Verification(StrEnum):
+    """What GitHub's own view says of a reported conclusion."""
+
+    UNCHECKED = "unchecked"
+    CONFIRMED = "confirmed"
+    DISPUTED = "disputed"
+    NOT_VERIFIABLE = "not verifiable"
+    SELF_REPORTED = "self-reported"
+    """The job ran in a CI that nobody but its owner can ask."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedTestShown:
+    name: str
+    file: str | None
+    message: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    workflow: str
+    workflow_name: str
+    run_id: str
+    attempt: int
+    name: str
+    state: JobState
+    conclusion: Conclusion | None
+    verification: Verification = Verification.UNCHECKED
+    verdict: Verdict | None = None
+    """None until one was given."""
+    superseded: bool = False
+    unreported: bool = False
+    """GitHub saw it succeed, and nobody told us."""
+    device: str | None = None
+    url: str | None = None
+    artifact_url: str | None = None
+    began_at: datetime
+    ended_at: datetime | None = None
+    tests: tuple[int | None, int | None, int | None] = (None, None, None)
+    """Passed, failed, skipped."""
+    failed_tests: tuple[FailedTestShown, ...] = ()
+    failed_tests_cut: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A run that answers the dispatch, by its signed id or by the delivery's id in its name."""
+
+    run_id: str
+    workflow: str
+    attempt: int
+    """The highest that was reported or that GitHub told of."""
+    attempt_at: datetime
+    """When that attempt was first heard of."""
+    first_seen_at: datetime
+    superseded: bool = False
+    over: bool = False
+    """GitHub says that its highest attempt has ended."""
+    conclusion: Conclusion | None = None
+    """How GitHub says that it ended; `Conclusion.NONE` for a run that GitHub does not have any more."""
+    on_github: bool = True
+    """Whether it is a run of GitHub Actions, which GitHub can be asked about."""
+    rerun_from: int | None = None
+    """The attempt that somebody asked to run again, and when."""
+    rerun_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backend:
+    """One downstream as a delivery concerns it."""
+
+    name: RepoName
+    entry: Entry | None
+    """As the allowlist in force lists it now; None when it left."""
+    level: Level
+    """When the delivery was recorded."""
+    state: DispatchState
+    reason: str | None = None
+    created_at: datetime
+    sent_at: datetime | None = None
+    listed_at: datetime | None = None
+    """When GitHub last listed the runs of this dispatch."""
+    readable: bool | None = None
+    """Whether the App could read its Actions when it was dispatched; None when that was not known."""
+    runs: tuple[Run, ...] = ()
+    jobs: tuple[Job, ...] = ()
+    repository_id: int | None = None
+    """Of the repository that it was dispatched to, where that is known."""
+    dispatched_as: RepoName | None = None
+    """Under which name it was dispatched to, where it is called otherwise now."""
+    possible_renames: tuple[RepoName, ...] = ()
+    """It left L4, and one of these new L4 entries may be this repository under another name."""
+
+    @property
+    def gates(self) -> bool:
+        """A member of the gate: at L4 when the delivery was recorded, and still, or nobody knows yet."""
+        listed = self.entry is not None and self.entry.level is Level.L4
+        return self.level is Level.L4 and (listed or bool(self.possible_renames))
+
+    @property
+    def recorded_name(self) -> RepoName:
+        """The name that its dispatch, runs and jobs are recorded under."""
+        return self.dispatched_as or self.name
+
+    def is_same(self, other: "Backend") -> bool:
+        """Whether both are the same repository, by its id where both are known."""
+        if self.repository_id is not None and other.repository_id is not None:
+            return self.repository_id == other.repository_id
+        return self.name == other.name
+
+    @property
+    def live_runs(self) -> tuple[Run, ...]:
+        return tuple(run for run in self.runs if not run.superseded)
+
+    @property
+    def counted_jobs(self) -> tuple[Job, ...]:
+        """Of every job of every workflow its highest attempt; superseded runs count for nothing.
+
+        Attempts of two runs do not compare: should two runs of a workflow count, the job counts in both.
+        """
+        newest: dict[tuple[str, str, str], Job] = {}
+        for job in self.jobs:
+            key = (job.workflow, job.name, job.run_id)
+            known = newest.get(key)
+            if not job.superseded and (known is None or job.attempt > known.attempt):
+                newest[key] = job
+        return tuple(newest[key] for key in sorted(newest))
+
+    def runs_again(self, job: Job) -> bool:
+        """Whether a later attempt was asked for, or seen, in which this job has not reported yet."""
+        return any(
+            run.run_id == job.run_id
+            and (run.attempt > job.attempt or (run.rerun_from is not None and run.rerun_from >= job.attempt))
+            for run in self.live_runs
+        )
+
+    def expected(self, job_name: str) -> Conclusion | None:
+        """The outcome that its entry expects of the job, where it expects one."""
+        return self.entry.expected(job_name) if self.entry else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiver:
+    """A person's word to merge without a backend, or without one job of it, until it runs out."""
+
+    downstream: RepoName
+    job: str | None
+    who: str
+    reason: str
+    number: int
+    """The pull request that it was said in."""
+    until_at: datetime | None = None
+    repository_id: int | None = None
+    """Of the downstream when it was given: the waiver follows the repository when that is renamed."""
+
+    def covers(self, backend: Backend, job: str | None) -> bool:
+        if self.job not in (None, job):
+            return False
+        if self.repository_id is not None and backend.repository_id is not None:
+            return self.repository_id == backend.repository_id
+        return self.downstream in (backend.name, backend.recorded_name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """A pull request, or a merge group of several, that wants this commit merged."""
+
+    number: int | None
+    """None for a merge group."""
+    numbers: tuple[int, ...] | None = None
+    """The pull requests of a merge group; None while nobody knows."""
+    base_ref: str | None = None
+    """The branch that it is to be merged into."""
+    delivery: str
+    in_doubt: bool = False
+    received_at: datetime
+    labels: tuple[str, ...] = ()
+    backends: tuple[Backend, ...] = ()
+    waivers: tuple[Waiver, ...] = ()
+    reused_from: str | None = None
+    """The head with the same tree whose gate passed."""
+    own_heads: "tuple[Subject, ...]" = ()
+    """The pull requests of a merge group as they stand by themselves, if that is the head the group was made from."""
+
+    def waivers_at(self, now: datetime) -> tuple[Waiver, ...]:
+        """Those of its own pull requests that have not run out; of a group whose are unknown, none."""
+        numbers = (self.numbers or ()) if self.number is None else (self.number,)
+        return tuple(
+            waiver
+            for waiver in self.waivers
+            if waiver.number in numbers and (waiver.until_at is None or now < waiver.until_at)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    upstream: RepoName
+    head_sha: str
+    subjects: tuple[Subject, ...]
+    """Empty for a commit that nobody wants merged any more."""
+    landed: bool = False
+    """A pull request with this head, or the merge group that it is, was merged."""
+
+    def is_for(self, base_ref: str | None) -> bool:
+        """Whether it is to be merged into this branch: what it earned on another does not count there."""
+        return any(subject.base_ref == base_ref for subject in self.subjects)

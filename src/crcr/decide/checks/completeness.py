@@ -1,0 +1,129 @@
+"""Whether a backend is complete: what is owed besides the jobs that have reported.
+
+By the names of its `jobs`, and where its Actions can be read by GitHub's word that its runs are over: a glob that one
+shard satisfies, or a name that two workflows share, says nothing while a run is going.
+"""
+
+from collections.abc import Iterable
+from datetime import timedelta
+
+from crcr.decide.checks.commit import Backend, Job, Run
+from crcr.decide.checks.status import Part, Standing
+from crcr.decide.globs import name_glob
+from crcr.decide.model import Conclusion, JobState
+
+QUIET = timedelta(minutes=2)
+"""So long no new run may appear before the runs that are over are all of them."""
+_HARMLESS = frozenset({Conclusion.SUCCESS, Conclusion.SKIPPED, Conclusion.NEUTRAL})
+
+
+def owed_parts(backend: Backend, jobs: tuple[Job, ...], *, late: bool) -> Iterable[Part]:
+    """What is owed before the backend is complete, in place of jobs that have not reported."""
+    unclear = why_names_needed(backend)
+    if unclear is not None:
+        yield Part(standing=Standing.ERRORED, name=None, reason=unclear)
+        return
+    wanted = backend.entry.jobs if backend.entry is not None else None
+    unnamed = tuple(_owed_by_name(wanted or (), jobs, late=late))
+    yield from unnamed
+    if backend.readable is False or (wanted is not None and not backend.gates):
+        return  # only names tell, and a backend that gates nothing may just follow its jobs
+    yield from _owed_by_failed_runs(backend, jobs, late=late)
+    if wanted is not None:
+        # A missing name explains, once it is late, why a run has not ended.
+        if not known_runs_are_over(backend) and not (late and unnamed):
+            yield _owed_by_runs(backend, jobs, late=late)
+    elif not runs_are_over(backend):
+        yield _owed_by_runs(backend, jobs, late=late)
+    elif not jobs:
+        standing = Standing.MISSING if late else Standing.WAITING
+        yield Part(standing=standing, name=None, reason="its runs are over, and nobody has reported")
+
+
+def _owed_by_name(wanted: tuple[str, ...], jobs: tuple[Job, ...], *, late: bool) -> Iterable[Part]:
+    standing = Standing.MISSING if late else Standing.WAITING
+    for glob in wanted:
+        if not any(job.name == glob or name_glob(glob).matches(job.name) for job in jobs):
+            reason = "nothing arrived in time" if late else "has not reported yet"
+            yield Part(standing=standing, name=glob, reason=reason)
+
+
+def _owed_by_runs(backend: Backend, jobs: tuple[Job, ...], *, late: bool) -> Part:
+    if not backend.live_runs:
+        return nothing_yet(late=late)
+    if late:
+        standing = Standing.ERRORED if jobs else Standing.MISSING
+        reason = "GitHub has not told in time that its runs are over"
+    else:
+        standing, reason = Standing.WAITING, "GitHub has not told yet that its runs are over"
+        if all(run.over for run in backend.live_runs):
+            reason = "its runs are over; another may still appear within 2 minutes"
+    return Part(standing=standing, name=None, reason=reason)
+
+
+def _owed_by_failed_runs(backend: Backend, jobs: tuple[Job, ...], *, late: bool) -> Iterable[Part]:
+    """Runs that GitHub saw fail, and whose failure nobody has reported: a job ended before it could."""
+    for run in backend.live_runs if backend.gates else ():
+        if not _failed_unreported(run, backend, [job for job in jobs if job.run_id == run.run_id]):
+            continue
+        said = f"attempt {run.attempt} of run {run.run_id} ended as {run.conclusion} on GitHub"
+        if run.rerun_from is not None and run.rerun_from >= run.attempt and not late:
+            yield Part(standing=Standing.WAITING, name=None, reason=f"runs again after: {said}")
+        else:
+            reason = f"{said}, and no job has reported a failure from it: run it again"
+            yield Part(standing=Standing.ERRORED, name=None, reason=reason)
+
+
+def _failed_unreported(run: Run, backend: Backend, jobs: list[Job]) -> bool:
+    """Whether no reported job accounts for the failure of a run that has reported.
+
+    Who names its `jobs` literally has said which jobs count: another one may fail, unless the run ran again and
+    nothing of that is known.
+    """
+    if not jobs or not run.over or run.conclusion in {None, Conclusion.NONE, *_HARMLESS}:
+        return False
+    newest = max(job.attempt for job in jobs)
+    if newest == run.attempt and backend.entry is not None and backend.entry.names_jobs:
+        return False
+    return all(job.conclusion in _HARMLESS for job in jobs if job.attempt == newest)
+
+
+def nothing_yet(*, late: bool) -> Part:
+    if late:
+        return Part(standing=Standing.MISSING, name=None, reason="no run has answered in time")
+    return Part(standing=Standing.WAITING, name=None, reason="no run has answered yet")
+
+
+def why_names_needed(backend: Backend) -> str | None:
+    """Why nothing but a literal list of `jobs` could tell that a gating backend is complete, where it has none."""
+    if not backend.gates or (backend.entry is not None and backend.entry.names_jobs):
+        return None
+    if backend.readable is False:
+        return "its Actions cannot be read: name its `jobs` literally, or grant Actions: read"
+    if any(not run.on_github for run in backend.live_runs):
+        return "its CI is not GitHub Actions: name its `jobs` literally"
+    return None
+
+
+def known_runs_are_over(backend: Backend) -> bool:
+    """GitHub says that every run that is known has ended; runs of another CI are nobody's to ask about."""
+    return all(run.over for run in backend.live_runs if run.on_github)
+
+
+def awaits_end(backend: Backend) -> bool:
+    """Whether all that reported has ended and a run goes on: the news of its end may be lost, and nobody would ask."""
+    jobs = backend.counted_jobs
+    ended = bool(jobs) and all(job.state is not JobState.IN_PROGRESS for job in jobs)
+    return ended and backend.readable is not False and not known_runs_are_over(backend)
+
+
+def runs_are_over(backend: Backend) -> bool:
+    """GitHub says that every known run has ended, and listed no other for a while after the newest began."""
+    runs = backend.live_runs
+    listed_at = backend.listed_at
+    return (
+        bool(runs)
+        and all(run.over for run in runs)
+        and listed_at is not None
+        and listed_at >= max(run.first_seen_at for run in runs) + QUIET
+    )

@@ -1,0 +1,287 @@
+"""The gate: one pure function from a commit's recorded facts to passed, pending or failed, with every reason.
+
+It says passed only when each L4 backend passed, is not concerned, or was excused or waived; whatever is unclear
+keeps it pending until the deadline and fails it afterwards. Computed anew after every change, never adjusted.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from crcr.decide.checks.commit import Backend, Commit, Job, Subject, Verdict, Waiver
+from crcr.decide.checks.completeness import QUIET, nothing_yet, owed_parts
+from crcr.decide.checks.confirmation import Confirmation, confirmation
+from crcr.decide.checks.status import (
+    BLOCKED,
+    GATE_OF,
+    STANDINGS,
+    BackendJudgement,
+    GateState,
+    Part,
+    Standing,
+)
+from crcr.decide.checks.waivers import OwnHead, apply_waivers
+from crcr.decide.model import Conclusion, DispatchState, JobState
+
+__all__ = [
+    "BLOCKED",
+    "HELD_FOR",
+    "QUIET",
+    "BackendJudgement",
+    "GateJudgement",
+    "GateState",
+    "Part",
+    "Policy",
+    "Standing",
+    "SubjectJudgement",
+    "judge_backend",
+    "judge_for",
+    "judge_gate",
+]
+
+HELD_FOR = frozenset({"draft", "approval"})
+"""Reasons of a held dispatch that only people end; every other hold ends by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    gate_timeout: timedelta
+    job_timeout: timedelta
+    excuses: frozenset[Verdict] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class SubjectJudgement:
+    subject: Subject
+    state: GateState
+    backends: tuple[BackendJudgement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GateJudgement:
+    state: GateState
+    subjects: tuple[SubjectJudgement, ...]
+    recheck_at: datetime | None = None
+    """When time alone may change it."""
+
+
+def judge_gate(commit: Commit, policy: Policy, now: datetime) -> GateJudgement:
+    """Judge a commit that somebody wants merged; the worst over its subjects counts."""
+    if not commit.subjects:
+        raise ValueError("a commit without a subject has no gate to judge")
+    subjects = tuple(_subject(subject, policy, now) for subject in commit.subjects)
+    rechecks = [each.recheck_at for one in subjects for each in one.backends]
+    waiving = [each for one in commit.subjects for each in (one, *one.own_heads)]
+    rechecks += [waiver.until_at for one in waiving for waiver in one.waivers_at(now)]
+    return GateJudgement(
+        min((one.state for one in subjects), key=tuple(GateState).index),
+        subjects,
+        min((at for at in rechecks if at is not None), default=None),
+    )
+
+
+def _subject(subject: Subject, policy: Policy, now: datetime) -> SubjectJudgement:
+    judged = tuple(judge_for(subject, each, policy, now) for each in subject.backends if each.gates)
+    states = {GATE_OF[each.standing] for each in judged}
+    if subject.reused_from is not None:
+        states = {GateState.PASSED}
+    if subject.in_doubt:
+        states.add(GateState.PENDING)
+    state = min(states, key=tuple(GateState).index, default=GateState.PASSED)
+    return SubjectJudgement(subject, state, judged)
+
+
+def judge_for(subject: Subject, backend: Backend, policy: Policy, now: datetime) -> BackendJudgement:
+    """Judge a backend as it concerns the subject, with the waivers that count there."""
+    waivers = subject.waivers_at(now)
+    if subject.number is not None or not waivers:
+        return judge_backend(backend, waivers, policy, now)
+    own_heads = tuple(_own_head(subject, number, backend, policy, now) for number in subject.numbers or ())
+    return judge_backend(backend, waivers, policy, now, own_heads=own_heads)
+
+
+def _own_head(group: Subject, number: int, backend: Backend, policy: Policy, now: datetime) -> OwnHead:
+    """How the backend stands at the own head of one of the group's pull requests."""
+    own = next((each for each in group.own_heads if each.number == number and not each.in_doubt), None)
+    if own is None:
+        return OwnHead(number=number)
+    waivers = own.waivers_at(now)
+    same = next((each for each in own.backends if each.gates and each.is_same(backend)), None)
+    judged = judge_backend(same, waivers, policy, now) if same else None
+    return OwnHead(number=number, known=True, judged=judged, waivers=waivers)
+
+
+def judge_backend(
+    backend: Backend,
+    waivers: tuple[Waiver, ...],
+    policy: Policy,
+    now: datetime,
+    *,
+    own_heads: tuple[OwnHead, ...] = (),
+) -> BackendJudgement:
+    deadline = _deadline(backend, policy)
+    late = deadline is not None and now >= deadline
+    parts = tuple(_parts(backend, policy, late=late))
+    parts = tuple(apply_waivers(part, backend, waivers, own_heads) for part in parts)
+    standings = {part.standing for part in parts}
+    # Whatever waits will be late one day, and that shows even where another part has failed already.
+    waits = Standing.WAITING in standings
+    return BackendJudgement(
+        backend=backend,
+        standing=min(standings, key=STANDINGS.index),
+        parts=parts,
+        since=backend.sent_at or backend.created_at,
+        deadline=deadline,
+        recheck_at=_recheck_at(backend, deadline, now) if waits else None,
+    )
+
+
+def _deadline(backend: Backend, policy: Policy) -> datetime | None:
+    """From the dispatch, or from the newest attempt or re-run, whichever is later; none while it is unsent."""
+    if backend.sent_at is None or backend.entry is None:
+        return None
+    asked = [run.rerun_at for run in backend.runs if run.rerun_at is not None]
+    again = [run.attempt_at for run in backend.live_runs if run.attempt > 1]
+    entry = backend.entry
+    gate_s = entry.gate_timeout_s or policy.gate_timeout.total_seconds()
+    job_s = entry.job_timeout_s or policy.job_timeout.total_seconds()
+    return max((backend.sent_at, *asked, *again)) + timedelta(seconds=max(gate_s, job_s))
+
+
+def _recheck_at(backend: Backend, deadline: datetime | None, now: datetime) -> datetime | None:
+    quiet = [run.first_seen_at + QUIET for run in backend.live_runs]
+    return min((at for at in (deadline, *quiet) if at is not None and at > now), default=None)
+
+
+# The parts of a backend
+
+
+def _parts(backend: Backend, policy: Policy, *, late: bool) -> Iterable[Part]:
+    if backend.possible_renames:
+        yield _checked_for_rename(backend)
+        return
+    unsent = _UNSENT.get(backend.state)
+    if unsent is not None:
+        yield unsent(backend)
+        return
+    jobs = backend.counted_jobs
+    parts = [_job_part(job, backend, policy, late=late) for job in jobs]
+    yield from parts
+    if any(part.standing is Standing.WAITING for part in parts):
+        return
+    owed = tuple(owed_parts(backend, jobs, late=late))
+    yield from owed
+    if not owed:
+        yield from _declined(backend, parts) if parts else (nothing_yet(late=late),)
+
+
+def _checked_for_rename(backend: Backend) -> Part:
+    names = ", ".join(map(str, backend.possible_renames))
+    reason = f"checking for a rename: it left L4, and whether it is {names} now is not known yet"
+    return Part(standing=Standing.WAITING, name=None, reason=reason)
+
+
+def _not_sent_yet(_backend: Backend) -> Part:
+    return Part(standing=Standing.WAITING, name=None, reason="the dispatch waits to be sent")
+
+
+def _held(backend: Backend) -> Part:
+    reason = backend.reason or "a reason that is not recorded"
+    standing = Standing.HELD if reason in HELD_FOR else Standing.WAITING
+    return Part(standing=standing, name=None, reason=reason)
+
+
+def _left_out(backend: Backend) -> Part:
+    return Part(standing=Standing.NOT_CONCERNED, name=None, reason=f"left out by `{backend.reason}`")
+
+
+def _never_sent(backend: Backend) -> Part:
+    reason = f"the dispatch could not be delivered: {backend.reason or backend.state}"
+    return Part(standing=Standing.MISSING, name=None, reason=reason)
+
+
+_UNSENT: dict[DispatchState, Callable[[Backend], Part]] = {
+    DispatchState.WAITING: _not_sent_yet,
+    DispatchState.HELD: _held,
+    DispatchState.LEFT_OUT: _left_out,
+    DispatchState.PARKED: _never_sent,
+    DispatchState.CANCELLED: _never_sent,
+}
+
+_OF_CONCLUSION = {
+    Conclusion.SUCCESS: Standing.PASSED,
+    Conclusion.SKIPPED: Standing.PASSED,
+    Conclusion.NEUTRAL: Standing.PASSED,
+    Conclusion.FAILURE: Standing.FAILED,
+    Conclusion.ACTION_REQUIRED: Standing.FAILED,
+    Conclusion.NONE: Standing.FAILED,
+    Conclusion.CANCELLED: Standing.ERRORED,
+    Conclusion.TIMED_OUT: Standing.ERRORED,
+}
+_SKIPPED = frozenset({Conclusion.SKIPPED, Conclusion.NEUTRAL})
+
+
+def _job_part(job: Job, backend: Backend, policy: Policy, *, late: bool) -> Part:
+    if job.state is JobState.IN_PROGRESS:
+        if late:
+            return _part(Standing.ERRORED, job, "still running past the gate's time-out")
+        return _part(Standing.WAITING, job, "running")
+    if job.state is JobState.TIMED_OUT:
+        standing, reason = Standing.ERRORED, "went silent"
+    else:
+        standing, reason = _concluded(job, backend)
+    if standing is Standing.PASSED:
+        standing, reason = _held_against_github(job, backend, reason, late=late)
+    if standing in {Standing.PASSED, Standing.WAITING}:
+        return _part(standing, job, reason)
+    if backend.runs_again(job):
+        if late:
+            return _part(Standing.ERRORED, job, "was to run again, and did not report")
+        return _part(Standing.WAITING, job, f"runs again after: {reason}")
+    if standing is Standing.FAILED and job.verdict in policy.excuses:
+        return _part(Standing.EXCUSED, job, f"{reason}, {job.verdict}")
+    return _part(standing, job, reason)
+
+
+def _held_against_github(job: Job, backend: Backend, reason: str, *, late: bool) -> tuple[Standing, str]:
+    """A result that passes, as far as GitHub agrees with it."""
+    said = confirmation(job, backend)
+    if said is Confirmation.OPEN:
+        if late:
+            return Standing.ERRORED, f"reported {reason}, and GitHub has not confirmed it in time"
+        return Standing.WAITING, f"reported {reason}, GitHub has not confirmed"
+    if said is Confirmation.REFUTED:
+        return Standing.FAILED, f"reported {reason}, and GitHub does not agree"
+    if said is Confirmation.RUN_DELETED:
+        return Standing.ERRORED, f"reported {reason}, and its run was deleted before GitHub confirmed it"
+    return Standing.PASSED, reason
+
+
+def _part(standing: Standing, job: Job, reason: str) -> Part:
+    return Part(standing=standing, name=job.name, reason=reason, job=job)
+
+
+def _concluded(job: Job, backend: Backend) -> tuple[Standing, str]:
+    conclusion = job.conclusion or Conclusion.NONE
+    said = "completed without a conclusion" if conclusion is Conclusion.NONE else conclusion.value
+    expected = backend.expected(job.name)
+    if expected is None:
+        standing = _OF_CONCLUSION[conclusion]
+        if standing is Standing.FAILED and job.verdict is Verdict.INFRASTRUCTURE:
+            return Standing.ERRORED, said
+        return standing, said
+    if conclusion is expected:
+        return Standing.PASSED, f"{said}, as expected"
+    return Standing.FAILED, f"{said}, where {expected.value} is expected"
+
+
+def _declined(backend: Backend, parts: list[Part]) -> Iterable[Part]:
+    """Everything skipped is no result, unless the entry may skip."""
+    if backend.entry is not None and backend.entry.may_skip:
+        return
+    if parts and all(part.job and _was_skipped(part.job, backend) for part in parts):
+        yield Part(standing=Standing.DECLINED, name=None, reason="every job was skipped or neutral")
+
+
+def _was_skipped(job: Job, backend: Backend) -> bool:
+    return job.conclusion in _SKIPPED and backend.expected(job.name) is None

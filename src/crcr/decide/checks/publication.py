@@ -1,0 +1,68 @@
+"""From what a commit's checks should be, and what was last published of them, to what is asked of GitHub.
+
+Level-triggered: whatever was missed, repeated or reordered, the next look sets it right.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from crcr.decide.checks.check_run import CheckStatus, Shown
+from crcr.decide.checks.wanted_checks import Tier, Wanted
+from crcr.decide.model import Conclusion
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """The newest check of a name that we know to be on the commit, or to be on its way."""
+
+    tier: Tier
+    incarnation: str
+    is_open: bool
+    digest: str
+    awaited: bool = False
+    conclusion: Conclusion | None = None
+    """As far as it is known: a check whose answer was lost may be completed without one."""
+
+    @property
+    def lets_merge(self) -> bool:
+        """Whether it is a gate that a merge may go by."""
+        harmful = {Conclusion.FAILURE, Conclusion.CANCELLED}
+        return self.tier is Tier.GATE and not self.is_open and self.conclusion not in harmful
+
+
+class Act(StrEnum):
+    NOTHING = "nothing"
+    CREATE = "create"
+    UPDATE = "update"
+    END = "end"
+    REPLACE = "replace"
+    """Create a check of the same name that is completed as ended."""
+
+
+def next_act(
+    published: Published | None, wanted: Wanted | None, digest: str, *, abandoned: bool = False
+) -> Act:
+    """What to do about one name. A completed check does not reopen: a new one of the same name takes its place.
+
+    `abandoned` says that the commit has no subject any more and was not merged: its green gate must not serve the
+    next pull request that has the commit as its head.
+    """
+    if wanted is None:
+        if published is not None and published.is_open:
+            return Act.END
+        return Act.REPLACE if abandoned and published is not None and published.lets_merge else Act.NOTHING
+    if published is None:
+        return Act.CREATE
+    opens = wanted.shown.status is not CheckStatus.COMPLETED
+    if published.awaited and opens:
+        return Act.CREATE  # it only looked completed to us; to GitHub it is
+    if not published.is_open and (opens or published.incarnation != wanted.incarnation):
+        return Act.CREATE
+    return Act.NOTHING if published.digest == digest else Act.UPDATE
+
+
+def ending(tier: Tier, reason: str) -> Shown:
+    """How an open check ends that is no longer wanted. A gate never ends in a way that lets a merge through."""
+    conclusion = Conclusion.CANCELLED if tier is Tier.GATE else Conclusion.NEUTRAL
+    summary = f"This check ended without a result: {reason}."
+    return Shown(status=CheckStatus.COMPLETED, conclusion=conclusion, title=reason, summary=summary)

@@ -1,0 +1,72 @@
+"""Where a backend, or one job of it, stands with the gate: the words that rules, texts and pages share.
+
+Values only; `gate` judges, `waiving` applies waivers.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from crcr.decide.checks.commit import Backend, Job, Waiver
+
+
+class Standing(StrEnum):
+    """Where a backend, or one job of it, stands with the gate."""
+
+    FAILED = "failed"
+    ERRORED = "errored"
+    MISSING = "missing"
+    DECLINED = "declined"
+    WAITING = "waiting"
+    HELD = "held"
+    WAIVED = "waived"
+    EXCUSED = "excused"
+    NOT_CONCERNED = "not concerned"
+    PASSED = "passed"
+
+
+BLOCKED = frozenset({Standing.FAILED, Standing.ERRORED, Standing.MISSING, Standing.DECLINED})
+"""What keeps the gate shut until somebody does something about it."""
+
+
+class GateState(StrEnum):
+    FAILED = "failed"
+    PENDING = "pending"
+    PASSED = "passed"
+
+
+STANDINGS = tuple(Standing)
+_OPEN = (Standing.WAITING, Standing.HELD)
+_PASSING = (Standing.WAIVED, Standing.EXCUSED, Standing.NOT_CONCERNED, Standing.PASSED)
+GATE_OF = {
+    **dict.fromkeys(BLOCKED, GateState.FAILED),
+    **dict.fromkeys(_OPEN, GateState.PENDING),
+    **dict.fromkeys(_PASSING, GateState.PASSED),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One job of a backend, or what is owed in place of one, as the gate sees it."""
+
+    standing: Standing
+    name: str | None
+    """None: the backend as a whole."""
+    reason: str
+    job: Job | None = None
+    waiver: Waiver | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendJudgement:
+    backend: Backend
+    standing: Standing
+    parts: tuple[Part, ...]
+    since: datetime
+    deadline: datetime | None
+    recheck_at: datetime | None = None
+
+    @property
+    def telling(self) -> tuple[Part, ...]:
+        """The parts that make it what it is."""
+        return tuple(part for part in self.parts if part.standing is self.standing)

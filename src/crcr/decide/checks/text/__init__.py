@@ -1,0 +1,1 @@
+"""The titles, summaries and annotations of check runs."""

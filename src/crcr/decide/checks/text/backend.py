@@ -1,0 +1,224 @@
+"""What the check of a backend, and of one job of it, says: what ran where, what came out, and where to look on."""
+
+from collections.abc import Iterable
+
+from crcr.decide.checks.check_run import MOST_TEXT
+from crcr.decide.checks.commit import Backend, FailedTestShown, Job
+from crcr.decide.checks.gate import BackendJudgement
+from crcr.decide.checks.status import BLOCKED, Part, Standing
+from crcr.decide.checks.text.gate_advice import advice_about_jobs
+from crcr.decide.checks.text.markdown import (
+    Section,
+    code,
+    cut,
+    fitting,
+    link,
+    listed,
+    one_line,
+    page,
+    prose,
+    row,
+    table,
+    utc,
+)
+from crcr.decide.checks.text.parts import (
+    NAME_CHARACTERS,
+    OPEN,
+    doubt_words,
+    live_sections,
+    oncall_words,
+    verdict_words,
+    waiver_words,
+    waivers_of,
+    worst_first,
+)
+
+MOST_TITLE = 120
+MOST_FAILURES = 20
+_MOST_DEVICES = 5
+_MOST_WORKFLOWS = 5
+_MOST_OWED = 5
+_VERDICT = "Verdict"
+WAITING_TITLE = "waiting"
+"""Without what it waits for, as that changes with every job and the title is not written again for it."""
+_AT_FAULT = frozenset({Standing.FAILED, Standing.ERRORED, Standing.EXCUSED, Standing.WAIVED})
+
+
+# A backend
+
+
+def backend_title(judged: BackendJudgement) -> str:
+    named = [part for part in judged.parts if part.name is not None]
+    telling = [part for part in judged.telling if part.name is not None]
+    if judged.standing is Standing.PASSED:
+        return f"passed: {_count(len(named), 'job')}"
+    if judged.standing is Standing.WAIVED:
+        return cut(f"waived by {_who(judged.parts)}: {_names(telling) or 'all of it'}", MOST_TITLE)
+    if judged.standing is Standing.WAITING:
+        return WAITING_TITLE
+    if not telling:
+        reason = one_line(judged.telling[0].reason).replace("`", "")
+        return cut(f"{judged.standing}: {reason}", MOST_TITLE)
+    if judged.standing not in OPEN and any(part.standing in OPEN for part in judged.parts):
+        return f"{judged.standing}: {_names(telling)}, others still waiting"
+    return f"{judged.standing}: {_names(telling)} ({len(telling)} of {_count(len(named), 'job')})"
+
+
+def _names(parts: list[Part]) -> str:
+    return fitting([cut(one_line(part.name or ""), 40) for part in parts], 70)
+
+
+def _who(parts: Iterable[Part]) -> str:
+    return listed([f"@{one_line(each.who).removeprefix('@')}" for each in waivers_of(parts)], 2)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def backend_summary(judged: BackendJudgement, hud_url: str, live_url: str | None = None) -> str:
+    parts = worst_first(judged.parts)
+    jobs = [(part, part.job) for part in parts if part.job is not None]
+    facts = _facts(judged.backend, [job for _, job in jobs])
+    facts += _standing_facts(judged)
+    sections = [*live_sections(live_url), Section(head="\n".join(facts)), *failures(jobs)]
+    if jobs:
+        sections.append(_job_table(jobs))
+    return page(sections, MOST_TEXT, _where_to_look(judged.backend, hud_url))
+
+
+def _facts(backend: Backend, jobs: list[Job]) -> list[str]:
+    entry = backend.entry
+    listed_device = [entry.device] if entry and entry.device else []
+    devices = list(dict.fromkeys([*listed_device, *(job.device for job in jobs if job.device)]))
+    facts = [f"- Backend: {code(str(backend.name), 140)} at {backend.level.name}"]
+    if devices:
+        facts.append(f"- Device: {listed(devices, _MOST_DEVICES, code)}")
+    if entry and entry.hardware:
+        facts.append(f"- Hardware: {code(entry.hardware)}")
+    if jobs:
+        names = list(dict.fromkeys(job.workflow_name for job in jobs))
+        facts.append(f"- Workflow: {listed(names, _MOST_WORKFLOWS, code)}")
+    return facts
+
+
+def _standing_facts(judged: BackendJudgement) -> list[str]:
+    sent = judged.backend.sent_at
+    facts = [f"- Dispatched: {utc(sent)}" if sent else f"- Recorded: {utc(judged.since)}, and not sent"]
+    if judged.standing is Standing.WAITING and judged.deadline is not None:
+        facts.append(f"- Waits until: {utc(judged.deadline)}")
+    whole = [part for part in judged.telling if part.job is None]
+    facts.append(
+        f"- Standing: {judged.standing}" + (f" ({listed(whole, _MOST_OWED, _owed, '; ')})" if whole else "")
+    )
+    waivers = waivers_of(judged.parts)
+    if waivers:
+        facts.append(f"- Waivers: {waiver_words(waivers)}")
+    jobs = advice_about_jobs(judged)
+    if jobs is not None:
+        facts.append(f"- To be changed: {jobs}")
+    return facts
+
+
+def _owed(part: Part) -> str:
+    said = prose(part.reason)
+    return f"{code(part.name, NAME_CHARACTERS)} {said}" if part.name is not None else said
+
+
+def _job_table(jobs: list[tuple[Part, Job]]) -> Section:
+    """One row for each job; the column of verdicts only where one was given."""
+    several = len({job.workflow for _, job in jobs}) > 1
+    rows = [_job_row(part, job, with_workflow=several) for part, job in jobs]
+    left_out = set() if any(each[_VERDICT] for each in rows) else {_VERDICT}
+    columns = [name for name in rows[0] if name not in left_out]
+    return table("### Jobs", columns, (row(each[name] for name in columns) for each in rows), "jobs")
+
+
+def _job_row(part: Part, job: Job, *, with_workflow: bool) -> dict[str, str]:
+    name = f"{job.workflow_name} / {job.name}" if with_workflow else job.name
+    return {
+        "Job": code(name, NAME_CHARACTERS),
+        "State": f"**{part.standing}**" if part.standing in BLOCKED else part.standing,
+        "Attempt": str(job.attempt),
+        "Tests": _tests(job),
+        "Why": "; ".join(filter(None, (prose(part.reason), doubt_words(job)))),
+        _VERDICT: verdict_words(part),
+        "Links": _links(job),
+    }
+
+
+def _tests(job: Job) -> str:
+    counts = zip(job.tests, ("passed", "failed", "skipped"), strict=True)
+    return ", ".join(f"{count} {what}" for count, what in counts if count is not None)
+
+
+def _links(job: Job) -> str:
+    return ", ".join(filter(None, (link("run", job.url), link("artifact", job.artifact_url))))
+
+
+def _where_to_look(backend: Backend, hud_url: str) -> str:
+    """The last lines: who answers for it, and its page."""
+    oncalls = oncall_words(backend)
+    asked = f"On call: {oncalls}" if oncalls else "On call: nobody is listed"
+    page_link = link("History of this backend", f"{hud_url}/crcr/{backend.name}")
+    return "\n\n".join(filter(None, (asked, page_link)))
+
+
+# One job
+
+
+def job_title(part: Part, job: Job) -> str:
+    said = one_line(part.reason)
+    if part.waiver is not None:
+        said = f"waived by {_who([part])}: {said}"
+    elif part.standing is Standing.EXCUSED:
+        said = f"excused: {said}"
+    passed, failed, _ = job.tests
+    tests = (
+        f"{_count(failed, 'test')} failed" if failed else f"{_count(passed, 'test')} passed" if passed else ""
+    )
+    doubt = doubt_words(job).partition(":")[0]
+    return fitting([phrase for phrase in (said, tests, doubt) if phrase], MOST_TITLE)
+
+
+def job_summary(backend: Backend, part: Part, job: Job, hud_url: str) -> str:
+    facts = [*_facts(backend, [job]), f"- Job: {code(job.name)}, attempt {job.attempt}"]
+    ended = f", ended: {utc(job.ended_at)}" if job.ended_at else ""
+    facts.append(f"- Began: {utc(job.began_at)}{ended}")
+    facts.append(f"- Standing: {part.standing} ({prose(part.reason)})")
+    said = {
+        "Waiver": waiver_words(waivers_of([part])),
+        _VERDICT: verdict_words(part),
+        "Doubt": doubt_words(job),
+        "Tests": _tests(job),
+        "Links": _links(job),
+    }
+    facts += [f"- {what}: {words}" for what, words in said.items() if words]
+    sections = [Section(head="\n".join(facts)), *failures([(part, job)])]
+    return page(sections, MOST_TEXT, _where_to_look(backend, hud_url))
+
+
+# Failures
+
+
+def failed_tests(jobs: Iterable[tuple[Part, Job]]) -> list[FailedTestShown]:
+    """Tests of the jobs that did not pass; an expected failure is none."""
+    return [test for part, job in jobs if part.standing in _AT_FAULT for test in job.failed_tests]
+
+
+def failures(jobs: list[tuple[Part, Job]]) -> Iterable[Section]:
+    tests = failed_tests(jobs)
+    if not tests:
+        return
+    untold = sum(job.failed_tests_cut for part, job in jobs if part.standing in _AT_FAULT)
+    more = max(len(tests) - MOST_FAILURES, 0) + untold
+    rows = [_failure(test) for test in tests[:MOST_FAILURES]]
+    if more:
+        rows.append(f"- and {more} more")
+    yield Section(head="### First failures\n", rows=tuple(rows), noun="failures")
+
+
+def _failure(test: FailedTestShown) -> str:
+    place = f" in {code(test.file)}" if test.file else ""
+    message = f": {code(test.message, 300)}" if test.message else ""
+    return f"- {code(test.name)}{place}{message}"

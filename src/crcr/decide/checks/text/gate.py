@@ -1,0 +1,257 @@
+"""What the gate's check says: a title, and a table of backends with the reason of each and what can be done.
+
+Nothing in it depends on the time of day, so that an unchanged gate is never published again.
+"""
+
+from collections.abc import Iterable
+from itertools import chain
+
+from crcr.decide.checks.check_run import MOST_TEXT
+from crcr.decide.checks.commit import Backend, Subject
+from crcr.decide.checks.confirmation import Confirmation, confirmation
+from crcr.decide.checks.gate import BackendJudgement, GateJudgement, GateState, SubjectJudgement
+from crcr.decide.checks.status import BLOCKED, Part, Standing
+from crcr.decide.checks.text.gate_advice import advice_for
+from crcr.decide.checks.text.markdown import (
+    Section,
+    code,
+    cut,
+    fitting,
+    listed,
+    one_line,
+    page,
+    prose,
+    row,
+    table,
+    utc,
+)
+from crcr.decide.checks.text.parts import (
+    NAME_CHARACTERS,
+    OPEN,
+    doubt_words,
+    live_sections,
+    oncall_words,
+    verdict_words,
+    waiver_words,
+    waivers_of,
+)
+from crcr.decide.commands.grammar import HEAD_DIGITS
+from crcr.decide.model import Level
+
+MOST_TITLE = 120
+_MOST_PARTS = 3
+_MOST_NUMBERS = 20
+_STANDINGS = tuple(Standing)
+_STATES = tuple(GateState)
+_COLUMNS = ("Backend", "Standing", "Why", "Since", "Until", "What can be done", "On call")
+_IN_DOUBT = "asking GitHub which push and base are the newest"
+
+
+# The title
+
+
+def gate_title(judgement: GateJudgement) -> str:
+    backends = _worst_of_each(judgement)
+    doubt = any(one.subject.in_doubt for one in judgement.subjects)
+    if judgement.state is GateState.FAILED:
+        phrases = [_blocked_phrase(each) for each in backends if each.standing in BLOCKED]
+    elif judgement.state is GateState.PENDING:
+        phrases = _pending_phrases(backends) + ([_IN_DOUBT] if doubt else [])
+    elif not backends and any(one.subject.reused_from is not None for one in judgement.subjects):
+        phrases = ["the same tree has passed already"]
+    else:
+        phrases = _passing_phrases(backends) or ["no gating backend"]
+    return fitting(phrases, MOST_TITLE)
+
+
+def _worst_of_each(judgement: GateJudgement) -> list[BackendJudgement]:
+    """Each backend once, as the pull request sees it that it serves worst; the worst backends first."""
+    worst: dict[str, BackendJudgement] = {}
+    for judged in chain.from_iterable(
+        one.backends for one in judgement.subjects if one.subject.reused_from is None
+    ):
+        known = worst.get(judged.backend.name.key)
+        if known is None or _severity(judged) < _severity(known):
+            worst[judged.backend.name.key] = judged
+    return sorted(worst.values(), key=_severity)
+
+
+def _severity(judged: BackendJudgement) -> tuple[int, str]:
+    return _STANDINGS.index(judged.standing), judged.backend.name.key
+
+
+def _blocked_phrase(judged: BackendJudgement) -> str:
+    name = judged.backend.name
+    if judged.standing is Standing.MISSING:
+        return f"{name} is missing"
+    if judged.standing is Standing.DECLINED:
+        return f"{name} declined"
+    jobs = [part.name for part in judged.telling if part.name is not None]
+    return f"{name} {judged.standing}" + (f" ({listed(jobs, 2, _short)})" if jobs else "")
+
+
+def _short(name: str) -> str:
+    return cut(one_line(name), 40)
+
+
+def _pending_phrases(backends: list[BackendJudgement]) -> list[str]:
+    held = [
+        f"{each.backend.name} is held ({_why_held(each)})"
+        for each in backends
+        if each.standing is Standing.HELD
+    ]
+    waiting = [str(each.backend.name) for each in backends if each.standing is Standing.WAITING]
+    passing = len(backends) - len(held) - len(waiting)
+    counted = [f"{passing} of {len(backends)} backends passed"] if passing else []
+    return counted + held + ([f"waiting for {waiting[0]}", *waiting[1:]] if waiting else [])
+
+
+def _why_held(judged: BackendJudgement) -> str:
+    return _short(judged.telling[0].reason)
+
+
+def _passing_phrases(backends: list[BackendJudgement]) -> list[str]:
+    phrases = [_waived_phrase(each) for each in backends if each.standing is Standing.WAIVED]
+    phrases += [f"{each.backend.name} excused" for each in backends if each.standing is Standing.EXCUSED]
+    passed = sum(each.standing is Standing.PASSED for each in backends)
+    aside = sum(each.standing is Standing.NOT_CONCERNED for each in backends)
+    if passed:
+        phrases.append(f"{passed} {'backend' if passed == 1 else 'backends'} passed")
+    if aside:
+        phrases.append(f"{aside} not concerned")
+    return phrases
+
+
+def _waived_phrase(judged: BackendJudgement) -> str:
+    people = dict.fromkeys(f"@{one_line(each.who).removeprefix('@')}" for each in waivers_of(judged.parts))
+    return f"{judged.backend.name} waived by {listed(list(people), 2)}"
+
+
+# The summary
+
+
+def gate_summary(judgement: GateJudgement, head_sha: str, live_url: str | None = None) -> str:
+    several = len(judgement.subjects) > 1
+    ordered = sorted(judgement.subjects, key=lambda one: _STATES.index(one.state))
+    subjects = chain.from_iterable(_subject(one, head_sha, headed=several) for one in ordered)
+    sections = chain(live_sections(live_url), subjects)
+    return page(sections, MOST_TEXT, _WAIVING if judgement.state is GateState.FAILED else "")
+
+
+def head_named(subject: Subject, head_sha: str) -> str | None:
+    """The head that a command about it names; of a merge group's pull requests the heads are others."""
+    return None if subject.number is None else head_sha[:HEAD_DIGITS]
+
+
+def _subject(one: SubjectJudgement, head_sha: str, *, headed: bool) -> Iterable[Section]:
+    heading = f"### {_subject_name(one.subject)}" if headed or one.subject.number is None else None
+    said = _instead_of_a_table(one)
+    if said is not None:
+        yield Section(head=f"{heading}\n\n{said}" if heading else said)
+    else:
+        head = head_named(one.subject, head_sha)
+        rows = (_backend_row(each, head) for each in sorted(one.backends, key=_severity))
+        yield table(heading, _COLUMNS, rows, "backends")
+    if one.subject.in_doubt:
+        yield Section(head=f"Pending: {_IN_DOUBT}.")
+    notes = tuple(filter(None, map(_membership, one.subject.backends)))
+    if notes:
+        yield Section(head="Not members of this gate:\n", rows=notes, noun="backends that are no members")
+
+
+def _subject_name(subject: Subject) -> str:
+    if subject.number is not None:
+        return f"#{subject.number}"
+    if not subject.numbers:
+        return "merge group (its pull requests are not known, so no waiver applies)"
+    return f"merge group of {listed(subject.numbers, _MOST_NUMBERS, '#{}'.format)}"
+
+
+def _instead_of_a_table(one: SubjectJudgement) -> str | None:
+    if one.subject.reused_from is not None:
+        return f"The tree is that of {code(one.subject.reused_from, 40)}, whose gate passed: its result is reused."
+    return None if one.backends else "No backend gates this commit."
+
+
+def _membership(backend: Backend) -> str | None:
+    """Why a backend that was or will be a member does not count for this commit."""
+    name = code(str(backend.name), 140)
+    if backend.possible_renames:
+        return None  # a member until that is known
+    if backend.level is Level.L4 and backend.entry is None:
+        return f"- {name} has left the allowlist; to gate, it must be listed at L4 again."
+    if backend.level is Level.L4 and not backend.gates and backend.entry is not None:
+        level = backend.entry.level.name
+        return f"- {name} is downgraded to {level}; to gate, its allowlist entry must stand at L4 again."
+    if backend.entry is not None and backend.entry.level is Level.L4 and backend.level is not Level.L4:
+        return f"- {name} has come to L4 since, and gates from the next push on."
+    return None
+
+
+# A row of the table
+
+
+def _backend_row(judged: BackendJudgement, head: str | None) -> str:
+    deadline = judged.deadline if judged.standing is Standing.WAITING else None
+    return row(
+        (
+            _backend_name(judged.backend),
+            f"**{judged.standing}**" if judged.standing in BLOCKED else judged.standing,
+            _why(judged),
+            utc(judged.since),
+            utc(deadline) if deadline else "",
+            advice_for(judged, head, code) or "",
+            oncall_words(judged.backend),
+        )
+    )
+
+
+def _backend_name(backend: Backend) -> str:
+    name = code(str(backend.name), 140)
+    return (
+        f"{name} (dispatched as {code(str(backend.dispatched_as), 140)})" if backend.dispatched_as else name
+    )
+
+
+def _why(judged: BackendJudgement) -> str:
+    if judged.standing is Standing.PASSED:
+        return _passed_words(judged)
+    said = [listed(judged.telling, _MOST_PARTS, _part, "; ")]
+    also = [part for part in judged.parts if part.standing is Standing.EXCUSED]
+    if also and judged.standing is not Standing.EXCUSED:
+        said.append(f"excused: {listed(also, _MOST_PARTS, _part, '; ')}")
+    said.append(waiver_words(waivers_of(judged.parts)))
+    waiting = sum(part.standing in OPEN for part in judged.parts)
+    if waiting and judged.standing not in OPEN:
+        said.append(f"{waiting} still waiting")
+    return ". ".join(filter(None, said))
+
+
+def _passed_words(judged: BackendJudgement) -> str:
+    jobs = [part.job for part in judged.parts if part.job is not None]
+    said = f"{len(jobs)} {'job' if len(jobs) == 1 else 'jobs'}"
+    unasked = sum(confirmation(job, judged.backend) is Confirmation.AS_REPORTED for job in jobs)
+    if not unasked:
+        return said
+    return f"{said}, as reported" if unasked == len(jobs) else f"{said}, {unasked} of them as reported"
+
+
+def _part(part: Part) -> str:
+    """One job with its reason, whose fault it is, and what is in doubt about it."""
+    said = prose(part.reason)
+    if part.name is not None:
+        said = f"{code(part.name, NAME_CHARACTERS)} {said}"
+    verdict = "" if part.standing is Standing.EXCUSED else verdict_words(part)  # there the reason names it
+    doubt = doubt_words(part.job) if part.job is not None else ""
+    return ", ".join(filter(None, (said, verdict, doubt)))
+
+
+_WAIVING = """### Waiving
+
+Who has the maintain or admin right can let a pull request merge without a backend, by a comment on it with a line like one of these:
+
+- `/crcr waive owner/repo at 1a2b3c4 because …` for the whole backend and this commit
+- `/crcr waive owner/repo:job at 1a2b3c4 because …` for one job of it
+- `/crcr waive owner/repo until 3d at 1a2b3c4 because …` for later pushes too, at most 7 days
+
+After `at` stand the first digits of the pull request's head. Without them a command is refused when the head was pushed less than a minute before. The button “Waive…” posts the command to copy. It waives nothing by itself."""

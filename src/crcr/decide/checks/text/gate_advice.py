@@ -1,0 +1,61 @@
+"""What can be done about a backend that keeps the gate shut: the same words in the check on GitHub and on the pages."""
+
+from collections.abc import Callable
+
+from crcr.decide.checks.completeness import why_names_needed
+from crcr.decide.checks.confirmation import Confirmation, confirmation
+from crcr.decide.checks.status import BLOCKED, BackendJudgement, Standing
+from crcr.decide.checks.text.markdown import listed
+from crcr.decide.commands.grammar import Approve, Retry, Waive, spell
+from crcr.decide.model import JobState
+
+Quote = Callable[[str], str]
+"""Marks a text as code."""
+
+_MOST_NAMES = 3
+
+
+def advice_for(judged: BackendJudgement, head: str | None, quote: Quote) -> str | None:
+    """Name what a person can do; None where nothing need be done. Offered commands name the `head`."""
+    name = judged.backend.name
+    retry = quote(spell(Retry(name)))
+    waive = f"a maintainer can {quote(spell(Waive(name, None, None, '…', head)))}"
+    match judged.standing:
+        case Standing.FAILED:
+            return f"fix it, {retry}, or {waive}"
+        case Standing.DECLINED:
+            return f"let a job run, set `may_skip: true` in its allowlist entry, or {waive}"
+        case Standing.HELD if judged.backend.reason == "approval":
+            return f"someone with write rights comments {quote(spell(Approve(head)))}"
+        case Standing.HELD:
+            return "mark the pull request ready for review"
+        case Standing.WAITING:
+            return _advice_while_waiting(judged, waive, quote)
+    if judged.standing not in BLOCKED:
+        return None
+    jobs = advice_about_jobs(judged)
+    return f"{jobs}, or {waive}" if jobs else f"{retry}, ask who is on call, or {waive}"
+
+
+def advice_about_jobs(judged: BackendJudgement) -> str | None:
+    """What the allowlist or the App needs where nothing can tell that the backend is complete; None elsewhere."""
+    if why_names_needed(judged.backend) is None:
+        return None
+    named = "name its `jobs` literally in the allowlist"
+    return f"{named}, or grant Actions: read" if judged.backend.readable is False else named
+
+
+def _advice_while_waiting(judged: BackendJudgement, waive: str, quote: Quote) -> str | None:
+    backend = judged.backend
+    if backend.possible_renames:
+        names = listed(backend.possible_renames, _MOST_NAMES, lambda name: quote(str(name)))
+        return f"install the App on {names} so that GitHub tells its id, push again, or {waive}"
+    if any(
+        part.job is not None
+        and part.job.state is JobState.COMPLETED
+        and not backend.runs_again(part.job)
+        and confirmation(part.job, backend) is Confirmation.OPEN
+        for part in judged.telling
+    ):
+        return f"GitHub is asked again by itself; if this lasts, ask who is on call, or {waive}"
+    return None

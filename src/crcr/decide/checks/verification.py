@@ -1,0 +1,112 @@
+"""GitHub's own view of a job against what was reported: which of its jobs are meant, and what counts then.
+
+The worse of the two counts. A reported job is held against GitHub's jobs of its name, so that no job vouches for
+another one. Only an ended job of GitHub's says anything: a report is sent from inside a job that is still running.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from crcr.decide.checks.commit import Verification
+from crcr.decide.github.values import ActionsJob
+from crcr.decide.model import Conclusion, JobState
+from crcr.decide.report.lifecycle import badness, worse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportedJob:
+    job_name: str
+    reported_name: str
+    state: JobState
+    conclusion: Conclusion | None
+    opened_by: str | None
+    closed_by: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What GitHub's view makes of a reported job."""
+
+    verification: Verification
+    conclusion: Conclusion | None
+    """What counts now; None leaves it as it is."""
+    github: Conclusion | None
+
+
+_HARMLESS = frozenset({Conclusion.SUCCESS, Conclusion.SKIPPED, Conclusion.NEUTRAL})
+
+
+def match(
+    job: ReportedJob, reported: Iterable[ReportedJob], seen: Iterable[ActionsJob]
+) -> tuple[ActionsJob, ...]:
+    """The jobs of GitHub's that a row is held against: those with the name that it reported.
+
+    `reported` are all rows of the run's attempt. Where several jobs have the name, a signed check run id tells
+    them apart: a row is not held against a job that another row of that name speaks for.
+    """
+    reported = tuple(reported)
+    named = tuple(each for each in seen if each.name == job.reported_name)
+    own_id = _own_id(job, reported)
+    if own_id is None or all(each.check_run_id != own_id for each in named):
+        return named
+    others = {
+        _own_id(row, reported)
+        for row in reported
+        if row.job_name != job.job_name and row.reported_name == job.reported_name
+    }
+    return tuple(each for each in named if each.check_run_id == own_id or each.check_run_id not in others)
+
+
+def _own_id(job: ReportedJob, reported: Iterable[ReportedJob]) -> str | None:
+    """The signed id that opened and closed the row, unless it has reported under another name as well."""
+    own_id = job.opened_by
+    if own_id is None or job.closed_by not in {None, own_id}:
+        return None
+    names = {row.reported_name for row in reported if own_id in {row.opened_by, row.closed_by}}
+    return own_id if names <= {job.reported_name} else None
+
+
+def examine(job: ReportedJob, seen: tuple[ActionsJob, ...], *, whole: bool, run_over: bool) -> Finding | None:
+    """What to write about a completed job; None while that is not known.
+
+    Without the `whole` list only a failure says something: another job of the name may not be among `seen`.
+    """
+    github = _worst(seen)
+    if github is None or not all(each.is_over for each in seen) or not whole:
+        if github is not None and github not in _HARMLESS:
+            return _compare(job, github)
+        none_can_come = whole and run_over and not seen
+        return Finding(Verification.NOT_VERIFIABLE, None, None) if none_can_come else None
+    return _compare(job, github)
+
+
+def _worst(seen: tuple[ActionsJob, ...]) -> Conclusion | None:
+    ended = [each.conclusion or Conclusion.NONE for each in seen if each.is_over]
+    return max(ended, key=badness, default=None)
+
+
+def _compare(job: ReportedJob, github: Conclusion) -> Finding:
+    reported = job.conclusion or Conclusion.NONE
+    if reported is Conclusion.NONE:
+        return Finding(Verification.CONFIRMED, github, github)
+    if github is reported:
+        return Finding(Verification.CONFIRMED, None, github)
+    return Finding(Verification.DISPUTED, worse(reported, github), github)
+
+
+@dataclass(frozen=True, slots=True)
+class SilentEnd:
+    """How a silent job ends; without a conclusion it just timed out, unreported."""
+
+    conclusion: Conclusion | None
+    github: Conclusion | None
+
+
+def examine_silent(seen: tuple[ActionsJob, ...], *, whole: bool) -> SilentEnd | None:
+    """How a silent job ends by GitHub's word; None while GitHub has not seen its end."""
+    github = _worst(seen)
+    if github is not None and github not in _HARMLESS:
+        return SilentEnd(github, github)
+    if not whole or not all(each.is_over for each in seen):
+        return None
+    return SilentEnd(None, github)

@@ -1,0 +1,363 @@
+"""Which checks a commit should have now, and what they show.
+
+From recorded facts alone; what is to be asked of GitHub for it is worked out in `publication`.
+"""
+
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+from hashlib import sha256
+
+from crcr.decide.allowlist.entries import Entry
+from crcr.decide.checks.check_changes import HARMLESS, backend_brief, failed_once, gate_brief
+from crcr.decide.checks.check_run import GATE_NAME, CheckStatus, Shown
+from crcr.decide.checks.commit import Backend, Commit, Job, Subject
+from crcr.decide.checks.gate import HELD_FOR, GateJudgement, GateState, Policy, judge_for
+from crcr.decide.checks.status import BLOCKED, BackendJudgement, Part, Standing
+from crcr.decide.checks.text import check
+from crcr.decide.model import Conclusion, DispatchState, JobState, Level
+
+MOST_JOB_CHECKS = 20
+"""Of a backend with more jobs only the failed ones get a check of their own."""
+MOST_FAILURE_CHECKS = 3
+"""So many failing jobs of a backend get a check of their own; the backend's own check lists them all."""
+_NAME_CHARACTERS = 200
+
+
+class Tier(StrEnum):
+    """What is published first when GitHub lets us write little."""
+
+    GATE = "gate"
+    BACKEND = "backend"
+    JOB = "job"
+
+
+class JobChecks(StrEnum):
+    """Which jobs have a check of their own beside their backend's."""
+
+    FAILURES = "failures"
+    """The first few that fail; what was shown once is followed to its end."""
+    ALL = "all"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckPolicy:
+    gate: Policy
+    gate_on: bool
+    label_prefixes: tuple[str, ...]
+    l3_fails_red: bool
+    l3_pends: bool
+    job_checks: JobChecks
+    hud_url: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    name: str
+    tier: Tier
+    downstream: str | None = None
+    incarnation: str
+    """Whose result it shows: another attempt or delivery makes another check of the same name."""
+    shown: Shown
+    brief: str | None = None
+    """While it is still to change, what must be published at once when it changes; None: everything."""
+
+
+def wanted_checks(
+    commit: Commit,
+    judgement: GateJudgement | None,
+    policy: CheckPolicy,
+    now: datetime,
+    published: frozenset[str] = frozenset(),
+    *,
+    tiers: Collection[Tier] = tuple(Tier),
+) -> tuple[Wanted, ...]:
+    """Everything of these tiers that should be shown on the commit; nothing when nobody wants it merged any more.
+
+    `published` are the names of the job checks that the commit has: what was shown as failed must show its mending.
+    """
+    wanted: list[Wanted] = []
+    if judgement is not None and Tier.GATE in tiers:
+        wanted.append(_gate(commit, judgement, policy))
+    if not {Tier.BACKEND, Tier.JOB} & set(tiers):
+        return tuple(wanted)
+    for subject, backend in _visible(commit, policy):
+        judged = judge_for(subject, backend, policy.gate, now)
+        if Tier.BACKEND in tiers:
+            wanted.append(_backend(commit, subject, judged, policy))
+        if Tier.JOB in tiers:
+            wanted += _jobs(judged, policy, published)
+    return tuple(wanted)
+
+
+def recheck_at(
+    commit: Commit, judgement: GateJudgement | None, policy: CheckPolicy, now: datetime
+) -> datetime | None:
+    """When time alone may change what is shown: the gate, or a backend that gates nothing."""
+    moments = [judgement.recheck_at] if judgement else []
+    for subject, backend in _visible(commit, policy):
+        moments.append(judge_for(subject, backend, policy.gate, now).recheck_at)
+    return min((at for at in moments if at is not None), default=None)
+
+
+def is_labelled(entry: Entry, labels: tuple[str, ...], prefixes: tuple[str, ...]) -> bool:
+    """Whether the pull request asks for the entry's device."""
+    if entry.device is None:
+        return False
+    asked = {f"{prefix}{entry.device}".casefold() for prefix in prefixes}
+    return any(label.casefold() in asked for label in labels)
+
+
+def _visible(commit: Commit, policy: CheckPolicy) -> list[tuple[Subject, Backend]]:
+    """Each backend that shows on the commit once, as its newest delivery concerns it."""
+    newest: dict[str, tuple[Subject, Backend]] = {}
+    for subject in sorted(commit.subjects, key=lambda each: (each.received_at, each.delivery)):
+        if subject.reused_from is not None:
+            continue
+        for backend in subject.backends:
+            if _shows(subject, backend, policy):
+                newest[backend.name.key] = (subject, backend)
+    return [newest[key] for key in sorted(newest)]
+
+
+def _shows(subject: Subject, backend: Backend, policy: CheckPolicy) -> bool:
+    if backend.entry is None or backend.state in {DispatchState.LEFT_OUT, DispatchState.CANCELLED}:
+        return False
+    if backend.state is DispatchState.HELD and backend.reason not in HELD_FOR:
+        return False  # whether it is concerned at all is being asked
+    if min(backend.level, backend.entry.level) < Level.L3:
+        return False
+    return backend.entry.level is Level.L4 or is_labelled(
+        backend.entry, subject.labels, policy.label_prefixes
+    )
+
+
+# The gate
+
+_GATE_SHOWS = {
+    GateState.PENDING: (CheckStatus.IN_PROGRESS, None),
+    GateState.FAILED: (CheckStatus.COMPLETED, Conclusion.FAILURE),
+    GateState.PASSED: (CheckStatus.COMPLETED, Conclusion.SUCCESS),
+}
+
+
+def _gate(commit: Commit, judgement: GateJudgement, policy: CheckPolicy) -> Wanted:
+    newest = max(commit.subjects, key=lambda each: (each.received_at, each.delivery))
+    status, conclusion = _GATE_SHOWS[judgement.state]
+    brief = gate_brief(judgement, newest.delivery)
+    live_url = _page(policy, commit, newest)
+    words = check.gate_words(judgement, commit.head_sha, live_url if brief is not None else None)
+    shown = Shown(
+        status=status,
+        conclusion=conclusion,
+        title=words.title,
+        summary=words.summary,
+        buttons=words.buttons,
+        details_url=live_url,
+        started_at=newest.received_at,
+    )
+    return Wanted(name=GATE_NAME, tier=Tier.GATE, incarnation=newest.delivery, shown=shown, brief=brief)
+
+
+def _page(policy: CheckPolicy, commit: Commit, subject: Subject) -> str:
+    place = f"pr/{subject.number}" if subject.number is not None else f"commit/{commit.head_sha}"
+    return f"{policy.hud_url}/crcr/{place}?upstream={commit.upstream}"
+
+
+# Backends and their jobs
+
+_OPEN = frozenset({Standing.WAITING, Standing.HELD})
+
+
+def _is_informational(backend: Backend) -> bool:
+    return not backend.gates
+
+
+def _backend(commit: Commit, subject: Subject, judged: BackendJudgement, policy: CheckPolicy) -> Wanted:
+    backend, brief = judged.backend, backend_brief(judged)
+    live_url = _page(policy, commit, subject) if brief is not None else None
+    shown = _dressed(
+        backend,
+        policy,
+        open_status=_open_status(judged),
+        conclusion=_backend_conclusion(judged.standing),
+        words=check.backend_words(judged, policy.hud_url, live_url),
+        details_url=f"{policy.hud_url}/crcr/{backend.name}",
+        started_at=judged.since,
+    )
+    name = f"crcr/{backend.name}"
+    return Wanted(
+        name=name,
+        tier=Tier.BACKEND,
+        downstream=backend.name.key,
+        incarnation=_backend_incarnation(subject, backend),
+        shown=shown,
+        brief=brief,
+    )
+
+
+def _backend_incarnation(subject: Subject, backend: Backend) -> str:
+    attempts = max((max(run.attempt, (run.rerun_from or 0) + 1) for run in backend.runs), default=1)
+    return f"{subject.delivery} {backend.sent_at.isoformat() if backend.sent_at else ''} {attempts}"
+
+
+def _open_status(judged: BackendJudgement) -> CheckStatus | None:
+    """While any part waits the check is open, even if another part has failed already."""
+    if not any(part.standing in _OPEN for part in judged.parts):
+        return None
+    return CheckStatus.QUEUED if judged.standing is Standing.HELD else CheckStatus.IN_PROGRESS
+
+
+def _backend_conclusion(standing: Standing) -> Conclusion:
+    if standing in BLOCKED:
+        return Conclusion.FAILURE
+    return Conclusion.SUCCESS if standing is Standing.PASSED else Conclusion.NEUTRAL
+
+
+def _dressed(
+    backend: Backend,
+    policy: CheckPolicy,
+    *,
+    open_status: CheckStatus | None,
+    conclusion: Conclusion,
+    words: check.Words,
+    details_url: str | None,
+    started_at: datetime,
+    completed_at: datetime | None = None,
+) -> Shown:
+    """A check as its level lets it look: what gates nothing must never look like a blocker."""
+    informational = _is_informational(backend)
+    title = words.title
+    awaited = informational and open_status is not None and not policy.l3_pends
+    if awaited:
+        title = "running" if title == check.WAITING_TITLE else title
+        open_status, conclusion, title = None, Conclusion.NEUTRAL, f"{title} (non-blocking)"
+    elif informational and open_status is None and conclusion not in HARMLESS:
+        title = f"{title} (non-blocking)"
+        conclusion = conclusion if policy.l3_fails_red else Conclusion.NEUTRAL
+    return Shown(
+        status=open_status or CheckStatus.COMPLETED,
+        conclusion=None if open_status else conclusion,
+        title=title,
+        summary=words.summary,
+        # Sent once, with the result: GitHub adds those of every update to the ones before.
+        annotations=() if open_status or awaited else words.annotations,
+        details_url=details_url,
+        started_at=started_at,
+        completed_at=None if open_status or awaited else completed_at,
+        awaited=awaited,
+    )
+
+
+def _jobs(judged: BackendJudgement, policy: CheckPolicy, published: frozenset[str]) -> list[Wanted]:
+    if policy.job_checks is JobChecks.NONE:
+        return []
+    backend = judged.backend
+    parts = [(part, part.job) for part in judged.parts if part.job is not None]
+    # Named before any is left out, so that no check changes its name when another fails.
+    names = _names(backend, [job for _, job in parts])
+    named = [_NamedJob(part, job, name) for (part, job), name in zip(parts, names, strict=True)]
+    if policy.job_checks is JobChecks.FAILURES:
+        named = _first_failures(named, published)
+    elif len(named) > MOST_JOB_CHECKS:
+        failed = failed_once(backend)
+        named = [
+            each
+            for each in named
+            if each.part.standing in BLOCKED or (each.job.workflow, each.job.name) in failed
+        ]
+    return [_job(backend, each.part, each.job, policy, name=each.name) for each in named]
+
+
+@dataclass(frozen=True, slots=True)
+class _NamedJob:
+    part: Part
+    job: Job
+    name: str
+
+    @property
+    def fails(self) -> bool:
+        return self.part.standing in _AT_FAULT and self.job.state is not JobState.IN_PROGRESS
+
+
+_AT_FAULT = BLOCKED | {Standing.EXCUSED, Standing.WAIVED}
+
+
+def _first_failures(jobs: list[_NamedJob], published: frozenset[str]) -> list[_NamedJob]:
+    """Those that have a check already, and as many failing ones more as there is room for, the earliest first."""
+    shown = [each for each in jobs if each.name in published]
+    room = max(MOST_FAILURE_CHECKS - sum(each.fails for each in shown), 0)
+    others = [each for each in jobs if each.name not in published and each.fails]
+    others.sort(key=lambda each: (each.job.ended_at or each.job.began_at, each.name))
+    return [*shown, *others[:room]]
+
+
+def _names(backend: Backend, jobs: list[Job]) -> list[str]:
+    """A name for each job: with its workflow's name, with the file where that is shared, else with a digest."""
+    names = [_name(backend, job.workflow_name, job) for job in jobs]
+    count = Counter(names)
+    names = [
+        name if count[name] == 1 else _name(backend, job.workflow, job)
+        for name, job in zip(names, jobs, strict=True)
+    ]
+    count = Counter(names)
+    return [
+        name if count[name] == 1 else f"{name[: _NAME_CHARACTERS - 9]} {_digest(job)}"
+        for name, job in zip(names, jobs, strict=True)
+    ]
+
+
+def _name(backend: Backend, workflow: str, job: Job) -> str:
+    name = f"crcr/{backend.name}/{check.one_line(workflow)}/{check.one_line(job.name)}"
+    return name[:_NAME_CHARACTERS]
+
+
+def _digest(job: Job) -> str:
+    return sha256(f"{job.workflow}\0{job.name}\0{job.run_id}".encode()).hexdigest()[:8]
+
+
+def _job(backend: Backend, part: Part, job: Job, policy: CheckPolicy, *, name: str) -> Wanted:
+    again = backend.runs_again(job) and part.standing is Standing.WAITING
+    if part.standing is Standing.WAITING and job.state is JobState.COMPLETED and not again:
+        # Until GitHub confirms it, its check stays what it was: the backend's says more, and each write counts.
+        job = replace(job, state=JobState.IN_PROGRESS, conclusion=None, ended_at=None)
+        part = replace(part, job=job, reason="running")
+    open_status = CheckStatus.QUEUED if again else None
+    if job.state is JobState.IN_PROGRESS:
+        open_status = CheckStatus.IN_PROGRESS
+    shown = _dressed(
+        backend,
+        policy,
+        open_status=open_status,
+        conclusion=_job_conclusion(part, job),
+        words=check.job_words(backend, part, job, policy.hud_url),
+        details_url=job.url if check.is_link(job.url) else f"{policy.hud_url}/crcr/{backend.name}",
+        started_at=job.began_at,
+        completed_at=job.ended_at,
+    )
+    return Wanted(
+        name=name,
+        tier=Tier.JOB,
+        downstream=backend.name.key,
+        incarnation=f"{job.run_id} {job.attempt + again}",
+        shown=shown,
+        brief=shown.title if shown.is_open else None,
+    )
+
+
+def _job_conclusion(part: Part, job: Job) -> Conclusion:
+    if part.standing in {Standing.WAIVED, Standing.EXCUSED}:
+        return Conclusion.NEUTRAL
+    harmless = job.conclusion in HARMLESS
+    if part.standing is Standing.PASSED and not harmless:
+        return Conclusion.SUCCESS  # a probe's expected failure
+    if job.state is JobState.TIMED_OUT:
+        return Conclusion.TIMED_OUT
+    if job.conclusion is None or job.conclusion is Conclusion.NONE:
+        return Conclusion.FAILURE
+    if part.standing in {Standing.FAILED, Standing.ERRORED} and harmless:
+        return Conclusion.FAILURE  # a probe's unexpected success, or one that GitHub did not confirm
+    return job.conclusion

@@ -1,0 +1,1 @@
+"""The `/crcr` commands in comments: grammar, permissions and answers."""

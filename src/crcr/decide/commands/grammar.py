@@ -1,0 +1,345 @@
+"""The `/crcr` commands of a comment: their grammar, who may give them, and what is said to one not understood.
+
+    waive owner/repo[:job] [until 3d] [at 1a2b3c4] because <reason>
+    unwaive owner/repo[:job]
+    retry [owner/repo] [at 1a2b3c4]
+    approve [at 1a2b3c4]
+    status
+
+Where a job's name ends: before the first ` because `, and there before the last ` until ` and an ` at ` with a
+commit. A name that holds these words itself stands in double quotes (a quote in it is doubled) and is then taken as
+it is. What could be read in two ways is refused rather than guessed, because a waiver opens the gate.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from difflib import get_close_matches
+from itertools import islice
+from types import MappingProxyType
+
+from crcr.decide.checks.text.markdown import code, one_line
+from crcr.decide.commands.comment_lines import command_lines
+from crcr.decide.github.values import Role
+from crcr.decide.model import RepoName
+
+MOST_COMMANDS_AN_HOUR = 10
+MOST_COMMANDS_A_COMMENT = 10
+LONGEST_WAIVER = timedelta(days=7)
+MOST_REASON_CHARACTERS = 500
+MOST_JOB_CHARACTERS = 256
+HEAD_DIGITS = 12
+"""Digits of the head that offered commands carry."""
+
+_KEPT_CHARACTERS = 200
+_SHOWN_CHARACTERS = 80
+
+_TARGET = re.compile(r"(?P<name>[^\s:]+)(?P<colon>:\s*)?(?P<rest>.*)", re.DOTALL)
+# Phones turn straight quotes into curly ones.
+_QUOTED = re.compile(r'(?:"(?P<straight>(?:[^"]|"")*)"|“(?P<curly>[^”]*)”)(?P<rest>(?:\s.*)?)', re.DOTALL)
+_OPENING_QUOTES = ('"', "“")
+_BECAUSE = re.compile(r"(?:^|\s)because(?:\s|$)", re.IGNORECASE)
+_UNTIL = re.compile(r"(?:^|\s)until(?=\s|$)", re.IGNORECASE)
+_AT_HEAD = re.compile(r"(?:^|\s)at\s+(?P<head>[0-9a-f]{7,40})$", re.IGNORECASE)
+_DURATION = re.compile(r"(?P<count>[0-9]{1,9})(?P<unit>[mhd])", re.IGNORECASE)
+_UNITS = {"d": timedelta(days=1), "h": timedelta(hours=1), "m": timedelta(minutes=1)}
+
+
+@dataclass(frozen=True, slots=True)
+class Waive:
+    downstream: RepoName
+    job: str | None
+    until: timedelta | None
+    """How long it holds across pushes; None binds it to the head commit."""
+    reason: str
+    head: str | None = None
+    """The first digits of the head that the writer looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unwaive:
+    downstream: RepoName
+    job: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    downstream: RepoName | None
+    """None stands for every failing backend."""
+    head: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Approve:
+    """Release what is held for this author, for this head commit."""
+
+    head: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Say how the backends of this pull request stand."""
+
+
+Command = Waive | Unwaive | Retry | Approve | Status
+
+
+@dataclass(frozen=True, slots=True)
+class Misunderstood:
+    """A line addressed to us that is no command; `why` and `hint` are Markdown, safe to publish."""
+
+    text: str
+    why: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """Who may: everybody from this role on, and the pull request's author where that is said."""
+
+    role: Role
+    author: bool
+
+
+RIGHTS: Mapping[type[Command], Right] = MappingProxyType(
+    {
+        Waive: Right(Role.MAINTAIN, author=False),
+        Unwaive: Right(Role.MAINTAIN, author=False),
+        Approve: Right(Role.WRITE, author=False),
+        Retry: Right(Role.WRITE, author=True),
+        Status: Right(Role.WRITE, author=True),
+    }
+)
+
+
+def verb(command: Command) -> str:
+    return type(command).__name__.lower()
+
+
+def refuse(command: Command, *, role: Role, is_author: bool) -> str | None:
+    """Say in words why this person may not give the command, or None when they may."""
+    right = RIGHTS[type(command)]
+    if role >= right.role or (is_author and right.author):
+        return None
+    also = ", or to be the author of the pull request" if right.author else ""
+    yours = "you have none" if role is Role.NONE else f"yours is {role.name.lower()}"
+    return f"`{verb(command)}` needs the {right.role.name.lower()} role in this repository{also}; {yours}"
+
+
+def has_command(body: str) -> bool:
+    """Whether a line of the comment is addressed to the relay, understood or not."""
+    return next(command_lines(body), None) is not None
+
+
+def parse_commands(body: str) -> tuple[Command | Misunderstood, ...]:
+    """Read the comment's commands in their order, at most the first ten."""
+    return tuple(_parse(line) for line in islice(command_lines(body), MOST_COMMANDS_A_COMMENT))
+
+
+def spell(command: Command) -> str:
+    """Write the line that is read as this command; line ends in a job's name become spaces."""
+    words = ["/crcr", verb(command)]
+    match command:
+        case Waive(downstream, job, until, _):
+            words.append(_target_text(downstream, job))
+            words += ["until", _duration_text(until)] if until else []
+        case Unwaive(downstream, job):
+            words.append(_target_text(downstream, job))
+        case Retry(downstream=RepoName() as downstream):
+            words.append(str(downstream))
+    if isinstance(command, Waive | Retry | Approve) and command.head is not None:
+        words += ["at", command.head]
+    if isinstance(command, Waive):
+        words += ["because", command.reason]
+    return " ".join(words)
+
+
+def usage() -> str:
+    """All commands in their right form, as Markdown of which no line is itself a command."""
+    return "\n".join(["The commands are:", "", *(f"- {_shown(form)}" for form, _ in _VERBS.values())])
+
+
+class _Unclear(Exception):
+    """The words do not fit the verb's form; told to the writer, never raised out of here."""
+
+
+def _parse(line: str) -> Command | Misunderstood:
+    word, *more = line.split(maxsplit=1) or [""]
+    form, read = _VERBS.get(word.lower(), (None, None))
+    if form is None or read is None:
+        return Misunderstood(_kept(line), *_unknown(word))
+    try:
+        return read("".join(more))
+    except _Unclear as unclear:
+        return Misunderstood(_kept(line), str(unclear), f"write {_shown(form)}")
+
+
+def _kept(line: str) -> str:
+    return one_line(f"/crcr {line}")[:_KEPT_CHARACTERS]
+
+
+def _shown(text: str) -> str:
+    return code(text, _SHOWN_CHARACTERS)
+
+
+def _unknown(word: str) -> tuple[str, str]:
+    why = f"{_shown(word)} is no command" if word else "there is no command after `/crcr`"
+    for near in get_close_matches(word[:20].lower(), _VERBS, n=1):
+        return why, f"did you mean {_shown(_VERBS[near][0])}?"
+    return why, "the commands are " + ", ".join(f"`{known}`" for known in _VERBS)
+
+
+def _waive(text: str) -> Waive:
+    downstream, job, rest = _read_target(text)
+    because = _BECAUSE.search(rest)
+    if because is None:
+        raise _Unclear(_missing_reason(rest))
+    words, head = _split_head(rest[: because.start()])
+    words, until = _split_until(words)
+    if head is None:
+        words, head = _split_head(words)
+    return Waive(downstream, _job(job, words), until, _reason(rest[because.end() :]), head)
+
+
+def _unwaive(text: str) -> Unwaive:
+    downstream, job, rest = _read_target(text)
+    if _BECAUSE.search(rest) or _UNTIL.search(rest):
+        raise _Unclear(
+            "`unwaive` takes no reason and no time; a job's name that holds these words stands in quotes"
+        )
+    return Unwaive(downstream, _job(job, rest))
+
+
+def _retry(text: str) -> Retry:
+    words, head = _split_head(text)
+    return Retry(_downstream(words.strip()) if words.strip() else None, head)
+
+
+def _approve(text: str) -> Approve:
+    words, head = _split_head(text)
+    _refuse_words(words)
+    return Approve(head)
+
+
+def _status(text: str) -> Status:
+    _refuse_words(text)
+    return Status()
+
+
+def _read_target(text: str) -> tuple[RepoName, str | None, str]:
+    """Split off `owner/repo:"job"`; the job is "" when its name is unquoted and so still in the rest."""
+    found = _TARGET.fullmatch(text)
+    if found is None:
+        raise _Unclear("the backend is missing")
+    downstream = _downstream(found["name"])
+    if found["colon"] is None:
+        return downstream, None, found["rest"]
+    if not found["rest"].startswith(_OPENING_QUOTES):
+        return downstream, "", found["rest"]
+    quoted = _QUOTED.fullmatch(found["rest"])
+    if quoted is None:
+        raise _Unclear("the quotes around the job's name are not closed")
+    job = quoted["curly"] if quoted["straight"] is None else quoted["straight"].replace('""', '"')
+    return downstream, _fitting(job), quoted["rest"]
+
+
+def _downstream(text: str) -> RepoName:
+    try:
+        return RepoName(text)
+    except ValueError:
+        raise _Unclear(f"{_shown(text)} is not `owner/repo`") from None
+
+
+def _job(job: str | None, words: str) -> str | None:
+    """The job that was quoted, or else the words where its name may stand."""
+    if job == "":
+        return _fitting(words.strip())
+    _refuse_words(words)
+    return job
+
+
+def _fitting(job: str) -> str:
+    if not job.strip():
+        raise _Unclear("the job's name after the colon is empty")
+    if len(job) > MOST_JOB_CHARACTERS:
+        raise _Unclear(f"a job's name has at most {MOST_JOB_CHARACTERS} characters")
+    return job
+
+
+def _refuse_words(text: str) -> None:
+    if re.match(r"\s*at(?:\s|$)", text, re.IGNORECASE) and not _AT_HEAD.search(text.rstrip()):
+        raise _Unclear(f"{_shown(text)} names no commit: 7 to 40 hexadecimal digits of the head follow `at`")
+    if text.strip():
+        raise _Unclear(f"{_shown(text)} does not belong there")
+
+
+def _split_head(text: str) -> tuple[str, str | None]:
+    """Split off `at 1a2b3c4`, which stands last."""
+    words = text.rstrip()
+    found = _AT_HEAD.search(words)
+    return (words[: found.start()], found["head"].lower()) if found else (text, None)
+
+
+def _split_until(text: str) -> tuple[str, timedelta | None]:
+    found = list(_UNTIL.finditer(text))
+    if not found:
+        return text, None
+    return text[: found[-1].start()], _duration(text[found[-1].end() :].strip())
+
+
+def _duration(text: str) -> timedelta:
+    found = _DURATION.fullmatch(text)
+    if found is None:
+        raise _Unclear(
+            f"{_shown(text)} is not a time such as `30m`, `12h` or `3d`; "
+            "a job's name that holds the word `until` stands in quotes"
+        )
+    count, unit = int(found["count"]), _UNITS[found["unit"].lower()]
+    if count < 1:
+        raise _Unclear("a waiver holds for at least 1 minute")
+    if count > LONGEST_WAIVER // unit:
+        raise _Unclear(f"a waiver holds for at most {LONGEST_WAIVER.days} days")
+    return count * unit
+
+
+def _reason(text: str) -> str:
+    reason = one_line(text)
+    if not reason:
+        raise _Unclear("a waiver needs a reason after `because`")
+    if len(reason) > MOST_REASON_CHARACTERS:
+        raise _Unclear(f"the reason has {len(reason)} characters; at most {MOST_REASON_CHARACTERS} are kept")
+    return reason
+
+
+def _missing_reason(text: str) -> str:
+    words = [word[:20].lower() for word in text.split(maxsplit=50)]
+    for near in get_close_matches("because", words, n=1, cutoff=0.7):
+        return f"a waiver needs a reason: did you mean `because` by {_shown(near)}?"
+    return "a waiver needs a reason after `because`"
+
+
+def _target_text(downstream: RepoName, job: str | None) -> str:
+    return str(downstream) if job is None else f"{downstream}:{_job_text(job)}"
+
+
+def _job_text(job: str) -> str:
+    line = re.sub(r"[\r\n]+", " ", job)
+    unmistakable = line == line.strip() and not line.startswith(_OPENING_QUOTES)
+    if unmistakable and not any(word.search(line) for word in (_BECAUSE, _UNTIL, _AT_HEAD)):
+        return line
+    return '"' + line.replace('"', '""') + '"'
+
+
+def _duration_text(duration: timedelta) -> str:
+    unit = next((name for name, length in _UNITS.items() if not duration % length), "m")
+    return f"{duration // _UNITS[unit]}{unit}"
+
+
+_VERBS: dict[str, tuple[str, Callable[[str], Command]]] = {
+    "waive": ("/crcr waive owner/repo[:job] [until 3d] [at 1a2b3c4] because <reason>", _waive),
+    "unwaive": ("/crcr unwaive owner/repo[:job]", _unwaive),
+    "retry": ("/crcr retry [owner/repo] [at 1a2b3c4]", _retry),
+    "approve": ("/crcr approve [at 1a2b3c4]", _approve),
+    "status": ("/crcr status", _status),
+}

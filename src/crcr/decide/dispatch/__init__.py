@@ -1,0 +1,1 @@
+"""From an upstream event to the dispatches that follow from it, and to their payloads."""

@@ -1,0 +1,276 @@
+"""What an upstream event leads to: who is told, what is held, what is dropped.
+
+One pure function from an event and what is known to a `Plan`; `record` writes the plan in one transaction.
+"""
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+
+from crcr.decide.allowlist.entries import Allowlist, Entry
+from crcr.decide.dispatch.ordering import Place, move_head, place, place_base, present, touch
+from crcr.decide.dispatch.selection import (
+    DISPATCHED_ACTIONS,
+    LABELS,
+    RELEASING_ACTIONS,
+    Choice,
+    Verdict,
+    select,
+)
+from crcr.decide.events import MergeGroup, PullRequest, Push
+from crcr.decide.model import DeliveryState, DispatchState, Level, Pull
+
+BASE_CHANGED = "base_changed"
+"""`relay.reason` of a dispatch that goes out because the pull request has another base now."""
+HEAD_IN_DOUBT = "head in doubt"
+SUSPENDED = "suspended"
+
+
+class Drop(StrEnum):
+    """Which unsent dispatches of the pull request an event makes pointless."""
+
+    NONE = "none"
+    OLDER_HEADS = "older heads"
+    ALL_BUT_CLOSED = "all but closed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpstreamFacts:
+    allowlist: Allowlist
+    ignore_refs: tuple[str, ...]
+    suspended: frozenset[str]
+    """Keys of downstreams that an operator has suspended."""
+    pull: Pull | None = None
+    approved: bool = False
+    """Whether a person has approved the event's head for its base."""
+    dispatched: frozenset[str] = frozenset()
+    """Keys of downstreams that were dispatched for the event's head and base before."""
+    base_lacks_delivery: bool = False
+    """The event's head and base are the known ones, and all recorded deliveries of that head are on other bases."""
+    gate_on: bool = False
+    told_of_group: frozenset[str] | None = None
+    """Keys of downstreams that were told of the event's merge group; None when nobody has heard of the group."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedDispatch:
+    entry: Entry
+    state: DispatchState
+    reason: str | None = None
+    concerned: bool | None = None
+    """What is known of its `paths` already; None before GitHub was asked."""
+
+    @property
+    def leaves(self) -> bool:
+        """Whether it is, or may become, a dispatch; the others are recorded for the gate to tell."""
+        return self.state in {DispatchState.WAITING, DispatchState.HELD}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    state: DeliveryState = DeliveryState.ACCEPTED
+    reason: str | None = None
+    pull: Pull | None = None
+    """The pull request as it is after this event; None leaves the record alone."""
+    dispatches: tuple[PlannedDispatch, ...] = ()
+    drop: Drop = Drop.NONE
+    reconsiders: bool = False
+    """What is held of the pull request may have lost its reason."""
+    looks_again: bool = False
+    """What `labels` or `paths` left out may be concerned now."""
+    relay_reason: str | None = None
+    """Why there is a dispatch that GitHub's action does not ask for; its results count for the head."""
+    sent_as: str | None = None
+    """The action that downstreams are told, where it is not the event's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ignored:
+    """Nobody wants it: answered, counted, not stored."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    dispatches: int
+    state: DeliveryState
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The GUID, or the same body under another one, was processed before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """One delivery as it came in; `body` is compressed, `body_bytes` is its real size."""
+
+    guid: str
+    event: str
+    source: str
+    body: bytes
+    body_bytes: int
+    received_at: datetime
+    body_digest: str | None = None
+    """SHA-256 of the raw body; None for what did not come from outside."""
+
+
+def plan(event: PullRequest | Push | MergeGroup, facts: UpstreamFacts) -> Plan | Ignored:
+    if isinstance(event, Push):
+        return _plan_push(event, facts)
+    if isinstance(event, MergeGroup):
+        return _plan_group(event, facts)
+    if event.action in DISPATCHED_ACTIONS:
+        return _plan_dispatching(event, facts)
+    return _plan_record_only(event, facts)
+
+
+def _plan_push(event: Push, facts: UpstreamFacts) -> Plan | Ignored:
+    dispatches = _dispatches(event, facts)
+    if not dispatches:
+        return Ignored(f"no downstream takes pushes to {event.ref}")
+    return Plan(dispatches=dispatches)
+
+
+def _plan_group(event: MergeGroup, facts: UpstreamFacts) -> Plan | Ignored:
+    begins = event.action == "checks_requested"
+    if facts.told_of_group is None:
+        dispatches = _dispatches(event, facts)
+        if not facts.gate_on and not any(each.leaves for each in dispatches):
+            return Ignored("no downstream takes merge groups, and there is no gate")
+        # An end that overtakes its beginning is kept: the group must not begin when that arrives.
+        return Plan(dispatches=dispatches if begins else ())
+    if begins:
+        return Ignored(f"the merge group {event.head_sha[:12]} is known")
+    # Whoever was told of the group is told of its end; the others have nothing to cancel.
+    told = (entry for entry in facts.allowlist.entries if entry.name.key in facts.told_of_group)
+    waiting = tuple(PlannedDispatch(entry, DispatchState.WAITING) for entry in told)
+    return Plan(dispatches=tuple(each for each in waiting if each.entry.name.key not in facts.suspended))
+
+
+def _plan_dispatching(event: PullRequest, facts: UpstreamFacts) -> Plan:
+    where = place(event, facts.pull)
+    if where is Place.STALE:
+        if _is_first_for_base(event, facts):
+            return _plan_base_change(event, facts)
+        return Plan(state=DeliveryState.SUPERSEDED, reason=_why_stale(event, facts.pull))
+    closes = event.action == "closed"
+    base = None if closes else place_base(event, facts.pull)
+    dispatches = _dispatches(present(event, facts.pull), facts)
+    moved = base is Place.NEWER and facts.pull is not None
+    relay_reason = BASE_CHANGED if moved or base is Place.DOUBT else None
+    if Place.DOUBT in (where, base):
+        held = tuple(_held_in_doubt(each) for each in dispatches)
+        return Plan(
+            state=DeliveryState.IN_DOUBT, reason=HEAD_IN_DOUBT, dispatches=held, relay_reason=relay_reason
+        )
+    return Plan(
+        reason=_base_is(event) if moved else None,
+        pull=move_head(event, facts.pull),
+        dispatches=dispatches,
+        drop=Drop.ALL_BUT_CLOSED if closes else Drop.OLDER_HEADS,
+        relay_reason=relay_reason,
+    )
+
+
+def _plan_record_only(event: PullRequest, facts: UpstreamFacts) -> Plan:
+    """Labels, drafts and edits change what we know of the pull request, and may release what was held.
+
+    Another base makes any of them a new head: what the old base left out may be in the diff now.
+    """
+    base = place_base(event, facts.pull)
+    if event.is_open:
+        if base is Place.NEWER or _is_first_for_base(event, facts):
+            return _plan_base_change(event, facts)
+        if base is Place.DOUBT:
+            return _plan_base_in_doubt(event, facts)
+    pull = touch(event, facts.pull)
+    if pull is None:
+        return Plan(state=DeliveryState.SUPERSEDED, reason=_why_stale(event, facts.pull))
+    return Plan(pull=pull, reconsiders=True, looks_again=event.action in RELEASING_ACTIONS)
+
+
+def _plan_base_change(event: PullRequest, facts: UpstreamFacts) -> Plan:
+    """Tell every backend that takes pull requests of the head again, as if it had just been pushed."""
+    head = replace(event, action="synchronize")
+    return Plan(
+        reason=_base_is(event),
+        pull=move_head(head, facts.pull),
+        dispatches=_dispatches(present(head, facts.pull), facts),
+        drop=Drop.OLDER_HEADS,
+        relay_reason=BASE_CHANGED,
+        sent_as=head.action,
+    )
+
+
+def _plan_base_in_doubt(event: PullRequest, facts: UpstreamFacts) -> Plan:
+    """Two bases of one second: labels and the like are believed at once, the base when GitHub was asked."""
+    head = replace(event, action="synchronize")
+    touched = touch(event, facts.pull)
+    known = facts.pull
+    return Plan(
+        state=DeliveryState.IN_DOUBT,
+        reason=HEAD_IN_DOUBT,
+        pull=replace(touched, base_ref=known.base_ref) if touched and known else None,
+        dispatches=tuple(_held_in_doubt(each) for each in _dispatches(present(head, known), facts)),
+        reconsiders=True,
+        relay_reason=BASE_CHANGED,
+        sent_as=head.action,
+    )
+
+
+def _is_first_for_base(event: PullRequest, facts: UpstreamFacts) -> bool:
+    """Whether this is the first delivery of the known head on the known base, be it a late one."""
+    return event.is_open and facts.pull is not None and facts.pull.is_open and facts.base_lacks_delivery
+
+
+def _base_is(event: PullRequest) -> str:
+    return f"base changed to {event.base_ref}"
+
+
+def _dispatches(event: PullRequest | Push | MergeGroup, facts: UpstreamFacts) -> tuple[PlannedDispatch, ...]:
+    choices = select(
+        event,
+        facts.allowlist,
+        ignore_refs=facts.ignore_refs,
+        approved=facts.approved,
+        dispatched=facts.dispatched,
+    )
+    told = not isinstance(event, Push) and event.action != "closed"
+    planned = (_planned(choice, facts) for choice in choices)
+    return tuple(each for each in planned if each.leaves or (told and _is_kept(each)))
+
+
+def _is_kept(left_out: PlannedDispatch) -> bool:
+    """Whether a row is kept of what does not leave: the gate tells of its members, and a label may release later."""
+    return left_out.entry.level is Level.L4 or left_out.reason == LABELS
+
+
+def _planned(choice: Choice, facts: UpstreamFacts) -> PlannedDispatch:
+    if choice.verdict is not Verdict.NOT_CONCERNED and choice.entry.name.key in facts.suspended:
+        return PlannedDispatch(choice.entry, DispatchState.CANCELLED, SUSPENDED)
+    concerned = True if choice.entry.name.key in facts.dispatched else None
+    return PlannedDispatch(choice.entry, _STATE_OF[choice.verdict], choice.reason, concerned)
+
+
+_STATE_OF = {
+    Verdict.DISPATCH: DispatchState.WAITING,
+    Verdict.HOLD: DispatchState.HELD,
+    Verdict.NOT_CONCERNED: DispatchState.LEFT_OUT,
+}
+
+
+def _held_in_doubt(dispatch: PlannedDispatch) -> PlannedDispatch:
+    """What waits for something else goes on waiting for it: the end of the doubt must not release it."""
+    if dispatch.state is not DispatchState.WAITING:
+        return dispatch
+    return replace(dispatch, state=DispatchState.HELD, reason=HEAD_IN_DOUBT)
+
+
+def _why_stale(event: PullRequest, known: Pull | None) -> str:
+    if known is not None and not known.is_open and event.is_open:
+        return "the pull request was closed since"
+    if known is not None and known.head_sha != event.head_sha:
+        return f"older than the known head {known.head_sha[:12]}"
+    return "older than what is known of the pull request"

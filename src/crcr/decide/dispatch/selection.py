@@ -1,0 +1,175 @@
+"""Which entries of an allowlist an event goes to, which must wait, and which leave it out.
+
+An entry that does not list the event gets no choice at all, unless it gates: then the gate must be able to say
+why it is not concerned. `closed` goes where the pull request's other events would have gone (same labels and
+authors) and is never held for being a draft, because downstreams cancel on it. `ignore_refs` and `refs` are about
+pushes: a pull request is not a ref. The files of a pull request are not in its webhook: `paths` holds until they
+were asked for. A backend that was dispatched for the same head and base before stays concerned, whatever its `labels`
+and `paths` say today: taking a label away must not take its result away.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from crcr.decide.allowlist.entries import Allowlist, Authors, Entry
+from crcr.decide.events import MergeGroup, PullRequest, Push
+from crcr.decide.globs import name_glob, path_glob
+from crcr.decide.model import Level
+
+DISPATCHED_ACTIONS = frozenset({"opened", "reopened", "synchronize", "closed"})
+RELEASING_ACTIONS = frozenset({"labeled", "unlabeled", "edited"})
+"""After these, what `labels` or `paths` left out is looked at again."""
+TRUSTED_ASSOCIATIONS = frozenset({"OWNER", "MEMBER", "COLLABORATOR", "CONTRIBUTOR"})
+_SHORT_REF_ROOTS = ("refs/heads/", "refs/tags/")
+_MERGING = frozenset({"pull_request", "merge_group"})
+
+APPROVAL = "approval"
+AUTHORS = "authors"
+DRAFT = "draft"
+LABELS = "labels"
+PATHS = "paths"
+TREE = "tree"
+"""A merge group's content is compared with heads that have passed before anybody is told of it."""
+
+
+class Verdict(StrEnum):
+    DISPATCH = "dispatch"
+    HOLD = "hold"
+    """Later, once what the reason names is gone: `approval`, `draft`, `paths` or `tree`."""
+    NOT_CONCERNED = "not_concerned"
+    """Left out by its own options: `events`, `refs`, `paths`, `labels` or `authors`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    entry: Entry
+    verdict: Verdict
+    reason: str | None
+
+
+def select(
+    event: PullRequest | Push | MergeGroup,
+    allowlist: Allowlist,
+    *,
+    ignore_refs: tuple[str, ...],
+    approved: bool = False,
+    dispatched: frozenset[str] = frozenset(),
+) -> tuple[Choice, ...]:
+    """Choose for every entry that the event may concern.
+
+    `approved` and `dispatched` (keys of downstreams) are about the pull request's head on its base.
+    """
+    if isinstance(event, Push):
+        if matches_ref(ignore_refs, event.ref):
+            return ()
+        return tuple(_choose_push(entry, event) for entry in allowlist.taking("push"))
+    if isinstance(event, MergeGroup):
+        return tuple(choice for entry in allowlist.entries if (choice := _choose_group(entry)))
+    if event.action not in DISPATCHED_ACTIONS:
+        return ()
+    chosen = [
+        _choose_pull(entry, event, approved=approved, dispatched=entry.name.key in dispatched)
+        for entry in allowlist.taking("pull_request")
+    ]
+    gating = [entry for entry in allowlist.gating if "pull_request" not in entry.events]
+    return (*chosen, *(Choice(entry, Verdict.NOT_CONCERNED, "events") for entry in gating))
+
+
+def hold_reason(
+    entry: Entry, *, closed: bool, draft: bool, trusted: bool, approved: bool, concerned: bool | None
+) -> str | None:
+    """What a chosen entry still waits for; `concerned` is what its `paths` said, None before they were asked.
+
+    Approval comes first, because a person's word is needed whatever becomes of the draft. A gate that ran for
+    trusted authors only would be open to everybody else: there, a stranger's head waits for approval as well.
+    """
+    if not approved and _needs_approval(entry, trusted=trusted):
+        return APPROVAL
+    if draft and not entry.drafts and not closed:
+        return DRAFT
+    return PATHS if entry.paths is not None and concerned is None else None
+
+
+def _needs_approval(entry: Entry, *, trusted: bool) -> bool:
+    if entry.authors is Authors.TRUSTED:
+        return entry.level is Level.L4 and not trusted
+    return entry.authors is Authors.APPROVED
+
+
+def is_trusted(association: str) -> bool:
+    return association.upper() in TRUSTED_ASSOCIATIONS
+
+
+def touches(entry: Entry, paths: Iterable[str]) -> bool:
+    """Whether any of the changed files is one that the entry cares about; who names no `paths` cares about all."""
+    if entry.paths is None:
+        return True
+    globs = [path_glob(glob) for glob in entry.paths]
+    return any(glob.matches(path) for path in paths for glob in globs)
+
+
+def matches_ref(globs: tuple[str, ...], ref: str) -> bool:
+    """Match the full ref; a glob that does not begin with `refs/` also matches a branch's or tag's short name."""
+    return any(
+        path_glob(glob).matches(ref)
+        or (not glob.startswith("refs/") and path_glob(glob).matches(_short_name(ref)))
+        for glob in globs
+    )
+
+
+def _short_name(ref: str) -> str:
+    for root in _SHORT_REF_ROOTS:
+        if ref.startswith(root):
+            return ref[len(root) :]
+    return ref
+
+
+def _choose_push(entry: Entry, push: Push) -> Choice:
+    if entry.refs is not None and not matches_ref(entry.refs, push.ref):
+        return Choice(entry, Verdict.NOT_CONCERNED, "refs")
+    # A push that names no files (a new branch, a tag, a deletion) says nothing about them.
+    if entry.paths is not None and push.changed_paths and not touches(entry, push.changed_paths):
+        return Choice(entry, Verdict.NOT_CONCERNED, "paths")
+    return Choice(entry, Verdict.DISPATCH, None)
+
+
+def _choose_group(entry: Entry) -> Choice | None:
+    """Merge groups go to whoever gates pull requests, and to whoever lists them."""
+    if "merge_group" in entry.events or (entry.level is Level.L4 and entry.events & _MERGING):
+        return Choice(entry, Verdict.HOLD, TREE)
+    return Choice(entry, Verdict.NOT_CONCERNED, "events") if entry.level is Level.L4 else None
+
+
+def _choose_pull(entry: Entry, pull: PullRequest, *, approved: bool, dispatched: bool) -> Choice:
+    # What leaves an entry out comes before what makes it wait: nobody should wait for nothing.
+    option = left_out_by(entry, labels=pull.labels, association=pull.author_association)
+    if option is not None and not (option == LABELS and dispatched):
+        return Choice(entry, Verdict.NOT_CONCERNED, option)
+    closed = pull.action == "closed"
+    reason = hold_reason(
+        entry,
+        closed=closed,
+        draft=pull.draft,
+        trusted=is_trusted(pull.author_association),
+        approved=approved,
+        concerned=True if dispatched else None,
+    )
+    if closed and reason == APPROVAL:
+        return Choice(entry, Verdict.NOT_CONCERNED, APPROVAL)  # nothing was sent that this could end
+    return Choice(entry, Verdict.HOLD if reason else Verdict.DISPATCH, reason)
+
+
+def left_out_by(entry: Entry, *, labels: Iterable[str], association: str) -> str | None:
+    """The option of the entry that leaves a pull request with these labels and this author out; None when none does."""
+    if not _by_labels(entry, labels):
+        return LABELS
+    strangers = entry.authors is not Authors.TRUSTED or entry.level is Level.L4
+    return None if strangers or is_trusted(association) else AUTHORS
+
+
+def _by_labels(entry: Entry, labels: Iterable[str]) -> bool:
+    if entry.labels is None:
+        return True
+    globs = [name_glob(glob.casefold()) for glob in entry.labels]
+    return any(glob.matches(label.casefold()) for label in labels for glob in globs)

@@ -1,0 +1,1 @@
+"""What the relay asks GitHub and what GitHub answers, as values."""

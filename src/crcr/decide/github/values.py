@@ -1,0 +1,199 @@
+"""What GitHub is asked about and what it answers, as values that both sides of the port share."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import IntEnum, StrEnum
+
+from crcr.decide.model import Conclusion, RepoName
+from crcr.decide.outbox.urgency import Urgency
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a dispatch goes; with a known id the token is good for that repository only, whoever has its name."""
+
+    repository: RepoName
+    repository_id: int | None
+    installation_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class RepositoryFacts:
+    repository_id: int
+    owner_id: int
+    full_name: str
+    default_branch: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PullFacts:
+    head_sha: str
+    base_ref: str
+    is_open: bool
+    updated_at: datetime
+    merged: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FilePlace:
+    repository: RepoName
+    ref: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class FileText:
+    text: str
+    etag: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class FoundCheck:
+    """A check run as GitHub lists it; `external_id` is the id that we gave it."""
+
+    check_run_id: int
+    external_id: str | None
+    completed: bool = False
+    annotations: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilesQuestion:
+    """Which files a delivery changes, against its base and against the default branch."""
+
+    number: int
+    head_sha: str
+    base_ref: str | None
+    default_branch: str | None
+    """None when no webhook has named it."""
+
+    @property
+    def branches(self) -> tuple[str | None, ...]:
+        """The branches that its head must be compared with: its base, and where it may be retargeted to."""
+        return tuple(dict.fromkeys((self.base_ref, self.default_branch)))
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedFiles:
+    paths: tuple[str, ...]
+    complete: bool
+    """False when there are more than GitHub lists."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What lies between two commits."""
+
+    commits: tuple[str, ...]
+    files: ChangedFiles
+    complete: bool
+    """False when there are more commits than were listed."""
+
+
+class Role(IntEnum):
+    """A person's role in a repository; each includes the ones before it."""
+
+    NONE = 0
+    READ = 1
+    TRIAGE = 2
+    WRITE = 3
+    MAINTAIN = 4
+    ADMIN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class PostedComment:
+    comment_id: int
+    body: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionsRun:
+    """A workflow run as GitHub sees it; `status` is queued, in_progress, completed or one of GitHub's others."""
+
+    run_id: int
+    attempt: int
+    status: str
+    conclusion: Conclusion | None
+    display_title: str
+    workflow_name: str
+    workflow_path: str
+    event: str
+    created_at: datetime
+
+    @property
+    def is_over(self) -> bool:
+        return self.status == "completed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionsJob:
+    """A job of a workflow run as GitHub sees it. Its `check_run_id` is what its token signs."""
+
+    job_id: int
+    check_run_id: str | None
+    name: str
+    attempt: int
+    status: str
+    conclusion: Conclusion | None
+    started_at: datetime | None
+    completed_at: datetime | None
+
+    @property
+    def is_over(self) -> bool:
+        return self.status == "completed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedDelivery:
+    """One attempt of a webhook in the App's delivery log."""
+
+    log_id: int
+    guid: str
+    delivered_at: datetime
+    redelivery: bool
+    ok: bool
+    """Whether it was answered with a 2xx."""
+    event: str
+    action: str | None
+    repository_id: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class LogPage:
+    entries: tuple[LoggedDelivery, ...]
+    next_cursor: str | None
+
+
+class CallKind(StrEnum):
+    """What a call to GitHub is about."""
+
+    ACTIONS = "actions"
+    APP = "app"
+    CHECKS = "checks"
+    COMMENTS = "comments"
+    COMMITS = "commits"
+    CONTENTS = "contents"
+    DELIVERY_LOG = "delivery_log"
+    DISPATCH = "dispatch"
+    INSTALLATION = "installation"
+    PERMISSION = "permission"
+    PULLS = "pulls"
+    REPOSITORY = "repository"
+    TOKEN = "token"  # noqa: S105  the minting of one
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What one installation, or the App itself, may still ask GitHub in this hour, as GitHub last said."""
+
+    remaining: int | None
+    """None when GitHub has not said since the hour began."""
+    limit: int | None
+    blocked: bool
+    """Whether GitHub asked us to pause."""
+    resets_at: float | None = None
+    """When the hour ends, in seconds since the epoch; None as for `remaining`."""
+    held: tuple[Urgency, ...] = ()
+    """The classes of calls that would be held back now."""

@@ -1,0 +1,419 @@
+"""The relay's health for its readers: green, amber or red, with one sentence for each reason, the most serious first.
+
+From recorded facts alone: pages and workers are different processes. Amber says that something waits or needs
+attention, red that gates cannot be published or that nothing is delivered. The sentences name no repository, so that
+everybody may read them.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from crcr.decide.health.texts import (
+    GITHUB,
+    OTHER_SERVICES,
+    PUBLISHED_WITHIN,
+    EffectClass,
+    capital,
+    clock_time,
+    counted,
+    fault_words,
+    held_words,
+    listed,
+    service_of,
+)
+from crcr.decide.outbox.effect import Fault
+from crcr.errors import HeldBy
+
+_HELD_SHORTLY = timedelta(minutes=1)
+"""What a limit holds back for less than this is pacing, and not worth a sentence, unless it is urgent."""
+_GATE_BLOCKED = timedelta(minutes=1)
+_GATE_VERY_LATE = timedelta(minutes=2)
+_UNANSWERED_SHOWN = timedelta(seconds=10)
+_BEHIND = timedelta(minutes=2)
+_STUCK = timedelta(minutes=15)
+_SILENT = timedelta(hours=24)
+REFUSED_SHOWN = timedelta(minutes=15)
+"""How long a refused webhook is worth a sentence."""
+
+
+class HealthState(StrEnum):
+    RED = "red"
+    AMBER = "amber"
+    GREEN = "green"
+
+
+class ReasonCode(StrEnum):
+    """Why the relay is not green."""
+
+    GATES_UNPUBLISHED = "gates_unpublished"
+    CREDENTIALS_REFUSED = "credentials_refused"
+    UNANSWERED = "unanswered"
+    NO_ALLOWLIST = "no_allowlist"
+    BEHIND = "behind"
+    HELD_BACK = "held_back"
+    PARKED = "parked"
+    PAUSED = "paused"
+    ALLOWLIST_BAD = "allowlist_bad"
+    WEBHOOKS_REFUSED = "webhooks_refused"
+    WEBHOOKS_SILENT = "webhooks_silent"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenEffects:
+    """Effects of one class that wait or are under way, for the same reason."""
+
+    effects: EffectClass
+    number: int
+    created_at: datetime
+    """Of the oldest."""
+    due_at: datetime
+    """Of the one that is due first; `until` of the one that is due last."""
+    until: datetime
+    held_by: HeldBy | None = None
+    fault: Fault | None = None
+    fault_since: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingGates:
+    """Gates that are decided, or to be decided anew, and that GitHub does not show so yet."""
+
+    number: int
+    since: datetime
+    until: datetime
+    held_by: HeldBy | None = None
+    fault: Fault | None = None
+    fault_since: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedWebhooks:
+    """Webhooks that look like GitHub's and whose signature does not match."""
+
+    number: int
+    since: datetime
+    last_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthFacts:
+    """What is recorded of one upstream that its health is told from."""
+
+    open_effects: tuple[OpenEffects, ...] = ()
+    gates: tuple[WaitingGates, ...] = ()
+    parked: tuple[tuple[EffectClass, int], ...] = ()
+    paused_at: datetime | None = None
+    has_allowlist: bool = True
+    allowlist_bad: bool = False
+    last_delivery_at: datetime | None = None
+    refused: RefusedWebhooks | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    code: ReasonCode
+    state: HealthState
+    text: str
+    effects: EffectClass | None = None
+    number: int | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+
+def _mark(reason: Reason) -> str:
+    number = reason.number if reason.code is ReasonCode.GATES_UNPUBLISHED else ""
+    until = f"{reason.until:%H:%M}" if reason.until else ""
+    return f"{reason.state} {reason.code} {reason.effects or ''} {number} {until}"
+
+
+@dataclass(frozen=True, slots=True)
+class HeldClass:
+    """Effects of one class that GitHub's limits hold back, however shortly."""
+
+    effects: EffectClass
+    number: int
+    held_by: HeldBy | None
+    until: datetime
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    state: HealthState = HealthState.GREEN
+    reasons: tuple[Reason, ...] = ()
+    held: tuple[HeldClass, ...] = ()
+
+    @property
+    def signature(self) -> tuple[str, ...]:
+        """What an open page is read anew for; the numbers of less urgent effects change all the time."""
+        return tuple(map(_mark, self.reasons))
+
+
+def health_of(facts: HealthFacts, now: datetime) -> Health:
+    """The reasons, the most serious first, and the state of the worst of them."""
+    found = [
+        *_gates(facts, now),
+        *_credentials(facts),
+        *_unanswered(facts, now),
+        *_behind(facts, now),
+        *_held(facts, now),
+        *_parked(facts),
+        *_paused(facts, now),
+        *_allowlist(facts),
+        *_webhooks(facts, now),
+    ]
+    order = list(HealthState)
+    codes = list(ReasonCode)
+    reasons = sorted(found, key=lambda each: (order.index(each.state), codes.index(each.code)))
+    state = reasons[0].state if reasons else HealthState.GREEN
+    return Health(state, tuple(reasons), _held_classes(facts, now))
+
+
+def worst_of(healths: Iterable[Health]) -> HealthState:
+    order = list(HealthState)
+    return min((each.state for each in healths), key=order.index, default=HealthState.GREEN)
+
+
+# Gates
+
+
+def _gates(facts: HealthFacts, now: datetime) -> Iterable[Reason]:
+    waiting = [each for each in facts.gates if _is_late(each, now)]
+    if not waiting:
+        return
+    number, since = sum(each.number for each in waiting), min(each.since for each in waiting)
+    held = [each for each in waiting if each.held_by is not None]
+    until = max((each.until for each in held), default=None)
+    blocked = any(each.until - now >= _GATE_BLOCKED for each in held)
+    blocked = blocked or any(each.fault is Fault.CREDENTIALS for each in waiting)
+    red = blocked or now - since >= _GATE_VERY_LATE
+    what = "1 gate is" if number == 1 else f"{number:,} gates are"
+    first = f"since {clock_time(since, now)}" if number == 1 else f"the oldest since {clock_time(since, now)}"
+    why = f": {_why_gates(waiting, until, now)}" if any(_hindered(each) for each in waiting) else ""
+    yield Reason(
+        code=ReasonCode.GATES_UNPUBLISHED,
+        state=HealthState.RED if red else HealthState.AMBER,
+        text=f"{what} decided and not yet published on GitHub, {first}{why}.",
+        effects=EffectClass.GATES,
+        number=number,
+        since=since,
+        until=_ahead(until, now),
+    )
+
+
+def _hindered(gates: WaitingGates) -> bool:
+    return gates.held_by is not None or gates.fault is not None
+
+
+def _is_late(gates: WaitingGates, now: datetime) -> bool:
+    return _hindered(gates) or now - gates.since >= PUBLISHED_WITHIN
+
+
+def _why_gates(waiting: list[WaitingGates], until: datetime | None, now: datetime) -> str:
+    faulty = [each for each in waiting if each.fault is not None]
+    if faulty and until is None:
+        since = min((each.fault_since or each.since for each in faulty), default=now)
+        return fault_words(faulty[0].fault, since, now)
+    held_by = next(each.held_by for each in waiting if each.held_by is not None)
+    return held_words(held_by, until, now)
+
+
+# What is outside does not answer
+
+
+def _credentials(facts: HealthFacts) -> Iterable[Reason]:
+    refused = [each for each in facts.open_effects if each.fault is Fault.CREDENTIALS and _is_github(each)]
+    if refused:
+        yield Reason(
+            code=ReasonCode.CREDENTIALS_REFUSED,
+            state=HealthState.RED,
+            text="GitHub refuses the App's credentials: check the App's id, its private key and this machine's clock.",
+            number=sum(each.number for each in refused),
+            since=min((each.fault_since or each.created_at) for each in refused),
+        )
+
+
+def _unanswered(facts: HealthFacts, now: datetime) -> Iterable[Reason]:
+    for service in (GITHUB, *OTHER_SERVICES):
+        failing = [
+            each
+            for each in facts.open_effects
+            if each.fault is Fault.UNANSWERED
+            and service_of(each.effects) == service
+            and now - (each.fault_since or now) >= _UNANSWERED_SHOWN
+        ]
+        if failing:
+            yield _unanswered_by(service, failing, now)
+
+
+def _unanswered_by(service: str, failing: list[OpenEffects], now: datetime) -> Reason:
+    since = min(each.fault_since or now for each in failing)
+    number = sum(each.number for each in failing)
+    gates = any(
+        each.effects is EffectClass.GATES and now - (each.fault_since or now) >= _GATE_BLOCKED
+        for each in failing
+    )
+    kinds = listed([counted(each.effects, each.number) for each in _by_class(failing)])
+    return Reason(
+        code=ReasonCode.UNANSWERED,
+        state=HealthState.RED if gates else HealthState.AMBER,
+        text=f"{capital(service)} has not answered since {clock_time(since, now)}; to be tried again: {kinds}.",
+        effects=failing[0].effects if len(failing) == 1 else None,
+        number=number,
+        since=since,
+    )
+
+
+def _is_github(each: OpenEffects) -> bool:
+    return service_of(each.effects) == GITHUB
+
+
+# What waits
+
+
+def _behind(facts: HealthFacts, now: datetime) -> Iterable[Reason]:
+    due = [
+        each
+        for each in facts.open_effects
+        if each.held_by is None
+        and each.fault is None
+        and not (facts.paused_at and each.effects is EffectClass.DISPATCHES)
+    ]
+    oldest = min((each.due_at for each in due), default=now)
+    if now - oldest >= _BEHIND:
+        stuck = now - oldest >= _STUCK
+        words = "Nothing is delivered" if stuck else "Outgoing calls are behind"
+        yield Reason(
+            code=ReasonCode.BEHIND,
+            state=HealthState.RED if stuck else HealthState.AMBER,
+            text=f"{words}: the oldest has been due since {clock_time(oldest, now)}. Is a worker running?",
+            number=sum(each.number for each in due if each.due_at <= now),
+            since=oldest,
+        )
+
+
+def _held_classes(facts: HealthFacts, now: datetime) -> tuple[HeldClass, ...]:
+    held = _by_class(each for each in facts.open_effects if each.held_by is not None)
+    return tuple(
+        HeldClass(each.effects, each.number, each.held_by, each.until, _held_text(each, now)) for each in held
+    )
+
+
+def _held(facts: HealthFacts, now: datetime) -> Iterable[Reason]:
+    gates_said = any(_is_late(each, now) for each in facts.gates)
+    for each in _by_class(each for each in facts.open_effects if each.held_by is not None):
+        gates = each.effects is EffectClass.GATES
+        long = max(each.until - now, now - each.created_at) >= _HELD_SHORTLY
+        if gates_said if gates else not long:
+            continue
+        blocked = gates and each.until - now >= _GATE_BLOCKED
+        yield Reason(
+            code=ReasonCode.HELD_BACK,
+            state=HealthState.RED if blocked else HealthState.AMBER,
+            text=_held_text(each, now),
+            effects=each.effects,
+            number=each.number,
+            since=each.created_at,
+            until=_ahead(each.until, now),
+        )
+
+
+def _ahead(until: datetime | None, now: datetime) -> datetime | None:
+    return until if until is not None and until > now else None
+
+
+def _held_text(each: OpenEffects, now: datetime) -> str:
+    many = each.number > 1 or each.effects is EffectClass.BACKEND_CHECKS
+    what = f"{capital(counted(each.effects, each.number))} {'are' if many else 'is'}"
+    return f"{what} {held_words(each.held_by, each.until, now)}."
+
+
+def _by_class(effects: Iterable[OpenEffects]) -> list[OpenEffects]:
+    """One for each class, the most urgent first; what holds the most of it back speaks for it."""
+    found: dict[EffectClass, list[OpenEffects]] = {}
+    for each in effects:
+        found.setdefault(each.effects, []).append(each)
+    return [_joined(found[each]) for each in EffectClass if each in found]
+
+
+def _joined(same: list[OpenEffects]) -> OpenEffects:
+    last = max(same, key=lambda each: each.until)
+    return OpenEffects(
+        effects=last.effects,
+        number=sum(each.number for each in same),
+        created_at=min(each.created_at for each in same),
+        due_at=min(each.due_at for each in same),
+        until=last.until,
+        held_by=last.held_by,
+        fault=last.fault,
+        fault_since=min((each.fault_since for each in same if each.fault_since), default=None),
+    )
+
+
+# What needs somebody
+
+
+def _parked(facts: HealthFacts) -> Iterable[Reason]:
+    parked = [(effects, number) for effects, number in facts.parked if number]
+    if not parked:
+        return
+    number = sum(each for _, each in parked)
+    gates = any(effects is EffectClass.GATES for effects, _ in parked)
+    kinds = listed([counted(effects, each) for effects, each in parked])
+    yield Reason(
+        code=ReasonCode.PARKED,
+        state=HealthState.RED if gates else HealthState.AMBER,
+        text=f"Undelivered after repeated failures, to be retried by an administrator: {kinds}.",
+        effects=parked[0][0] if len(parked) == 1 else None,
+        number=number,
+    )
+
+
+def _paused(facts: HealthFacts, now: datetime) -> Iterable[Reason]:
+    if facts.paused_at is not None:
+        yield Reason(
+            code=ReasonCode.PAUSED,
+            state=HealthState.AMBER,
+            text=f"Dispatching has been paused by an administrator since {clock_time(facts.paused_at, now)}.",
+            effects=EffectClass.DISPATCHES,
+            since=facts.paused_at,
+        )
+
+
+def _allowlist(facts: HealthFacts) -> Iterable[Reason]:
+    if not facts.has_allowlist:
+        text = "No valid allowlist has been read, so nothing is dispatched."
+        yield Reason(code=ReasonCode.NO_ALLOWLIST, state=HealthState.RED, text=text)
+    elif facts.allowlist_bad:
+        text = "The newest allowlist has errors and was not taken; the version before it decides."
+        yield Reason(code=ReasonCode.ALLOWLIST_BAD, state=HealthState.AMBER, text=text)
+
+
+def _webhooks(facts: HealthFacts, now: datetime) -> Iterable[Reason]:
+    last, refused = facts.last_delivery_at, facts.refused
+    if refused is not None and now - refused.last_at < REFUSED_SHOWN:
+        signed = last is not None and last >= refused.since
+        # Anybody can send a webhook with a wrong signature, so it is never more than amber.
+        who = (
+            "Others arrive with the right one, so these may not be GitHub's."
+            if signed
+            else "Either the App has another secret, or they are not GitHub's."
+        )
+        webhooks = "1 webhook was" if refused.number == 1 else f"{refused.number:,} webhooks were"
+        yield Reason(
+            code=ReasonCode.WEBHOOKS_REFUSED,
+            state=HealthState.AMBER,
+            text=f"{webhooks} refused since {clock_time(refused.since, now)}: the signature does not match"
+            f" CRCR_GITHUB_WEBHOOK_SECRET. {who}",
+            number=refused.number,
+            since=refused.since,
+        )
+    if last is not None and now - last >= _SILENT:
+        yield Reason(
+            code=ReasonCode.WEBHOOKS_SILENT,
+            state=HealthState.AMBER,
+            text=f"No webhook has arrived since {clock_time(last, now)}.",
+            since=last,
+        )

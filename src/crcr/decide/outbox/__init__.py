@@ -1,0 +1,1 @@
+"""Effects, their retries and their urgency, as values."""

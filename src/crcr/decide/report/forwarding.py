@@ -1,0 +1,58 @@
+"""What another HUD is sent of a job: its outcome in that HUD's words, and the times that its queries filter by.
+
+That HUD knows two states: a job that runs, and one that ended with a conclusion. What has no word there (a silent job
+that timed out, a result without a conclusion) is sent as the conclusion that it counts as here.
+"""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from crcr.decide.model import Conclusion, JobState
+from crcr.decide.report.ingested import believed
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardedOutcome:
+    status: str
+    conclusion: str | None
+    disputed: bool
+
+    def __str__(self) -> str:
+        """Its stored form: two outcomes with the same text need one forward."""
+        words = (self.status, self.conclusion, "disputed" if self.disputed else None)
+        return " ".join(word for word in words if word)
+
+
+def outcome_to_forward(
+    state: JobState, conclusion: Conclusion | None, *, disputed: bool, taken_off: bool
+) -> ForwardedOutcome:
+    """`taken_off`: its run turned out to answer another delivery, so its result says nothing about this one."""
+    if taken_off:
+        return ForwardedOutcome("completed", Conclusion.NEUTRAL.value, disputed)
+    if state is JobState.TIMED_OUT:
+        return ForwardedOutcome("completed", Conclusion.TIMED_OUT.value, disputed)
+    if state is JobState.COMPLETED:
+        counts = conclusion if conclusion not in {None, Conclusion.NONE} else Conclusion.FAILURE
+        return ForwardedOutcome("completed", str(counts), disputed)
+    return ForwardedOutcome("in_progress", None, disputed)
+
+
+def started_at(claimed: datetime | None, first_report_at: datetime) -> datetime:
+    """When a job began: as its reporter says where that can be true, else when it was first reported."""
+    return believed(claimed, first_report_at) or first_report_at
+
+
+def completed_at(claimed: datetime | None, recorded: datetime, started: datetime) -> datetime:
+    """When it ended: as its reporter says where that can be true, else when that was recorded; never before its start."""
+    return max(believed(claimed, recorded) or recorded, started)
+
+
+def claimed_time(text: object) -> datetime | None:
+    """A time in ISO 8601; without a zone it is UTC."""
+    if not isinstance(text, str) or len(text) > 64:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None

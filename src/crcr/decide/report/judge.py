@@ -1,0 +1,346 @@
+"""What a report leads to: whether its sender may speak, which job it means, what becomes of that job.
+
+Pure, over a proved `Identity`, the parsed `Report` and facts of our own. Nothing in the report names a commit,
+a pull request or a level; those stand in the recorded dispatch.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from crcr.decide.allowlist.entries import Entry
+from crcr.decide.model import Binding, Conclusion, JobState, Level, RepoName
+from crcr.decide.report.identity import Identity, IssuerKind
+from crcr.decide.report.lifecycle import LIFECYCLE, Apply, JobEvent, Reject, worse
+from crcr.decide.report.match_job import JobFacts, MatrixLeg, Refused, find_job
+from crcr.decide.report.report import Report, ReportStatus
+from crcr.decide.report.run_ref import check_ref
+
+DISPATCH_EVENT = "repository_dispatch"
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """The report is refused; `dispute` is what it still leaves behind."""
+
+    code: str
+    detail: str
+    hint: str | None = None
+    dispute: "DisputeJob | None" = None
+    upstream: RepoName | None = None
+    """Whose judgement it is, where the report tells; others that list its sender need not hear of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class IgnoredReport:
+    """Authentic and harmless, but this level keeps no results."""
+
+    reason: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    entry: Entry
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What is known of a caller for the upstream that its delivery belongs to."""
+
+    upstream: RepoName
+    entry: Entry | None
+    binding: Binding | None
+    suspended: bool
+    default_branch: str | None = None
+    """Of the caller's repository, as GitHub said last."""
+    dispatched_as: RepoName | None = None
+    """The name under which the delivery was dispatched to the caller's repository, where that is another one."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenJob:
+    job_name: str
+    queue_s: float | None
+    late: bool
+    unsigned: bool
+    superseded: bool
+    supersedes: tuple[str, ...]
+    """Older runs of the same workflow for this delivery that stop counting."""
+    silent_at: datetime
+    warning: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class CloseJob:
+    job_name: str
+    conclusion: Conclusion
+    queue_s: float | None
+    """As measured when it began."""
+    execution_s: float | None
+    late: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DisputeJob:
+    job_name: str
+    counts: Conclusion
+    claimed: Conclusion
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatedReport:
+    job_name: str
+
+
+Outcome = OpenJob | CloseJob | RepeatedReport | Rejected
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchFacts:
+    event: str
+    level: Level
+    attempted_at: datetime | None
+    """When the newest request for it began; None when there was none."""
+    may_have_arrived: bool
+    """Sent, or under way right now, or of unknown outcome: somebody may truly answer it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    run_id: str
+    superseded: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BuildFacts:
+    """Where the token signs a build and not the run: which run the build spoke for first, and which build for the run."""
+
+    run_id: str | None
+    build: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportFacts:
+    dispatch: DispatchFacts | None
+    run_delivery: str | None
+    """The delivery that this run already answers, if it has answered one."""
+    named_delivery: str | None = None
+    """The only delivery sent to the repository that the run's name holds, where GitHub told of it before it reported."""
+    sibling_runs: tuple[RunFacts, ...]
+    """Other runs of the same workflow for this delivery."""
+    jobs: tuple[JobFacts, ...]
+    """The jobs of this run attempt that have the reported name, or could be a leg of it."""
+    default_branch: str | None = None
+    """Of the caller's repository, as GitHub said last."""
+    run_superseded: bool = False
+    """Whether this run was bound before and has stopped counting."""
+    build: BuildFacts | None = None
+    run_kind: IssuerKind | None = None
+    """Whose run it is, if it was heard of before: two CIs may count their runs alike."""
+    rerun_asked_at: datetime | None = None
+    """When the relay asked for this attempt, if it did."""
+    opened_others: bool
+    """Whether the signed check run id opened jobs of other names in this run attempt."""
+
+
+def admit(identity: Identity, standing: Standing) -> Admitted | Rejected | IgnoredReport:
+    """Layers 1 (immutable id) and 2 (allowlist)."""
+    binding, entry = standing.binding, standing.entry
+    if binding is not None and identity.repository_id not in (None, binding.repository_id):
+        return Rejected(
+            "identity_changed",
+            f"{identity.repository} is bound to repository id {binding.repository_id}, the token says {identity.repository_id}",
+            "if the repository was re-created on purpose, an operator accepts it with `crcr repos rebind`",
+        )
+    if entry is None:
+        return Rejected(
+            "not_allowlisted",
+            f"{identity.repository} is not on the allowlist for this delivery's upstream",
+            "ask the upstream's maintainers for an allowlist entry",
+        )
+    if standing.suspended:
+        return Rejected("suspended", f"{identity.repository} is suspended", "ask the relay's operators why")
+    if entry.level < Level.L2:
+        return IgnoredReport(
+            "L1 downstreams are notified; their results are not recorded",
+            "ask for level L2 to report results",
+        )
+    return Admitted(entry)
+
+
+def workflow_key(identity: Identity, report: Report) -> str:
+    """What tells the workflows of one repository apart: the signed path, else the reported name."""
+    return identity.workflow_path or report.workflow_name
+
+
+def judge(
+    report: Report,
+    identity: Identity,
+    entry: Entry,
+    facts: ReportFacts,
+    *,
+    now: datetime,
+    job_timeout: timedelta,
+) -> Outcome:
+    """Layer 4: is this the dispatched run's own report, and what does it do to its job?"""
+    refusal = _refuse_claims(report, identity, entry, facts)
+    if refusal is not None:
+        return refusal
+    found = find_job(report, identity.check_run_id, facts.jobs, opened_others=facts.opened_others)
+    if isinstance(found, Refused):
+        return Rejected(found.code, found.detail, found.hint)
+    leg = found if isinstance(found, MatrixLeg) else None
+    job = found if isinstance(found, JobFacts) else None
+    verdict = LIFECYCLE[job.state if job else JobState.DISPATCHED, _event(report, job)]
+    if isinstance(verdict, Reject):
+        return _rejected(verdict, report, job)
+    if not isinstance(verdict, Apply):
+        return RepeatedReport(job.job_name if job else report.job_name)
+    if job is None:
+        return _open(report, identity, facts, leg, now=now, silent_at=now + job_timeout)
+    return _close(report, job, now=now, late=verdict.mark is not None)
+
+
+def _refuse_claims(report: Report, identity: Identity, entry: Entry, facts: ReportFacts) -> Rejected | None:
+    if facts.dispatch is None or not facts.dispatch.may_have_arrived:
+        return Rejected(
+            "unknown_delivery",
+            f"delivery {report.delivery_id} was not dispatched to {identity.repository}",
+            "send back the delivery_id of the dispatch's client_payload",
+        )
+    mismatch = refuse_run(report, identity, facts.build)
+    if mismatch is not None:
+        return mismatch
+    if facts.run_kind not in (None, identity.kind):
+        return _mismatch(f"run {report.run_id} is one of {facts.run_kind}, the token is of {identity.kind}")
+    if identity.event_name is not None and identity.event_name not in {DISPATCH_EVENT, *entry.allow_events}:
+        return Rejected(
+            "wrong_event",
+            f"the run was started by {identity.event_name!r}, not by {DISPATCH_EVENT}",
+            "list the event in the allowlist entry's allow_events if the workflow has two steps",
+        )
+    wrong_ref = check_ref(identity, facts.default_branch)
+    if wrong_ref is not None:
+        return Rejected(wrong_ref.code, wrong_ref.detail, wrong_ref.hint)
+    if facts.run_delivery not in (None, report.delivery_id):
+        return Rejected(
+            "run_bound_elsewhere",
+            f"run {report.run_id} already answers delivery {facts.run_delivery}",
+            "a run reports for the one delivery that started it",
+        )
+    if facts.named_delivery not in (None, report.delivery_id):
+        return Rejected(
+            "run_bound_elsewhere",
+            f"the name of run {report.run_id} holds delivery {facts.named_delivery}, and not {report.delivery_id}",
+            "report for the delivery of the dispatch that started the run; have only its delivery_id in run-name",
+        )
+    return None
+
+
+def refuse_run(report: Report, identity: Identity, bound: BuildFacts | None) -> Rejected | None:
+    """Fault 28: the run that the token proves, and the attempt where it is signed, must be the reported one."""
+    attempt = identity.run_attempt
+    if identity.run_id not in (None, report.run_id) or attempt not in (None, report.run_attempt):
+        of_attempt = "" if attempt is None else f" attempt {attempt}"
+        return _mismatch(
+            f"the token is for run {identity.run_id}{of_attempt}, "
+            f"the report for run {report.run_id} attempt {report.run_attempt}"
+        )
+    if identity.run_id is None and report.run_id.isdigit() and report.run_id != identity.build:
+        # Numbers are the ids of runs whose issuer signs them: who chooses an id must not choose one of theirs.
+        return Rejected(
+            "claim_mismatch",
+            f"the token does not prove that run {report.run_id} is its own",
+            "report the CI's own id of the build, which is no plain number, or its signed number",
+        )
+    if bound is None or (bound.run_id in (None, report.run_id) and bound.build in (None, identity.build)):
+        return None
+    return Rejected(
+        "claim_mismatch",
+        f"build {identity.build} reports for run {report.run_id}; "
+        + (
+            f"it spoke for run {bound.run_id} before"
+            if bound.run_id not in (None, report.run_id)
+            else f"build {bound.build} spoke for that run before"
+        ),
+        "report with the id of the build itself, the same in every report",
+    )
+
+
+def _mismatch(detail: str) -> Rejected:
+    hint = "report from the run that did the work, with its own run_id and run_attempt"
+    return Rejected("claim_mismatch", detail, hint)
+
+
+def _event(report: Report, job: JobFacts | None) -> JobEvent:
+    if report.status is ReportStatus.IN_PROGRESS:
+        return JobEvent.STARTED
+    if job is not None and job.first_conclusion not in (None, report.conclusion):
+        return JobEvent.FINISHED_OTHERWISE
+    return JobEvent.FINISHED
+
+
+def _rejected(verdict: Reject, report: Report, job: JobFacts | None) -> Rejected:
+    if job is None or job.conclusion is None or report.conclusion is None:
+        return Rejected(
+            verdict.code,
+            f"no in_progress was recorded for job {report.job_name!r} of run {report.run_id} attempt {report.run_attempt}",
+            'send in_progress with "late": true for this job, then this report again',
+        )
+    return contradicts(job, report.conclusion, verdict.code)
+
+
+def contradicts(job: JobFacts, claimed: Conclusion, code: str = "conflicting_result") -> Rejected:
+    """A second result that is not the first: refused, and recorded as a dispute."""
+    counts = worse(job.conclusion or Conclusion.NONE, claimed)
+    return Rejected(
+        code,
+        f"job {job.job_name!r} already completed as {job.first_conclusion}; {claimed} is recorded as a dispute, {counts} counts",
+        "re-run the job to report a new result",
+        DisputeJob(job.job_name, counts, claimed),
+    )
+
+
+def _open(
+    report: Report,
+    identity: Identity,
+    facts: ReportFacts,
+    leg: MatrixLeg | None,
+    *,
+    now: datetime,
+    silent_at: datetime,
+) -> OpenJob:
+    newer = tuple(run for run in facts.sibling_runs if _is_newer(run.run_id, report.run_id))
+    older = tuple(run.run_id for run in facts.sibling_runs if run not in newer and not run.superseded)
+    return OpenJob(
+        job_name=leg.job_name if leg else report.job_name,
+        queue_s=_queue_s(report, facts, now),
+        late=report.late,
+        unsigned=identity.run_id is None and identity.build is None,
+        superseded=bool(newer) or facts.run_superseded,
+        supersedes=older,
+        silent_at=silent_at,
+        warning=leg.warning if leg else None,
+    )
+
+
+def _close(report: Report, job: JobFacts, *, now: datetime, late: bool) -> CloseJob:
+    took = None if job.late_start else _elapsed_s(job.in_progress_at, now)
+    return CloseJob(job.job_name, report.conclusion or Conclusion.NONE, job.queue_s, took, late)
+
+
+def _queue_s(report: Report, facts: ReportFacts, now: datetime) -> float | None:
+    """From the dispatch to the start, for first attempts; a re-run waits from when it was asked for, if we know."""
+    dispatch = facts.dispatch.attempted_at if facts.dispatch else None
+    since = dispatch if report.run_attempt == 1 else facts.rerun_asked_at
+    return None if report.late or since is None else _elapsed_s(since, now)
+
+
+def _elapsed_s(since: datetime, now: datetime) -> float | None:
+    """Two machines' clocks may disagree: a time that ends before it began was not measured."""
+    return (now - since).total_seconds() if now >= since else None
+
+
+def _is_newer(other: str, than: str) -> bool:
+    """GitHub's run ids grow; where ids are no numbers, the run that reports later is the newer one."""
+    return other.isdigit() and than.isdigit() and int(other) > int(than)

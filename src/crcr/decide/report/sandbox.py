@@ -1,0 +1,65 @@
+"""The sandbox's rule: a report that is tried out goes through the real table of a job's life, and nothing else.
+
+No dispatch, no allowlist entry and no other job has a say, so any delivery and any event will do; that the report is
+of the very run that its token proves holds here too.
+"""
+
+from dataclasses import dataclass
+
+from crcr.decide.model import Conclusion, JobState
+from crcr.decide.report.identity import Identity
+from crcr.decide.report.judge import Rejected, RepeatedReport, refuse_run
+from crcr.decide.report.lifecycle import LIFECYCLE, Apply, JobEvent, Reject
+from crcr.decide.report.report import SELF_REPORTS, Report, ReportStatus
+
+
+@dataclass(frozen=True, slots=True)
+class TriedJob:
+    """What is known of the job that a report names."""
+
+    state: JobState
+    conclusion: Conclusion | None
+
+
+TrialOutcome = JobState | RepeatedReport | Rejected
+"""A state is what the job becomes."""
+
+
+def judge_trial(report: Report, identity: Identity, known: TriedJob | None) -> TrialOutcome:
+    mismatch = refuse_run(report, identity, None)
+    if mismatch is not None:
+        return mismatch
+    verdict = LIFECYCLE[_state(report, known), _event(report, known)]
+    if isinstance(verdict, Reject):
+        return _rejected(verdict.code, report, known)
+    return verdict.state if isinstance(verdict, Apply) else RepeatedReport(report.job_name)
+
+
+def _state(report: Report, known: TriedJob | None) -> JobState:
+    if known is not None:
+        return known.state
+    return JobState.IN_PROGRESS if report.event_type in SELF_REPORTS else JobState.DISPATCHED
+
+
+def _event(report: Report, known: TriedJob | None) -> JobEvent:
+    if report.status is ReportStatus.IN_PROGRESS:
+        return JobEvent.STARTED
+    if known is not None and known.conclusion not in (None, report.conclusion):
+        return JobEvent.FINISHED_OTHERWISE
+    return JobEvent.FINISHED
+
+
+def _rejected(code: str, report: Report, known: TriedJob | None) -> Rejected:
+    if known is None or known.conclusion is None:
+        return Rejected(
+            code,
+            f"sandbox: no in_progress was reported for job {report.job_name!r} of run {report.run_id} "
+            f"attempt {report.run_attempt}",
+            'send in_progress with "late": true for this job, then this report again',
+        )
+    return Rejected(
+        code,
+        f"sandbox: job {report.job_name!r} already completed as {known.conclusion}, and {report.conclusion} is not taken",
+        "re-run the job to report a new result; from an allowlisted repository it would be recorded as a dispute, "
+        "and the worse result would count",
+    )

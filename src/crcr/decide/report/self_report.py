@@ -1,0 +1,123 @@
+"""What a nightly or periodic self-report leads to: for which upstream it speaks, whether it may, what it records.
+
+Nobody dispatched it, so nothing of ours says what it is about: the upstream is one that lists the sender, and the
+commit stays a claim until GitHub was asked. A self-report comes once, when its job is over.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from crcr.decide.allowlist.entries import Entry
+from crcr.decide.model import Conclusion
+from crcr.decide.report.identity import Identity
+from crcr.decide.report.judge import (
+    DISPATCH_EVENT,
+    Admitted,
+    BuildFacts,
+    IgnoredReport,
+    Rejected,
+    RepeatedReport,
+    Standing,
+    admit,
+    contradicts,
+    refuse_run,
+)
+from crcr.decide.report.lifecycle import LIFECYCLE, JobEvent, Reject
+from crcr.decide.report.match_job import JobFacts, MatrixLeg, find_told_once
+from crcr.decide.report.report import Report
+from crcr.decide.report.run_ref import check_ref
+from crcr.errors import BadReport
+
+OWN_EVENTS = frozenset({DISPATCH_EVENT, "schedule", "workflow_dispatch", "push"})
+"""What may start a run that reports on its own. A pull request of the downstream's is not among them."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnResult:
+    """A job that is recorded as completed at once."""
+
+    job_name: str
+    conclusion: Conclusion
+    unsigned: bool
+    warning: str | None
+
+
+OwnOutcome = OwnResult | RepeatedReport | Rejected
+Admission = Admitted | IgnoredReport | Rejected
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnFacts:
+    jobs: tuple[JobFacts, ...]
+    """The jobs of this run attempt and commit that have the reported name, or could be a leg of it."""
+    build: BuildFacts | None = None
+    default_branch: str | None = None
+    """Of the sender's repository, as GitHub said last."""
+
+
+def choose(report: Report, identity: Identity, standings: Sequence[Standing]) -> Standing | Rejected:
+    """The upstream that the report is for: the one it names, else the only one that lists its sender.
+
+    Raises `BadReport` when several list it and it names none of them.
+    """
+    listing = [each for each in standings if each.entry is not None]
+    named = [each for each in listing if each.upstream.key == (report.said_upstream or "").lower()]
+    if not listing:
+        return Rejected(
+            "not_allowlisted",
+            f"{identity.repository} is on no allowlist",
+            "ask the upstream's maintainers for an allowlist entry",
+        )
+    if len(listing) == 1 or named:
+        return (named or listing)[0]
+    # Which ones do is not said: a listing may be hidden, and this stands in the sender's log and on pages.
+    raise BadReport(
+        f"payload.repository.full_name names no upstream that lists {identity.repository}",
+        hint="send the tested repository's full name there, as GitHub's own events do",
+    )
+
+
+def admit_own(report: Report, identity: Identity, standing: Standing) -> Admission:
+    """Layers 1 and 2, for the chosen upstream and for this event."""
+    verdict = admit(identity, standing)
+    if isinstance(verdict, Admitted) and report.event_type not in verdict.entry.events:
+        return Rejected(
+            "not_allowlisted",
+            f"{identity.repository} is on the allowlist of {standing.upstream}, but not for {report.event_type} reports",
+            f"have {report.event_type} added to the events of its entry",
+        )
+    return verdict
+
+
+def judge_own(report: Report, identity: Identity, entry: Entry, facts: OwnFacts) -> OwnOutcome:
+    """Layer 4: is it the run's own report, and what becomes of its job?"""
+    refusal = refuse_run(report, identity, facts.build) or _refuse_event(identity, entry)
+    if refusal is not None:
+        return refusal
+    wrong_ref = check_ref(identity, facts.default_branch, entry.report_refs)
+    if wrong_ref is not None:
+        return Rejected(wrong_ref.code, wrong_ref.detail, wrong_ref.hint)
+    found = find_told_once(report, identity.check_run_id, facts.jobs)
+    conclusion = report.conclusion or Conclusion.NONE
+    if isinstance(found, JobFacts):
+        same = found.first_conclusion in (None, conclusion)
+        verdict = LIFECYCLE[found.state, JobEvent.FINISHED if same else JobEvent.FINISHED_OTHERWISE]
+        if isinstance(verdict, Reject):
+            return contradicts(found, conclusion, verdict.code)
+        return RepeatedReport(found.job_name)
+    return OwnResult(
+        job_name=found.job_name if isinstance(found, MatrixLeg) else report.job_name,
+        conclusion=conclusion,
+        unsigned=identity.run_id is None and identity.build is None,
+        warning=found.warning if isinstance(found, MatrixLeg) else None,
+    )
+
+
+def _refuse_event(identity: Identity, entry: Entry) -> Rejected | None:
+    if identity.event_name is None or identity.event_name in OWN_EVENTS | entry.allow_events:
+        return None
+    return Rejected(
+        "wrong_event",
+        f"the run was started by {identity.event_name!r}; self-reports come from {', '.join(sorted(OWN_EVENTS))}",
+        "report from the scheduled run, or list the event in the allowlist entry's allow_events",
+    )

@@ -1,0 +1,1 @@
+"""The one definition of every number on pages and in the API."""

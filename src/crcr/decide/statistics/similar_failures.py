@@ -1,0 +1,142 @@
+"""Failures that look alike, across jobs and backends: one cause seen many times is read once.
+
+Two jobs fail alike when a failed test of the same name is in both, or when their first failed tests say the same
+once numbers, addresses and folders are taken out. Only what the jobs themselves said is compared.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from crcr.decide.statistics.figures import Counted
+from crcr.decide.views.overview import JobView
+
+_MOST_LINE = 300
+_SHORTEST = 8
+_MOST_TESTS = 200
+"""Failed tests of one job that are compared; who broke more has broken everything."""
+_STEPS: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(r"https?://\S+"), "<link>"),
+    (re.compile(r"(?:[A-Za-z]:)?(?:[\\/][\w.@+~-]+){2,}[\\/]?"), "<path>"),
+    (re.compile(r"\b0x[0-9a-fA-F]+\b"), "<hex>"),
+    (re.compile(r"\b(?=[0-9a-f]*[0-9])(?=[0-9]*[a-f])[0-9a-f]{7,64}\b"), "<hex>"),
+    (re.compile(r"\d+(?:[.:,]\d+)*(?:e[+-]?\d+)?"), "<n>"),
+    (re.compile(r"\s+"), " "),
+)
+
+
+class Alike(StrEnum):
+    TEST = "test"
+    """The same failed test."""
+    MESSAGE = "message"
+    """The same first line, of other tests."""
+
+
+@dataclass(frozen=True, slots=True)
+class LikeFailures:
+    """Jobs that failed alike; `sample` is what the first of them said, as it came."""
+
+    alike: Alike
+    what: str
+    sample: str | None
+    jobs: tuple[JobView, ...]
+
+    @property
+    def backends(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(job.downstream for job in self.jobs))
+
+
+def like_failures(jobs: Iterable[JobView]) -> tuple[LikeFailures, ...]:
+    """Groups of two jobs or more that failed alike, the biggest first; a job is in one group of each sort at most once.
+
+    A group by message that has no job more than a group by test says nothing new and is left out.
+    """
+    failed = [job for job in jobs if job.counted is Counted.FAILURE and job.failed_tests]
+    by_test = _grouped(Alike.TEST, failed, _names)
+    by_test = _without_repeats(by_test)
+    by_message = _without_known(_grouped(Alike.MESSAGE, failed, _first_lines), by_test)
+    return tuple(sorted((*by_test, *by_message), key=_biggest))
+
+
+def normal_line(text: str | None) -> str | None:
+    """The first line that says something, without what differs from run to run; None for too little to compare."""
+    for line in (text or "")[: 8 * _MOST_LINE].splitlines():
+        shown = line.strip()[:_MOST_LINE]
+        if shown:
+            for pattern, said in _STEPS:
+                shown = pattern.sub(said, shown)
+            shown = shown.strip().lower()
+            return shown if len(re.sub(r"<\w+>|\W", "", shown)) >= _SHORTEST else None
+    return None
+
+
+def _names(job: JobView) -> dict[str, str | None]:
+    """The failed tests by name without their parameters, each with its message."""
+    found: dict[str, str | None] = {}
+    for test in job.failed_tests[:_MOST_TESTS]:
+        name = _without_parameters(test.name.strip())[:_MOST_LINE]
+        if name:
+            found.setdefault(name, test.message)
+    return found
+
+
+def _without_parameters(name: str) -> str:
+    """`test_add[float32]` is `test_add`; only the last brackets are taken off, and only at the end."""
+    if not name.endswith("]"):
+        return name
+    start = name.find("[", name.rfind("]", 0, -1) + 1)
+    return name if start < 0 else name[:start]
+
+
+def _first_lines(job: JobView) -> dict[str, str | None]:
+    first = job.failed_tests[0]
+    line = normal_line(first.message)
+    return {line: first.message} if line else {}
+
+
+def _grouped(
+    alike: Alike, jobs: Sequence[JobView], keys: Callable[[JobView], dict[str, str | None]]
+) -> list[LikeFailures]:
+    found: dict[str, list[tuple[JobView, str | None]]] = {}
+    for job in jobs:
+        for key, message in keys(job).items():
+            found.setdefault(key, []).append((job, message))
+    return [
+        LikeFailures(
+            alike,
+            key,
+            next((message for _, message in members if message), None),
+            tuple(job for job, _ in members),
+        )
+        for key, members in found.items()
+        if len(members) > 1
+    ]
+
+
+def _without_repeats(groups: list[LikeFailures]) -> list[LikeFailures]:
+    """Of groups with the very same jobs the first: a broken build fails many tests in the same jobs."""
+    kept: dict[tuple[int, ...], LikeFailures] = {}
+    for group in groups:
+        kept.setdefault(tuple(id(job) for job in group.jobs), group)
+    return [*kept.values()]
+
+
+def _without_known(groups: list[LikeFailures], known: list[LikeFailures]) -> list[LikeFailures]:
+    """The groups that have a job more than each of the known ones; only those with its first job are compared."""
+    by_job: dict[int, list[set[int]]] = {}
+    for group in known:
+        members = {id(job) for job in group.jobs}
+        for member in members:
+            by_job.setdefault(member, []).append(members)
+    return [
+        group
+        for group in groups
+        if not any(
+            members.issuperset(id(job) for job in group.jobs) for members in by_job.get(id(group.jobs[0]), ())
+        )
+    ]
+
+
+def _biggest(group: LikeFailures) -> tuple[int, str, str]:
+    return -len(group.jobs), group.alike.value, group.what

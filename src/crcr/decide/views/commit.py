@@ -1,0 +1,356 @@
+"""What the pages of a pull request and of a commit show, as values; what stays text is said in `views`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from crcr.decide.checks.gate import GateState
+from crcr.decide.checks.status import Standing
+from crcr.decide.github.commit_origin import CommitPlace
+from crcr.decide.health.texts import GatePublication
+from crcr.decide.model import DeliveryState, DispatchState, Level, RepoName
+from crcr.decide.statistics.figures import Counted
+from crcr.decide.views.overview import Answer, DispatchView, JobView
+
+
+class PullState(StrEnum):
+    OPEN = "open"
+    CLOSED = "closed"
+    MERGED = "merged"
+
+
+class GateShown(StrEnum):
+    """How the gate of a commit stands, or ended."""
+
+    FAILED = "failed"
+    PENDING = "pending"
+    PASSED = "passed"
+    OVER = "over"
+    """Nobody wants the commit merged any more, and it had not been decided."""
+    NONE = "none"
+    """The upstream has no gate."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatePart:
+    """One job, or what is owed in place of one, and why it stands so."""
+
+    name: str | None
+    standing: Standing
+    reason: str
+    doubt: str | None = None
+    waived_by: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateRow:
+    backend: RepoName
+    level: Level
+    standing: Standing
+    parts: tuple[GatePart, ...]
+    """Worst first, without those that passed."""
+    parts_left_out: int
+    passed: int
+    since: datetime
+    deadline: datetime | None
+    advice: str | None
+    oncalls: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateSubject:
+    """A pull request, or a merge group (`number` is None), that wants the commit merged."""
+
+    number: int | None
+    numbers: tuple[int, ...] | None
+    state: GateState
+    in_doubt: bool
+    reused_from: str | None
+    rows: tuple[GateRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateView:
+    state: GateShown
+    title: str | None
+    """None when it would speak of a backend that is not to be seen."""
+    judged_at: datetime
+    whole: bool = True
+    """Whether every backend that counts is shown."""
+    subjects: tuple[GateSubject, ...] = ()
+    unpublished: GatePublication | None = None
+    """Why GitHub does not show it so yet; None when it does."""
+
+
+class BackendState(StrEnum):
+    """What a commit's dispatch came to, in words for people; what needs them most comes first."""
+
+    FAILED = "failed"
+    PARKED = "not delivered"
+    NEVER_STARTED = "never started"
+    UNANSWERED = "unanswered"
+    UNREPORTED = "ran and did not report"
+    RUNNING = "running"
+    STARTED = "started, no report yet"
+    NO_REPORT = "no report yet"
+    WAITING = "waiting to be sent"
+    HELD = "held"
+    PASSED = "passed"
+    INCONCLUSIVE = "inconclusive"
+    """All that reported was cancelled, skipped or neutral."""
+    NOTIFIED = "notified"
+    NOT_LISTENING = "not listening"
+    CANCELLED = "cancelled"
+    NOT_CONCERNED = "not concerned"
+
+
+_UNSENT = {
+    DispatchState.HELD: BackendState.HELD,
+    DispatchState.WAITING: BackendState.WAITING,
+    DispatchState.PARKED: BackendState.PARKED,
+    DispatchState.CANCELLED: BackendState.CANCELLED,
+    DispatchState.LEFT_OUT: BackendState.NOT_CONCERNED,
+}
+_UNREPORTED = {
+    None: BackendState.NO_REPORT,
+    Answer.RUNNING: BackendState.STARTED,
+    Answer.NEVER_STARTED: BackendState.NEVER_STARTED,
+    Answer.UNANSWERED: BackendState.UNANSWERED,
+    Answer.UNREPORTED: BackendState.UNREPORTED,
+    Answer.NOT_LISTENING: BackendState.NOT_LISTENING,
+}
+_OF_JOBS = (
+    (Counted.FAILURE, BackendState.FAILED),
+    (Counted.RUNNING, BackendState.RUNNING),
+    (Counted.SUCCESS, BackendState.PASSED),
+)
+
+
+def backend_state(dispatch: DispatchView, jobs: Sequence[JobView], *, reports: bool) -> BackendState:
+    """The worst of its jobs; without any, how far the dispatch came."""
+    if not reports:
+        return _UNSENT.get(dispatch.state, BackendState.NOTIFIED)
+    return state_of_jobs(jobs) if jobs else _UNSENT.get(dispatch.state) or _UNREPORTED[dispatch.answer]
+
+
+def state_of_jobs(jobs: Sequence[JobView]) -> BackendState:
+    counted = {job.counted for job in jobs}
+    return next((state for each, state in _OF_JOBS if each in counted), BackendState.INCONCLUSIVE)
+
+
+_JOBS_FIRST = (Counted.FAILURE, Counted.RUNNING, Counted.OTHER, Counted.SUCCESS)
+
+
+def failed_first(job: JobView) -> tuple[int, str, str, str]:
+    return _JOBS_FIRST.index(job.counted), job.workflow_name.lower(), job.job_name.lower(), job.run_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spell:
+    """When a backend's jobs ran; jobs that went silent ended when that was noticed."""
+
+    started_at: datetime | None = None
+    failed_at: datetime | None = None
+    """When the first of them failed."""
+    ended_at: datetime | None = None
+    """None while one of them runs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitBackend:
+    """One backend as a delivery concerns it, or as it reported on its own about a commit."""
+
+    name: RepoName
+    level: Level
+    """When the delivery was recorded."""
+    level_now: Level
+    device: str | None
+    oncalls: tuple[str, ...]
+    state: BackendState
+    delivery: str
+    """What its jobs go by: of its own reports the commit's SHA."""
+    event: str
+    dispatch: DispatchView | None
+    """None for what nobody dispatched, such as a nightly run."""
+    spell: Spell
+    jobs: tuple[JobView, ...]
+    """Failed first; only the attempts and runs that count."""
+    jobs_left_out: int
+
+
+def worst_first(backend: CommitBackend) -> tuple[int, int, RepoName]:
+    """The highest level first, and in it what needs people most."""
+    return -backend.level, tuple(BackendState).index(backend.state), backend.name
+
+
+class WaiverState(StrEnum):
+    IN_FORCE = "in force"
+    TAKEN_BACK = "taken back"
+    RUN_OUT = "run out"
+    OTHER_COMMIT = "of another commit"
+    OTHER_BASE = "of another base"
+    OVER = "over"
+    """Its pull request is closed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaiverView:
+    waiver_id: int
+    number: int
+    head_sha: str
+    downstream: str
+    job: str | None
+    who: str
+    reason: str
+    state: WaiverState
+    created_at: datetime
+    until_at: datetime | None
+    ended_at: datetime | None
+    ended_by: str | None
+    used_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class WaiverPage:
+    waivers: tuple[WaiverView, ...]
+    next: tuple[str | int, ...] | None
+    cursor: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckView:
+    name: str
+    round: int
+    status: str
+    conclusion: str | None
+    title: str | None
+    published_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class StateCount:
+    state: DispatchState
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrival:
+    """A delivery on a timeline, with how many dispatches of each state came of it."""
+
+    guid: str
+    event: str
+    action: str | None
+    state: DeliveryState
+    reason: str | None
+    head_sha: str | None
+    superseded: bool
+    received_at: datetime
+    dispatches: tuple[StateCount, ...]
+
+
+class MomentKind(StrEnum):
+    """What can happen on the way from a webhook to its results, in the order in which it does."""
+
+    ARRIVED = "arrived"
+    FIRST_SENT = "first dispatch sent"
+    SENT = "dispatch sent"
+    """The only one."""
+    LAST_SENT = "last dispatch sent"
+    STARTED = "first job started"
+    FAILING = "first job failed"
+    """Of a backend that still runs."""
+    ENDED = "backend ended"
+    WAIVED = "waiver given"
+    TAKEN_BACK = "waiver taken back"
+    JUDGED = "gate last judged"
+    PUBLISHED = "gate published"
+    USED = "waiver used"
+    QUEUED = "merge group formed"
+    UNQUEUED = "merge group ended"
+    CLOSED = "closed"
+    MERGED = "merged"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """One line of a timeline; what does not apply to its kind is None."""
+
+    kind: MomentKind
+    at: datetime
+    subject: str | None = None
+    """The backend."""
+    job: str | None = None
+    event: str | None = None
+    number: int | None = None
+    """How many dispatches were sent."""
+    result: BackendState | None = None
+    gate: GateShown | None = None
+    who: str | None = None
+    head_sha: str | None = None
+    superseded: bool = False
+    """Of an older commit."""
+    arrival: Arrival | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupView:
+    """A merge group; `numbers` is None while nobody knows its pull requests."""
+
+    head_sha: str
+    head_ref: str
+    base_ref: str
+    numbers: tuple[int, ...] | None
+    reused_from: str | None
+    gate: GateShown | None
+    created_at: datetime
+    destroyed_at: datetime | None
+    unpublished: GatePublication | None = None
+    """Why GitHub does not show its gate so yet; None when it does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PullView:
+    upstream: RepoName
+    number: int
+    at: datetime
+    cursor: int
+    title: str
+    author: str
+    state: PullState
+    draft: bool
+    labels: tuple[str, ...]
+    base_ref: str
+    head_sha: str
+    gate: GateView | None
+    """None while the head has not been looked at."""
+    backends: tuple[CommitBackend, ...]
+    """As the newest delivery of the head concerns them."""
+    after_closing: tuple[CommitBackend, ...]
+    waivers: tuple[WaiverView, ...]
+    checks: tuple[CheckView, ...]
+    timeline: tuple[Moment, ...]
+    """Newest first."""
+    timeline_left_out: int
+    groups: tuple[GroupView, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitView:
+    upstream: RepoName
+    head_sha: str
+    at: datetime
+    cursor: int
+    event: str
+    ref: str | None
+    place: CommitPlace | None
+    """Where it stands in the upstream, once somebody has tested it on their own."""
+    numbers: tuple[int, ...]
+    """The pull requests that have it, or had it, as their head."""
+    group: GroupView | None
+    gate: GateView | None
+    backends: tuple[CommitBackend, ...]
+    waivers: tuple[WaiverView, ...]
+    checks: tuple[CheckView, ...]
+    timeline: tuple[Moment, ...]
+    timeline_left_out: int

@@ -1,0 +1,337 @@
+"""What pages and the JSON API show, as values.
+
+Made by the store's read models, rendered by the show room. Text in them that a downstream or a pull request's
+author wrote is as it came: whoever renders it treats it as text.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import TypeVar
+
+from crcr.decide.allowlist.entries import Problem
+from crcr.decide.checks.commit import Verification
+from crcr.decide.health.relay import Health
+from crcr.decide.model import Conclusion, DeliveryState, DispatchState, JobState, Level, RepoName
+from crcr.decide.outbox.queue_state import Queue, Watched
+from crcr.decide.report.report import FailedTest
+from crcr.decide.statistics.figures import Counted, Ended, Figures, LastResult, Tally, count_as
+from crcr.decide.statistics.history_source import HistoryState
+from crcr.decide.statistics.window import Kind, Span
+
+T = TypeVar("T")
+Pick = Callable[[Sequence[T]], Sequence[T]]
+"""Chooses those of all backends that are read in full, in their order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendSummary:
+    name: RepoName
+    level: Level
+    device: str | None
+    oncalls: tuple[str, ...]
+    hardware: str | None
+    name_only: bool
+    """Its owners let the pages show that it takes part, and nothing else."""
+    figures: Figures | None
+    """None for those whose results are not recorded (L1) or not shown."""
+    sent: int = 0
+    """Dispatches sent in the window, for those without figures too."""
+    waiting: int = 0
+    parked: int = 0
+    last_sent_at: datetime | None = None
+    suspended: bool = False
+    silent: bool = False
+    alarm: str | None = None
+    probe: bool = False
+    """Its results say how the relay does, not how the upstream does."""
+    hidden: bool = False
+    """Shown to administrators only."""
+
+    @property
+    def last_result(self) -> LastResult | None:
+        return self.figures.last_result if self.figures else None
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A repository that is there to try the relay itself."""
+
+    name: RepoName
+    last_result: LastResult | None
+    stale: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayHealth:
+    deliveries: int
+    last_delivery_at: datetime | None
+    last_result_at: datetime | None
+    waiting: int
+    parked: int
+    lag_s: float | None
+    """Age of the oldest effect that is due and not done; None when nothing is due."""
+    paused_at: datetime | None
+    probes: tuple[Probe, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllowlistState:
+    """The version in force, and the problems of the newest reading if that one was not taken."""
+
+    version: int | None
+    source: str | None
+    read_at: datetime | None
+    newest_is_bad: bool
+    problems: tuple[Problem, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    upstream: RepoName
+    span: Span
+    kind: Kind
+    at: datetime
+    cursor: int
+    """The newest change this view knows; live updates go on from here."""
+    ingests: bool
+    """Whether another relay tells us results."""
+    health: RelayHealth
+    allowlist: AllowlistState
+    levels: tuple[tuple[Level, tuple[BackendSummary, ...]], ...]
+    """L4 first; a level without backends is left out. Where some were chosen, the figures here are without parts."""
+    rows: tuple[BackendSummary, ...] = ()
+    """The backends that were chosen, in full and in their order; all of them where nothing was."""
+    history: HistoryState = HistoryState.OWN
+
+    @property
+    def backends(self) -> tuple[BackendSummary, ...]:
+        return tuple(each for _, group in self.levels for each in group)
+
+    @property
+    def tally(self) -> Tally:
+        """Of all backends but the probes, which fail on purpose."""
+        counted = (each.figures for each in self.backends if each.figures and not each.probe)
+        return sum((figures.tally for figures in counted), Tally())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobView:
+    delivery: str
+    downstream: str
+    workflow: str
+    workflow_name: str
+    run_id: str
+    attempt: int
+    job_name: str
+    state: JobState
+    conclusion: Conclusion | None
+    disputed_conclusion: Conclusion | None
+    marks: tuple[str, ...]
+    event: str
+    number: int | None
+    head_sha: str | None
+    url: str | None
+    artifact_url: str | None
+    started_at: datetime
+    completed_at: datetime | None
+    queue_s: float | None
+    execution_s: float | None
+    tests_passed: int | None
+    tests_failed: int | None
+    tests_skipped: int | None
+    tests_total: int | None
+    verification: Verification = Verification.UNCHECKED
+    expected: Conclusion | None = None
+    """The outcome that counts as a pass, where the entry expects one."""
+    ended: Ended | None = None
+    """Where the sums have it; None while it runs, and for a test."""
+    github_conclusion: str | None = None
+    """What GitHub's own view says, where it was asked."""
+    swept_at: datetime | None = None
+    """When it was given up as silent."""
+    failed_tests: tuple[FailedTest, ...] = ()
+    failed_tests_more: int = 0
+    """Failed tests beyond the ones listed."""
+
+    @property
+    def counted(self) -> Counted:
+        return count_as(self.state, self.conclusion, self.expected)
+
+
+class Answer(StrEnum):
+    """What GitHub's Actions said of a dispatch from which nobody had reported."""
+
+    RUNNING = "running"
+    NEVER_STARTED = "never_started"
+    """No run began since."""
+    UNANSWERED = "unanswered"
+    """Runs began since, and none of them names the delivery."""
+    UNREPORTED = "unreported"
+    """Its runs are over."""
+    NOT_LISTENING = "not_listening"
+    """Such events have not been answered for two weeks, so nobody was asked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DispatchView:
+    delivery: str
+    downstream: str
+    level: Level
+    state: DispatchState
+    reason: str | None
+    event: str
+    action: str | None
+    number: int | None
+    head_sha: str | None
+    test: bool
+    unsure: bool
+    created_at: datetime
+    sent_at: datetime | None
+    superseded_at: datetime | None
+    answer: Answer | None = None
+    trimmed: tuple[str, ...] = ()
+    """What was cut from the payload so that GitHub takes it; `relay.trimmed` says the same to the downstream."""
+    jobs: tuple[JobView, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveryView:
+    guid: str
+    event: str
+    action: str | None
+    state: DeliveryState
+    reason: str | None
+    source: str
+    number: int | None
+    head_sha: str | None
+    ref: str | None
+    received_at: datetime
+    body_bytes: int
+    dispatches: tuple[DispatchView, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobQuery:
+    upstream: RepoName
+    downstream: RepoName | None = None
+    delivery: str | None = None
+    number: int | None = None
+    state: JobState | None = None
+    after: tuple[str | int, ...] | None = None
+    """The key of the last job already seen."""
+    limit: int = 50
+
+
+@dataclass(frozen=True, slots=True)
+class JobPage:
+    jobs: tuple[JobView, ...]
+    next: tuple[str | int, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Outbox:
+    """How much is owed, of all backends; since when dispatching is paused, if it is."""
+
+    waiting: int = 0
+    claimed: int = 0
+    parked: int = 0
+    oldest_due_at: datetime | None = None
+    paused_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryPage:
+    deliveries: tuple[DeliveryView, ...]
+    next: tuple[str | int, ...] | None
+    cursor: int = 0
+    outbox: Outbox = Outbox()
+
+
+@dataclass(frozen=True, slots=True)
+class EffectCount:
+    kind: str
+    state: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParkedEffect:
+    effect_id: int
+    kind: str
+    target: str
+    delivery: str | None
+    attempts: int
+    unsure: bool
+    created_at: datetime
+    parked_at: datetime | None
+    last_error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class EffectsView:
+    counts: tuple[EffectCount, ...]
+    lag_s: float | None
+    parked: tuple[ParkedEffect, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ListedBackend:
+    name: RepoName
+    level: Level
+    device: str | None
+    oncalls: tuple[str, ...]
+    hardware: str | None
+    events: tuple[str, ...]
+    hidden: bool = False
+    """Listed for administrators only."""
+
+
+@dataclass(frozen=True, slots=True)
+class AllowlistView:
+    state: AllowlistState
+    backends: tuple[ListedBackend, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    change_id: int
+    kind: str
+    upstream: str
+    downstream: str | None
+    delivery: str | None
+    number: int | None
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Changes after some id: `upto` is the last one looked at, seen or hidden; `oldest` to `newest` are kept."""
+
+    items: tuple[Change, ...]
+    upto: int
+    oldest: int
+    newest: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vitals:
+    """Whether one upstream is served, and how far its outbox is behind."""
+
+    upstream: RepoName
+    has_allowlist: bool
+    waiting: int
+    parked: int
+    lag_s: float | None
+    open_gates: tuple[tuple[str, int], ...] = ()
+    """How many heads of open pull requests have a gate that is failed, pending or passed."""
+    queues: tuple[Queue, ...] = ()
+    """Only the kinds that have an effect which is not over."""
+    watched: Watched = field(default_factory=Watched)
+    health: Health | None = None
+    """None while it is not known."""
+    history_unfed: int = 0
+    """How many facts ClickHouse has not been told yet; more than 100,000 are not counted."""
+    history_lag_s: float | None = None
+    """How long the oldest result has been due in the history store; None where there is no such store."""

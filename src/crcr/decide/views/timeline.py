@@ -1,0 +1,193 @@
+"""The way of a commit from its webhook to its results, as one list of moments made from what a page knows anyway.
+
+Every moment has a time that was recorded: what is known without its time, such as when a gate was decided first,
+has no line. What does not fit is left out from the least telling on.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from crcr.decide.checks.check_run import GATE_NAME, CheckStatus
+from crcr.decide.model import Conclusion, JobState
+from crcr.decide.statistics.figures import Counted
+from crcr.decide.views.commit import (
+    Arrival,
+    BackendState,
+    CheckView,
+    CommitBackend,
+    GateShown,
+    GateView,
+    GroupView,
+    Moment,
+    MomentKind,
+    PullState,
+    Spell,
+    WaiverState,
+    WaiverView,
+)
+from crcr.decide.views.overview import JobView
+
+MOST_MOMENTS = 60
+_ORDER = {kind: place for place, kind in enumerate(MomentKind)}
+_OF_BACKENDS = frozenset({MomentKind.FAILING, MomentKind.ENDED})
+_OF_WAIVERS = frozenset({MomentKind.WAIVED, MomentKind.TAKEN_BACK, MomentKind.USED})
+_DECIDED = frozenset({GateShown.PASSED, GateShown.FAILED})
+_PUBLISHED = {Conclusion.SUCCESS.value: GateShown.PASSED, Conclusion.FAILURE.value: GateShown.FAILED}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What a page knows of a commit, or of a pull request at its head."""
+
+    arrivals: tuple[Arrival, ...]
+    """Newest first."""
+    backends: tuple[CommitBackend, ...]
+    waivers: tuple[WaiverView, ...] = ()
+    checks: tuple[CheckView, ...] = ()
+    gate: GateView | None = None
+    groups: tuple[GroupView, ...] = ()
+    pull: PullState | None = None
+    """None on the page of a commit, where it is not known whether a closing was a merge."""
+
+
+def timeline(known: Known) -> tuple[tuple[Moment, ...], int]:
+    """The moments newest first, at most so many of the commit and of older ones each, and how many more there are."""
+    moments = [
+        *_arrivals(known.arrivals, known.pull),
+        *_backends(known.backends),
+        *_gate(known.gate, known.checks),
+        *(moment for waiver in known.waivers for moment in _waiver(waiver)),
+        *(moment for group in known.groups for moment in _group(group)),
+    ]
+    kept = [
+        *_most_telling(each for each in moments if not each.superseded),
+        *_most_telling(each for each in moments if each.superseded),
+    ]
+    return tuple(sorted(kept, key=_newest, reverse=True)), len(moments) - len(kept)
+
+
+def spell_of(jobs: Iterable[JobView]) -> Spell:
+    """When these jobs ran. A job that went silent is over, and counts from when that was noticed."""
+    started: list[datetime] = []
+    failed: list[datetime] = []
+    ended: list[datetime] = []
+    running = False
+    for job in jobs:
+        started.append(job.started_at)
+        running = running or job.state is JobState.IN_PROGRESS
+        at = job.completed_at or job.swept_at
+        if at is not None:
+            ended.append(at)
+            if job.counted is Counted.FAILURE:
+                failed.append(at)
+    return Spell(
+        started_at=min(started, default=None),
+        failed_at=min(failed, default=None),
+        ended_at=None if running else max(ended, default=None),
+    )
+
+
+def _arrivals(arrivals: tuple[Arrival, ...], pull: PullState | None) -> Iterator[Moment]:
+    merged = pull is PullState.MERGED
+    for each in arrivals:
+        kind = MomentKind.ARRIVED
+        if pull is not None and (each.event, each.action) == ("pull_request", "closed"):
+            kind = MomentKind.MERGED if merged else MomentKind.CLOSED
+            merged = False  # an earlier closing was one that did not last
+        yield Moment(
+            kind=kind,
+            at=each.received_at,
+            event=each.event,
+            head_sha=each.head_sha,
+            superseded=each.superseded,
+            arrival=each,
+        )
+
+
+def _backends(backends: tuple[CommitBackend, ...]) -> Iterator[Moment]:
+    for delivery in dict.fromkeys(each.delivery for each in backends):
+        of_one = [each for each in backends if each.delivery == delivery]
+        yield from _sent(of_one)
+        yield from _started(of_one)
+    for backend in backends:
+        ended = backend.spell.ended_at
+        at = ended or backend.spell.failed_at
+        if at is not None:
+            yield Moment(
+                kind=MomentKind.ENDED if ended else MomentKind.FAILING,
+                at=at,
+                subject=str(backend.name),
+                event=backend.event,
+                result=backend.state,
+            )
+
+
+def _sent(backends: list[CommitBackend]) -> Iterator[Moment]:
+    sent = [each.dispatch.sent_at for each in backends if each.dispatch and each.dispatch.sent_at]
+    if len(sent) == 1:
+        yield Moment(kind=MomentKind.SENT, at=sent[0], number=1, event=backends[0].event)
+    elif sent:
+        for kind, at in ((MomentKind.FIRST_SENT, min(sent)), (MomentKind.LAST_SENT, max(sent))):
+            yield Moment(kind=kind, at=at, number=len(sent), event=backends[0].event)
+
+
+def _started(backends: list[CommitBackend]) -> Iterator[Moment]:
+    started = [(each.spell.started_at, each) for each in backends if each.spell.started_at]
+    if started:
+        at, first = min(started, key=lambda pair: pair[0])
+        yield Moment(kind=MomentKind.STARTED, at=at, subject=str(first.name), event=first.event)
+
+
+def _gate(gate: GateView | None, checks: tuple[CheckView, ...]) -> Iterator[Moment]:
+    if gate is not None and gate.state in _DECIDED:
+        yield Moment(kind=MomentKind.JUDGED, at=gate.judged_at, gate=gate.state)
+    for check in checks:
+        if check.name == GATE_NAME and check.published_at is not None:
+            yield Moment(kind=MomentKind.PUBLISHED, at=check.published_at, gate=_published(check))
+
+
+def _published(check: CheckView) -> GateShown:
+    if check.status != CheckStatus.COMPLETED.value:
+        return GateShown.PENDING
+    return _PUBLISHED.get(check.conclusion or "", GateShown.OVER)
+
+
+def _waiver(waiver: WaiverView) -> Iterator[Moment]:
+    happened = (
+        (MomentKind.WAIVED, waiver.created_at, waiver.who),
+        (MomentKind.USED, waiver.used_at, waiver.who),
+        (MomentKind.TAKEN_BACK, waiver.ended_at, waiver.ended_by),
+    )
+    older = waiver.state in {WaiverState.OTHER_COMMIT, WaiverState.OTHER_BASE}
+    for kind, at, who in happened:
+        if at is not None:
+            yield Moment(
+                kind=kind, at=at, subject=waiver.downstream, job=waiver.job, who=who, superseded=older
+            )
+
+
+def _group(group: GroupView) -> Iterator[Moment]:
+    yield Moment(kind=MomentKind.QUEUED, at=group.created_at, head_sha=group.head_sha)
+    if group.destroyed_at is not None:
+        yield Moment(kind=MomentKind.UNQUEUED, at=group.destroyed_at, head_sha=group.head_sha)
+
+
+def _most_telling(moments: Iterable[Moment]) -> list[Moment]:
+    newest_first = sorted(moments, key=_newest, reverse=True)
+    return sorted(newest_first, key=_telling)[:MOST_MOMENTS]
+
+
+def _telling(moment: Moment) -> int:
+    """First the way itself, then who did not pass, then the rest of the results, then what changed nothing."""
+    if moment.arrival is not None:
+        changed = moment.arrival.dispatches or moment.kind is not MomentKind.ARRIVED
+        return 0 if changed else 3
+    if moment.kind in _OF_BACKENDS:
+        return 2 if moment.result is BackendState.PASSED else 1
+    return 2 if moment.kind in _OF_WAIVERS else 0
+
+
+def _newest(moment: Moment) -> tuple[datetime, int, str]:
+    who = moment.arrival.guid if moment.arrival else moment.subject
+    return moment.at, _ORDER[moment.kind], who or ""

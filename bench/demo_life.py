@@ -10,8 +10,8 @@ from bench.world import Row
 from crcr.cli.demo.command import SEED, SPEED
 from crcr.decide.github.relay_pins import relay_pin
 from crcr.demo.run import AUDIENCE, demo_settings
-from crcr.sim.demo_world import BACKENDS
-from crcr.sim.traffic import UPSTREAM, demo_world, run_traffic
+from crcr.demo.traffic import UPSTREAM, demo_world, run_traffic
+from crcr.demo.world import BACKENDS
 
 
 async def live(folder: Path, seconds: float, *, seed: int = SEED) -> Figures:

@@ -8,7 +8,7 @@ from bench.client import percentile
 from bench.in_process import Simulated
 from bench.lateness import EffectAge, GateDelay
 from bench.world import Row
-from crcr.sim.call_counts import InstallationCalls
+from github_sim.world.call_counts import InstallationCalls
 
 BUDGET = 5_000
 LATEST_GATE_S = 10.0

@@ -16,11 +16,11 @@ import structlog
 
 from bench.world import AUDIENCE, Row
 from crcr.settings import load_settings
-from crcr.sim.call_counts import CallCounts, count_calls
-from crcr.sim.github import GitHub, JobSpec, Workflow
 from crcr.wiring.front import build_app
 from crcr.wiring.ground import Seams
 from crcr.wiring.services import Services, build
+from github_sim.github import GitHub, JobSpec, Workflow
+from github_sim.world.call_counts import CallCounts, count_calls
 
 UPSTREAM = "bench/upstream"
 FIRST, SECOND, INFORMING = BACKENDS = ("first/gating", "second/gating", "third/informing")

@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from bench.world import UPSTREAM
+from crcr.demo.history.backends import Listed
 from crcr.demo.history.fill import fill_database
-from crcr.sim.history import Plan
-from crcr.sim.history_backends import Listed
+from crcr.demo.history.generate import Plan
 
 SIZES = (80, 5, 64, 48, 40, 36, 32, 28, 24, 24, 20, 20, 16, 16, 12, 12, 12, 10, 10, 8, 8, 6, 5, 5)
 BIG, SMALL = "owner0/backend0", "owner1/backend1"

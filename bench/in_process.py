@@ -18,10 +18,10 @@ from bench.simulated_time import SimulatedClock
 from crcr import log as logs
 from crcr.record.migrations.run import migrate
 from crcr.settings import Settings
-from crcr.sim.github import GitHub
 from crcr.wiring.front import build_app
 from crcr.wiring.ground import Seams
 from crcr.wiring.services import Services, build
+from github_sim.github import GitHub
 
 RELAY_URL = "http://relay.test"
 GITHUB_URL = "http://127.0.0.1:9"

@@ -9,7 +9,7 @@ from bench.peak_world import BACKENDS, UPSTREAM, PeakTraffic, peak_world
 from bench.simulated_time import run_simulated
 from bench.world import AUDIENCE, Row
 from crcr.settings import Settings, load_settings
-from crcr.sim.github import GitHub
+from github_sim.github import GitHub
 
 
 def _settings(folder: Path, github: GitHub, url: str) -> Settings:

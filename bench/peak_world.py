@@ -8,8 +8,8 @@ import asyncio
 import random
 from collections.abc import Iterator
 
-from crcr.sim.autoplay import Player
-from crcr.sim.github import Behaviour, GitHub, JobSpec, PullRequest, Workflow
+from github_sim.ci.autoplay import Player
+from github_sim.github import Behaviour, GitHub, JobSpec, PullRequest, Workflow
 
 UPSTREAM = "framework/core"
 GATE = "crcr/gate"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from crcr.sim.github import Call, GitHub
+from github_sim.github import Call, GitHub
 
 GATE = "crcr/gate"
 _CHECK_RUNS = "/repos/{owner}/{repo}/check-runs"

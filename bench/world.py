@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from starlette.responses import PlainTextResponse
 
-from crcr.sim.github import GitHub
+from github_sim.github import GitHub
 
 AUDIENCE = "crcr-bench"
 UPSTREAM = "bench/upstream"

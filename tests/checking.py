@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from crcr.sim.github import Call, CheckRun, GitHub, JobSpec, Match, PullRequest, Workflow, WorkflowRun
 from gating import GATING, INFORMING, NAMED, Stage, finish, start
+from github_sim.github import Call, CheckRun, GitHub, JobSpec, Match, PullRequest, Workflow, WorkflowRun
 from stage import UPSTREAM
 
 INFORMS = f"L3:\n  npu:\n    {INFORMING}: {{oncalls: [ann], jobs: [build, test]}}\n"

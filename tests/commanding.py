@@ -3,8 +3,8 @@
 import json
 from typing import Any
 
-from crcr.sim.github import Comment, PullRequest
 from gating import GATING, Stage, gate, open_pull, run_all
+from github_sim.github import Comment, PullRequest
 
 WAIVE = f"/crcr waive {GATING} because the runner is on fire"
 

@@ -18,8 +18,8 @@ import structlog
 from typer.testing import CliRunner, Result
 
 from crcr.cli.main import app
-from crcr.sim.github import GitHub
-from crcr.sim.keys import private_pem
+from github_sim.github import GitHub
+from github_sim.oidc.rsa_keys import private_pem
 from stage import UPSTREAM, Stage, stage
 
 ALLOWLIST = """

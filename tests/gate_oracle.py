@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from crcr.sim.github import Comment, Delivery, GitHub, PullRequest, WorkflowRun
+from github_sim.github import Comment, Delivery, GitHub, PullRequest, WorkflowRun
 from stage import UPSTREAM
 
 OPENING = frozenset({"opened", "reopened", "synchronize"})

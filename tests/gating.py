@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from crcr.sim.github import CheckRun, Job, JobSpec, PullRequest, Workflow, WorkflowRun
+from github_sim.github import CheckRun, Job, JobSpec, PullRequest, Workflow, WorkflowRun
 from stage import UPSTREAM, Stage, stage
 
 GATING = "org/gating"

@@ -15,11 +15,11 @@ from starlette.types import Receive, Scope, Send
 from crcr.decide.model import RepoName
 from crcr.join.files import allowlist_entry, generate, registration
 from crcr.join.wanted import Ci, Wanted
-from crcr.sim.github import GitHub
-from crcr.sim.oidc_others import BuildkiteIssuer, CircleCiIssuer, GitLabIssuer
-from crcr.sim.runner.other_cis import OtherCis
-from crcr.sim.runner.runner import Runner
-from crcr.sim.server import Server
+from github_sim.github import GitHub
+from github_sim.oidc.other_cis import BuildkiteIssuer, CircleCiIssuer, GitLabIssuer
+from github_sim.rest.server import Server
+from github_sim.runner.other_cis.projects import OtherCis
+from github_sim.runner.runner import Runner
 from stage import AUDIENCE, UPSTREAM, Stage, stage
 
 DOWNSTREAM = "acme/backend"

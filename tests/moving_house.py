@@ -8,15 +8,15 @@ from typing import Any
 import httpx
 
 from clock import ManualClock
+from crcr.demo.history.backends import Listed
 from crcr.demo.history.fill import fill_database
+from crcr.demo.history.generate import Plan
 from crcr.record.sqlite_to_postgres.copy import move
 from crcr.record.store.location import PostgresPlace
 from crcr.record.store.sqlite.backup import copy_database
 from crcr.record.store.times import to_us
 from crcr.settings import Postgres, Settings
 from crcr.settings.services import ServiceUrl
-from crcr.sim.history import Plan
-from crcr.sim.history_backends import Listed
 from crcr.wiring.front import build_app
 from crcr.wiring.ground import Seams
 from crcr.wiring.services import build

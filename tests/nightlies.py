@@ -5,7 +5,7 @@ from typing import Any
 import httpx
 
 from callbacks import BACKEND, CALLBACK, bearer
-from crcr.sim.github import Job, Workflow, WorkflowRun
+from github_sim.github import Job, Workflow, WorkflowRun
 from stage import AUDIENCE, UPSTREAM, WORKFLOW, Stage
 
 NIGHTLY = Workflow(

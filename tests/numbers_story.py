@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from crcr.sim.github import Job, JobSpec, PullRequest, Workflow, WorkflowRun
+from github_sim.github import Job, JobSpec, PullRequest, Workflow, WorkflowRun
 from stage import AUDIENCE, UPSTREAM, Stage
 
 ALPHA, BETA, GATING, PROBE, QUIET = "org/alpha", "org/beta", "org/gating", "org/probe", "org/quiet"

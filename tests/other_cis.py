@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from callbacks import BACKEND
-from crcr.sim.github import GitHub
+from github_sim.github import GitHub
 from stage import AUDIENCE
 
 SIM = "http://127.0.0.1:9"

@@ -3,8 +3,8 @@
 import json
 from typing import Any
 
-from crcr.sim.github import MergeGroup, PullRequest
 from gating import Stage
+from github_sim.github import MergeGroup, PullRequest
 from stage import UPSTREAM
 
 

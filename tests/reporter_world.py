@@ -20,8 +20,8 @@ from types import ModuleType
 from typing import Any
 
 from callbacks import BACKEND, LISTED, dispatched
-from crcr.sim.github import Job, WorkflowRun
-from crcr.sim.server import Server
+from github_sim.github import Job, WorkflowRun
+from github_sim.rest.server import Server
 from running import free_port
 from stage import AUDIENCE, WORKFLOW, Stage
 

@@ -6,10 +6,10 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
-from crcr.sim.actions import StepRun, WorkflowRun
-from crcr.sim.github import GitHub
-from crcr.sim.runner.runner import Runner
-from crcr.sim.server import serve
+from github_sim.github import GitHub
+from github_sim.rest.server import serve
+from github_sim.runner.runner import Runner
+from github_sim.world.actions import StepRun, WorkflowRun
 
 DOWNSTREAM = "acme/runs"
 LISTENS = "on: {repository_dispatch: {types: [pull_request]}}\n"

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 
 from callbacks import BACKEND, LISTED, bearer
-from crcr.sim.github import GitHub, WorkflowRun
+from github_sim.github import GitHub, WorkflowRun
 from signing_in import ADMIN, TOKENS
 from stage import AUDIENCE, RELAY_URL, WORKFLOW, Stage, stage
 

@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
-from crcr.sim.github import GitHub, JobSpec, Workflow
-from crcr.sim.server import serve
 from desk_world import environ_for
+from github_sim.github import GitHub, JobSpec, Workflow
+from github_sim.rest.server import serve
 from services.postgres import new_database, run_on
 from stage import UPSTREAM
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from crcr.record.store.signals import EFFECTS
-from crcr.sim.github import GitHub
+from github_sim.github import GitHub
 from stage import Stage, in_postgresql
 
 TWO = "L1:\n  - org/one\n  - org/two\n"

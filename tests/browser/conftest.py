@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.async_api import Browser, Page, async_playwright
 
-from crcr.sim.server import Server
+from github_sim.rest.server import Server
 from stage import Stage, stage
 
 ARGUMENTS = (

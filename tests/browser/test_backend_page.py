@@ -17,8 +17,8 @@ from browser.conftest import Site, site
 from crcr.show.pages import routes as pages_routes
 from crcr.show.pages.frame import Frame
 from crcr.show.urls.job_tokens import key_of
-from crcr.sim.github import JobSpec, Workflow, WorkflowRun
-from crcr.sim.server import Server
+from github_sim.github import JobSpec, Workflow, WorkflowRun
+from github_sim.rest.server import Server
 from show_world import UPSTREAM as STORED
 from show_world import World, open_world
 from stage import RELAY_URL, UPSTREAM

@@ -8,7 +8,7 @@ from playwright.async_api import Browser, Route, expect
 
 from browser.conftest import site
 from browser.watching import BACKEND, LISTED, NAMES, dot, go, pulls, report, row
-from crcr.sim.github import JobSpec, Workflow
+from github_sim.github import JobSpec, Workflow
 
 pytestmark = pytest.mark.slow
 

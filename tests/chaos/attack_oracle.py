@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 
-from crcr.sim.content import differences
-from crcr.sim.github import Comment, GitHub, MergeGroup, PullRequest, WorkflowRun
-from crcr.sim.records import Dispatch
-from crcr.sim.state import merge_base
+from github_sim.github import Comment, GitHub, MergeGroup, PullRequest, WorkflowRun
+from github_sim.world.git_content import differences
+from github_sim.world.records import Dispatch
+from github_sim.world.world import merge_base
 from stage import UPSTREAM
 
 HARMLESS = frozenset({"success", "skipped", "neutral"})

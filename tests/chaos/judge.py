@@ -12,8 +12,8 @@ from typing import Any
 
 from chaos.load import Load
 from chaos.world import DOWNSTREAMS, GATE, GATING, JOBS, Installation
-from crcr.sim.github import Delivery, MergeGroup, PullRequest
 from gate_oracle import Event, Listed, Truth
+from github_sim.github import Delivery, MergeGroup, PullRequest
 from stage import UPSTREAM
 from sums_oracle import DAY_US, HOUR_US, backend_sums, day_sums, differences, stored_sums
 

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 
 from chaos.world import ANSWERING, LABEL
-from crcr.sim.github import GitHub, Job, MergeGroup, PullRequest, WorkflowRun
+from github_sim.github import GitHub, Job, MergeGroup, PullRequest, WorkflowRun
 from stage import UPSTREAM
 
 AGAIN = frozenset({408, 425, 429})

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from random import Random
 
 from chaos.world import Installation, Member
-from crcr.sim.faults import JWKS_PATH
-from crcr.sim.github import Match
+from github_sim.github import Match
+from github_sim.world.faults import JWKS_PATH
 
 DISPATCHES = Match(method="POST", path="*/dispatches")
 CHECKS = Match(path="*/check-runs*")

@@ -21,8 +21,17 @@ import structlog
 
 from chaos.attack_oracle import Gating, Oracle
 from chaos.random_walks import Rule, Step, check_walk, deliver_some, draw_steps, reconcile
-from crcr.sim.github import Job, JobSpec, Match, MergeBlocked, MergeGroup, PullRequest, Workflow, WorkflowRun
 from gating import GATE
+from github_sim.github import (
+    Job,
+    JobSpec,
+    Match,
+    MergeBlocked,
+    MergeGroup,
+    PullRequest,
+    Workflow,
+    WorkflowRun,
+)
 from stage import UPSTREAM, Stage, stage
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]

@@ -24,8 +24,8 @@ import pytest
 import structlog
 
 from chaos.random_walks import deliver_some
-from crcr.sim.github import CheckRun, Delivery, MergeGroup, PullRequest, WorkflowRun
 from gating import GATE, GATED, GATING, INFORMING, LABEL, gated
+from github_sim.github import CheckRun, Delivery, MergeGroup, PullRequest, WorkflowRun
 from stage import UPSTREAM, Stage
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from callbacks import BACKEND, LISTED, outcome
-from crcr.sim.github import Job, JobSpec, Workflow, WorkflowRun
+from github_sim.github import Job, JobSpec, Workflow, WorkflowRun
 from stage import UPSTREAM, Stage, stage
 
 pytestmark = pytest.mark.timeout(600)  # a failure takes minutes to shrink to the steps that matter

@@ -21,9 +21,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from crcr.sim.faults import Match
-from crcr.sim.github import GitHub
-from crcr.sim.server import serve
+from github_sim.github import GitHub
+from github_sim.rest.server import serve
+from github_sim.world.faults import Match
 from stage import AUDIENCE, UPSTREAM, environment
 
 ROUNDS = 52

@@ -18,8 +18,8 @@ from typing import Any
 import asyncpg
 import httpx
 
-from crcr.sim.github import GitHub, JobSpec, Workflow
-from crcr.sim.server import serve
+from github_sim.github import GitHub, JobSpec, Workflow
+from github_sim.rest.server import serve
 from running import environment as only
 from running import free_port
 from services.postgres import Cluster, run_on

@@ -12,10 +12,10 @@ import pytest
 from crcr.decide.model import Conclusion, JobState
 from crcr.decide.statistics.figures import TIMED, Ended, bucket_of, ended_as
 from crcr.decide.statistics.window import kind_of
+from crcr.demo.history.backends import Listed
 from crcr.demo.history.fill import fill_database
+from crcr.demo.history.generate import Plan, fill
 from crcr.record.schema.statistics import EXECUTION, QUEUE
-from crcr.sim.history import Plan, fill
-from crcr.sim.history_backends import Listed
 
 BACKENDS = (
     Listed("Big/Backend", 4, 12),

@@ -20,6 +20,7 @@ from contract.databases import CORE, Stores
 from contract.test_query_plans import ALLOWLIST, BACKENDS, GROWING, PAGES, UPSTREAM
 from crcr.decide.allowlist.entries import Reading
 from crcr.demo.history.fill import fill_database
+from crcr.demo.history.generate import Plan
 from crcr.record.store.location import PostgresPlace
 from crcr.record.store.postgres.transaction import PostgresTx
 from crcr.record.store.statement import Statement
@@ -27,7 +28,6 @@ from crcr.record.store.times import to_us
 from crcr.record.views.sql_views import SqlViews
 from crcr.show.pages.frame import Frame
 from crcr.show.pages.routes import routes
-from crcr.sim.history import Plan
 from outright import opened, outright
 from racing import NOW, Process
 from services.postgres import new_database, run_on

@@ -20,7 +20,9 @@ import crcr.record
 from clock import ManualClock
 from crcr.decide.allowlist.entries import Allowlist
 from crcr.decide.model import RepoName
+from crcr.demo.history.backends import Listed
 from crcr.demo.history.fill import fill_database
+from crcr.demo.history.generate import Plan
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.record.migrations.run import migrate
 from crcr.record.store.database import Database, Tx, Unit
@@ -30,8 +32,6 @@ from crcr.record.store.times import to_us
 from crcr.record.views.sql_views import SqlViews
 from crcr.show.pages.frame import Frame
 from crcr.show.pages.routes import routes
-from crcr.sim.history import Plan
-from crcr.sim.history_backends import Listed
 
 T = TypeVar("T")
 

@@ -23,7 +23,9 @@ from crcr.decide.views.commit import WaiverState
 from crcr.decide.views.joining import SandboxQuery
 from crcr.decide.views.logs import AuditQuery, DeliveryQuery, EffectQuery, WaiverQuery
 from crcr.decide.views.overview import JobQuery
+from crcr.demo.history.backends import Listed
 from crcr.demo.history.fill import fill_database
+from crcr.demo.history.generate import Plan
 from crcr.errors import CrcrError
 from crcr.record.reports.refusals import Refusals
 from crcr.record.reports.sandbox import SandboxJobs
@@ -34,8 +36,6 @@ from crcr.record.store.times import to_us
 from crcr.record.views.logs.effects import STATES
 from crcr.record.views.logs.operator import OperatorViews
 from crcr.record.views.sql_views import SqlViews
-from crcr.sim.history import Plan
-from crcr.sim.history_backends import Listed
 from history_world import Others
 from made import a_caller, a_start
 from outright import opened, outright

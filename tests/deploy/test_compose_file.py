@@ -15,9 +15,9 @@ import yaml
 
 from crcr import __version__
 from crcr.settings import Settings, load_settings
-from crcr.sim.keys import private_pem
 from deploying import DEPLOY, DRAIN_ROOM_S, STOP_S
 from desk_world import environ_for
+from github_sim.oidc.rsa_keys import private_pem
 from running import crcr, free_port
 
 FOLDER = DEPLOY / "compose"

@@ -21,9 +21,9 @@ from certificates import Authority
 from crcr.receive import callback, ingest, webhook
 from crcr.settings import Settings, rows
 from crcr.show.live.event_stream import HEARTBEAT_S
-from crcr.sim.github import GitHub, JobSpec, Workflow
-from crcr.sim.server import serve
 from crcr.wiring.services import _FAILED_PER_MINUTE
+from github_sim.github import GitHub, JobSpec, Workflow
+from github_sim.rest.server import serve
 from proxying import FOLDER, PROXIES, PUBLIC_HOST, Proxy, nginx, program, proxied
 from running import Running, crcr, free_port
 from stage import UPSTREAM, environment

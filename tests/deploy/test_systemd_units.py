@@ -11,9 +11,9 @@ import pytest
 
 from crcr.cli.run.process import GRACE_S
 from crcr.settings import Settings, load_settings
-from crcr.sim.keys import private_pem
 from crcr.wiring.company import GRACE_S as COMPANY_GRACE_S
 from deploying import DEPLOY, DRAIN_ROOM_S, ROOT, STOP_S
+from github_sim.oidc.rsa_keys import private_pem
 
 FOLDER = DEPLOY / "systemd"
 SERVICES = sorted(path.name for path in FOLDER.glob("*.service"))

@@ -16,9 +16,9 @@ import pytest
 from crcr.errors import NotPossible, StoreUnavailable
 from crcr.record.store.sqlite.backup import copy_database
 from crcr.record.store.sqlite.database import connect
-from crcr.sim.github import GitHub
-from crcr.sim.server import serve
 from desk_world import World, environ_for
+from github_sim.github import GitHub
+from github_sim.rest.server import serve
 from running import crcr, free_port
 from services.postgres import binaries, cluster, drop_database, new_database, run_on
 from stage import UPSTREAM, environment

@@ -14,13 +14,13 @@ from typing import Any
 import httpx
 import pytest
 
+from crcr.demo.history.backends import Listed
 from crcr.demo.history.fill import fill_database
+from crcr.demo.history.generate import Plan
 from crcr.errors import OutsideHeld
 from crcr.record.clickhouse.chdb_lock import is_held, is_held_by_another
 from crcr.record.clickhouse.connection import ClickHouseLink, ClickHousePlace
 from crcr.record.store.times import to_us
-from crcr.sim.history import Plan
-from crcr.sim.history_backends import Listed
 from desk_world import environ_for
 from running import crcr, free_port
 from several import TARGETS, environ, github_with_backends, until, value

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from crcr.join.reporter import reporter_text
-from crcr.sim.github import GitHub, JobSpec, Workflow
-from crcr.sim.server import serve
 from desk_world import environ_for
+from github_sim.github import GitHub, JobSpec, Workflow
+from github_sim.rest.server import serve
 from running import crcr, free_port
 from setting_up import GOOD, NO_TOKEN, PATH, PINNED, UNPINNED
 from stage import AUDIENCE, RELAY_URL, UPSTREAM

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from crcr.cli.doctor.relay.clickhouse import history_findings
+from crcr.demo.history.backends import Listed
 from crcr.demo.history.fill import fill_database
+from crcr.demo.history.generate import Plan
 from crcr.join.finding import Finding, State
 from crcr.record.store.times import to_us
 from crcr.settings import load_settings
-from crcr.sim.history import Plan
-from crcr.sim.history_backends import Listed
 from desk_world import World, environ_for
 from services.clickhouse import new_database
 from stage import UPSTREAM

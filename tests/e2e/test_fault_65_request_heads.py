@@ -11,8 +11,8 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from crcr.cli.run.http_limits import HttpLimits, WaitingConnections
-from crcr.sim.github import GitHub
-from crcr.sim.server import serve
+from github_sim.github import GitHub
+from github_sim.rest.server import serve
 from half_open import Client, connected, listening
 from running import crcr, free_port
 from stage import UPSTREAM, environment

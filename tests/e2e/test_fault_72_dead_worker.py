@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from crcr.sim.faults import Match
-from crcr.sim.github import GitHub, JobSpec, Workflow, WorkflowRun
-from crcr.sim.server import serve
+from github_sim.github import GitHub, JobSpec, Workflow, WorkflowRun
+from github_sim.rest.server import serve
+from github_sim.world.faults import Match
 from running import Running, crcr, free_port
 from services.postgres import new_database
 from several import environ, rows, until, value

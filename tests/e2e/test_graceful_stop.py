@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from crcr.sim.faults import Match
+from github_sim.world.faults import Match
 from running import crcr, free_port
 from several import PLACES, TARGETS, environ, github_with_backends, rows, until, value
 from stage import UPSTREAM

@@ -20,7 +20,7 @@ import httpx
 import pytest
 
 from collecting import collector
-from crcr.sim.github import GitHub, WorkflowRun
+from github_sim.github import GitHub, WorkflowRun
 from installing import ROOT, Installation, plain_installation, with_extra
 from running import crcr, free_port
 from services.postgres import new_database

@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from crcr.sim.github import GitHub, PullRequest
-from crcr.sim.server import serve
+from github_sim.github import GitHub, PullRequest
+from github_sim.rest.server import serve
 from running import Running, crcr, free_port
 from stage import UPSTREAM, environment
 

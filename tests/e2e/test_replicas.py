@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from balancing import Balancer, balancing
-from crcr.sim.github import GitHub, WorkflowRun
+from github_sim.github import GitHub, WorkflowRun
 from running import Running, crcr, free_port
 from several import PLACES, TARGETS, environ, github_with_backends, rows, until, value
 from stage import UPSTREAM

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from callbacks import BACKEND, LISTED, marks
-from crcr.sim.github import GitHub, JobSpec, Workflow
+from github_sim.github import GitHub, JobSpec, Workflow
 from reporter_world import reporter_world
 from stage import AUDIENCE, UPSTREAM
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from callbacks import BACKEND, marks, on_outage, with_jobs
-from crcr.sim.server import Server
+from github_sim.rest.server import Server
 from reporter_world import ReporterWorld, Times, process, reporter, reporter_world
 from running import free_port
 

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
-from crcr.sim.keys import private_pem, rsa_key
+from github_sim.oidc.rsa_keys import private_pem, rsa_key
 from reporter_world import TOKEN, process, reporter
 from running import free_port
 

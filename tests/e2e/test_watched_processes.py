@@ -11,9 +11,9 @@ import httpx
 import pytest
 
 from collecting import collector, facts
-from crcr.sim.github import GitHub, JobSpec, Workflow
-from crcr.sim.server import serve
 from desk_world import environ_for
+from github_sim.github import GitHub, JobSpec, Workflow
+from github_sim.rest.server import serve
 from running import crcr, free_port
 from stage import UPSTREAM
 

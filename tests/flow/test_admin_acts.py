@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from crcr.show.access.admin_orders import ACTS
-from crcr.sim.github import Match
+from github_sim.github import Match
 from signing_in import ADMIN, READER, TOKENS, audited, forms, tokened, visitor
 from stage import UPSTREAM, Stage, stage
 

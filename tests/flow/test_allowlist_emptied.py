@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from crcr.sim.github import Match, PullRequest
+from github_sim.github import Match, PullRequest
 from stage import UPSTREAM, Stage, repo, stage
 from told import BOTH, TWO, actions, states, told
 

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from crcr.deliver.sweeper import REFRESH_EVERY_S
-from crcr.sim.github import GitHub, Match
 from crcr.wiring.company import Company
+from github_sim.github import GitHub, Match
 from stage import UPSTREAM, Stage, repo, stage
 from told import BOTH, TWO, actions, eventually
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from commanding import answers, obeyed
-from crcr.sim.github import Match, MergeBlocked, PullRequest
 from gating import GATE, GATING, INFORMING, Stage, check, gate, gated, open_pull, run_all, say, shown
+from github_sim.github import Match, MergeBlocked, PullRequest
 from stage import UPSTREAM, stage
 from told import actions, told
 

@@ -5,7 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 from callbacks import BACKEND, LISTED, dispatched, on_outage, outcome, post, refused, with_jobs
-from crcr.sim.github import Match
+from github_sim.github import Match
 from stage import UPSTREAM, stage
 
 DISPATCHES = Match(method="POST", path="*/dispatches")

@@ -6,7 +6,7 @@ from itertools import product
 from pathlib import Path
 
 from callbacks import BACKEND, CALLBACK, LISTED, bearer, dispatched, refused
-from crcr.sim.github import Hostile
+from github_sim.github import Hostile
 from stage import UPSTREAM, WORKFLOW, stage
 
 GARBAGE = b"\xff{"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from callbacks import BACKEND, LISTED, dispatched, marks, outcome, post, refused
-from crcr.sim.github import Workflow, WorkflowRun
+from github_sim.github import Workflow, WorkflowRun
 from stage import UPSTREAM, WORKFLOW, Stage, stage
 
 OTHER = "org/other"

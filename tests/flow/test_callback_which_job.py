@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 
 from callbacks import dispatched, outcome, refused, sweep, with_jobs
-from crcr.sim.github import Job, WorkflowRun
+from github_sim.github import Job, WorkflowRun
 from stage import Stage
 
 LEGS = with_jobs("build", "build", "report")

@@ -9,9 +9,9 @@ import pytest
 
 from checking import checks_of, jobs_named, states, upstream_settings
 from crcr.record.checks.refresh import GATHERING
-from crcr.sim.call_counts import InstallationCalls, count_calls
-from crcr.sim.github import PullRequest
 from gating import LABEL, Stage, gate, gated, look, names, open_pull
+from github_sim.github import PullRequest
+from github_sim.world.call_counts import InstallationCalls, count_calls
 from stage import UPSTREAM
 
 FIRST, SECOND, THIRD = "one/gating", "two/gating", "three/informing"

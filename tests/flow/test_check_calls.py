@@ -23,7 +23,6 @@ from checking import (
     states,
 )
 from crcr.decide.checks.wanted_checks import Tier
-from crcr.sim.github import Faults, Match
 from gating import (
     GATE,
     GATING,
@@ -39,6 +38,7 @@ from gating import (
     run_all,
     start,
 )
+from github_sim.github import Faults, Match
 from stage import UPSTREAM, in_postgresql
 
 LEASE_S = 600

@@ -7,7 +7,6 @@ import pytest
 
 from callbacks import outcome
 from checking import INFORMS, LISTED, checks_of, ever, open_twin, state, states, title, upstream_settings
-from crcr.sim.github import PullRequest
 from gating import (
     GATE,
     GATING,
@@ -22,6 +21,7 @@ from gating import (
     run_all,
     start,
 )
+from github_sim.github import PullRequest
 from stage import UPSTREAM
 
 MINE = checks_of(INFORMING, "build", "test")

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from checking import GATES, asked, ever, jobs_named, state
-from crcr.sim.github import Match
 from gating import GATE, GATING, Stage, check, finish, gate, gated, newest_run, open_pull, run_all, start
+from github_sim.github import Match
 
 MANY = f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: ['job *']}}\n"
 BACKEND = f"crcr/{GATING}"

@@ -9,7 +9,6 @@ from markdown_it import MarkdownIt
 
 from callbacks import outcome
 from checking import CREATES, GATES, INFORMS, UPDATES, checks_of, jobs_named, upstream_settings
-from crcr.sim.github import CheckRun
 from gating import (
     GATE,
     GATING,
@@ -24,6 +23,7 @@ from gating import (
     open_pull,
     start,
 )
+from github_sim.github import CheckRun
 from stage import UPSTREAM
 
 MOST_TEXT = 65_535

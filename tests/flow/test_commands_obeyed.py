@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from commanding import WAIVE, answers, audited, failing_pull, obeyed, reactions
-from crcr.sim.github import Match
 from gating import GATING, INFORMING, finish, gate, gated, newest_run, open_pull, run_all, say, start
+from github_sim.github import Match
 from stage import UPSTREAM
 
 HOUR = 3600.0

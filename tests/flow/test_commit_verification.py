@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from callbacks import BACKEND, LISTED, outcome
-from crcr.sim.faults import Match
+from github_sim.world.faults import Match
 from nightlies import head, night, standing, tell
 from stage import UPSTREAM, Stage, stage
 

@@ -10,10 +10,10 @@ from clock import settle
 from crcr.deliver.duties import UPKEEP
 from crcr.deliver.worker import Worker
 from crcr.record.outbox.leader import Leaders
-from crcr.sim.faults import Match
 from crcr.wiring.company import Company
 from crcr.wiring.ground import Seams
 from crcr.wiring.services import Services, build
+from github_sim.world.faults import Match
 from stage import UPSTREAM, Stage, stage
 
 LISTED = "L2: [org/one]"

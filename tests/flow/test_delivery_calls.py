@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from crcr.sim.github import GitHub, Match
+from github_sim.github import GitHub, Match
 from stage import UPSTREAM, stage
 from told import BOTH, TWO, actions
 

@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from crcr.receive.webhook import CAP_BYTES
-from crcr.sim.records import Delivery
+from github_sim.world.records import Delivery
 from published import EXAMPLES, example, webhook_examples
 from stage import UPSTREAM, Stage, stage
 from told import BOTH, TWO, actions, told

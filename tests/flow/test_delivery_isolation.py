@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from crcr.sim.github import Match
+from github_sim.github import Match
 from stage import UPSTREAM, stage
 from told import BOTH, TWO, actions, eventually, sends, states, told, working
 

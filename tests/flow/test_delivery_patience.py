@@ -4,7 +4,7 @@ from pathlib import Path
 
 from crcr.decide.model import RepoName
 from crcr.record.admin.operations import ParkedFilter
-from crcr.sim.faults import Match
+from github_sim.world.faults import Match
 from stage import UPSTREAM, Stage, stage
 from told import BOTH, TWO, eventually, states, working
 

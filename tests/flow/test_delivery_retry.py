@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from crcr.record.admin.operations import ParkedFilter
-from crcr.sim.github import Faults, Match
+from github_sim.github import Faults, Match
 from stage import UPSTREAM, Stage, repo, stage
 from told import actions, effect_of, sends, told
 

@@ -6,7 +6,7 @@ import pytest
 
 from crcr.errors import NotFound
 from crcr.record.admin.operations import ParkedFilter
-from crcr.sim.github import Match
+from github_sim.github import Match
 from stage import UPSTREAM, Stage, repo, stage
 from told import BOTH, TWO, actions, effect_of, eventually, sends, states, told, working
 

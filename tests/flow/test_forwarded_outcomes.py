@@ -17,8 +17,8 @@ from crcr.record.checks.refresh import Publishing
 from crcr.record.reports.forwards import Forwards
 from crcr.record.reports.outcomes import Outcomes
 from crcr.record.upkeep.timeouts import Sweeps
-from crcr.sim.github import Job, Workflow, WorkflowRun
 from gating import GATING, NAMED, Stage, gated, look, newest_run, open_pull, run_all
+from github_sim.github import Job, Workflow, WorkflowRun
 from nightlies import head, night, tell
 from other_cis import EVERY
 from other_hud import HOST, SETTINGS, OtherHud

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from crcr.sim.github import JobSpec, Match, MergeBlocked, Workflow, WorkflowRun
 from gating import (
     GATE,
     GATING,
@@ -21,6 +20,7 @@ from gating import (
     shown,
     start,
 )
+from github_sim.github import JobSpec, Match, MergeBlocked, Workflow, WorkflowRun
 from stage import UPSTREAM, WORKFLOW, Stage
 
 MINUTE, HOUR = 60.0, 3600.0

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from callbacks import on_outage, outcome, post
-from crcr.sim.github import Match, MergeBlocked
 from gating import (
     GATE,
     GATED,
@@ -24,6 +23,7 @@ from gating import (
     shown,
     start,
 )
+from github_sim.github import Match, MergeBlocked
 from stage import UPSTREAM, Stage
 
 MINUTE, HOUR = 60.0, 3600.0

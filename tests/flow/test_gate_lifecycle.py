@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from crcr.sim.github import Match, MergeBlocked, PullRequest
 from gating import (
     GATE,
     GATED,
@@ -19,6 +18,7 @@ from gating import (
     say,
     shown,
 )
+from github_sim.github import Match, MergeBlocked, PullRequest
 from stage import UPSTREAM, Stage
 
 SECOND = "org/second"

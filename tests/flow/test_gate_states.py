@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from crcr.sim.github import Match, MergeBlocked
 from gating import (
     GATE,
     GATING,
@@ -22,6 +21,7 @@ from gating import (
     shown,
     start,
 )
+from github_sim.github import Match, MergeBlocked
 from stage import UPSTREAM, Stage, repo
 from told import states
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from commanding import WAIVE, failing_pull
-from crcr.sim.github import Match, PullRequest
 from gating import GATE, GATING, Stage, gate, gated, look, newest_run, open_pull, run_all, say, shown, start
+from github_sim.github import Match, PullRequest
 from queueing import move_base, queued, queued_together, settle, told
 
 HOUR = 3600.0

@@ -15,9 +15,9 @@ from crcr.decide.health.relay import HealthFacts
 from crcr.decide.model import RepoName
 from crcr.record.store.database import Tx, Unit
 from crcr.record.views.relay.health import health_facts
-from crcr.sim.github import PullRequest
 from gating import GATE, GATING, LABEL, Stage, finish, gate, gated, newest_run, open_pull, run_all, say, start
 from gating import shown as check_shown
+from github_sim.github import PullRequest
 from queueing import move_base, queued
 from stage import UPSTREAM
 

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from callbacks import BACKEND, dispatched, marks, outcome
-from crcr.sim.github import Job, JobSpec, Match, WorkflowRun
 from gating import (
     GATE,
     GATING,
@@ -21,6 +20,7 @@ from gating import (
     shown,
     start,
 )
+from github_sim.github import Job, JobSpec, Match, WorkflowRun
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 24 * 3600.0
 RUNS = "*/actions/runs*"

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from crcr.sim.github import Match
 from gating import (
     GATE,
     GATING,
@@ -18,6 +17,7 @@ from gating import (
     say,
     shown,
 )
+from github_sim.github import Match
 from queueing import move_base, queued, queued_together, settle, told
 from stage import UPSTREAM, Stage, repo
 

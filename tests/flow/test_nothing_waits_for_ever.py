@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from checking import GATES, open_twin, sent_to
-from crcr.sim.github import Match, PullRequest
 from gating import GATE, GATING, Stage, gate, gated, look, open_pull, run_all, say, shown
+from github_sim.github import Match, PullRequest
 from queueing import queued, told
 from stage import UPSTREAM
 from told import states

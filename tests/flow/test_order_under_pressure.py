@@ -8,8 +8,8 @@ import pytest
 
 from checking import CREATES, asked, body, rerun_calls, state
 from commanding import obeyed
-from crcr.sim.github import PullRequest
 from gating import GATE, Stage, gate, gated, open_pull, run_all, say
+from github_sim.github import PullRequest
 from stage import UPSTREAM
 
 OWN = f"{UPSTREAM.partition('/')[0]}/backend"

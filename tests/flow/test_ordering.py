@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from crcr.sim.github import GitHub, Match, PullRequest
+from github_sim.github import GitHub, Match, PullRequest
 from stage import UPSTREAM, Stage, repo, stage
 from told import BOTH, TWO, actions, sends, states, told
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from crcr.sim.github import Match, PullRequest
 from gating import GATE, GATING, check, gate, gated, look, open_pull, run_all, say, shown
+from github_sim.github import Match, PullRequest
 from stage import UPSTREAM, Stage
 from told import actions, states
 

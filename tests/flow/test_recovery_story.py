@@ -11,9 +11,9 @@ import pytest
 
 from crcr.decide.github.missed_webhooks import RecoveryReport
 from crcr.settings import Postgres, Sqlite
-from crcr.sim.github import Match, PullRequest
 from crcr.wiring.ground import Seams
 from crcr.wiring.services import build
+from github_sim.github import Match, PullRequest
 from services.postgres import dump, restore_dump
 from stage import UPSTREAM, Stage, stage
 from told import BOTH, TWO, actions, told

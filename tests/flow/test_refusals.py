@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from callbacks import BACKEND, CALLBACK, bearer, dispatched, outcome, post, refused
-from crcr.sim.github import Hostile, WorkflowRun
+from github_sim.github import Hostile, WorkflowRun
 from nightlies import night, tell
 from signing_in import ADMIN, TOKENS
 from stage import AUDIENCE, UPSTREAM, WORKFLOW, Stage, stage

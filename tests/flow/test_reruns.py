@@ -19,7 +19,6 @@ from checking import (
     states,
     title,
 )
-from crcr.sim.github import Match, PullRequest, WorkflowRun
 from gating import (
     GATE,
     GATING,
@@ -35,6 +34,7 @@ from gating import (
     run_all,
     start,
 )
+from github_sim.github import Match, PullRequest, WorkflowRun
 from stage import UPSTREAM
 
 DAY = 86_400.0

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from checking import GATES, again, checks_of, ever, jobs_named, rerun_calls, sent_to, states
-from crcr.sim.github import CheckRun, Match, WorkflowRun
 from gating import (
     GATE,
     GATED,
@@ -22,6 +21,7 @@ from gating import (
     run_all,
     start,
 )
+from github_sim.github import CheckRun, Match, WorkflowRun
 from stage import UPSTREAM
 
 Fate = Callable[[Stage, WorkflowRun], Awaitable[None]]

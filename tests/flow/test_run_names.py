@@ -4,7 +4,6 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from crcr.sim.github import JobSpec, Match, PullRequest, Workflow, WorkflowRun
 from gating import (
     GATE,
     GATING,
@@ -19,6 +18,7 @@ from gating import (
     open_pull,
     start,
 )
+from github_sim.github import JobSpec, Match, PullRequest, Workflow, WorkflowRun
 
 MINUTE, HOUR = 60.0, 3600.0
 UNNAMED = f"L4:\n  - {GATING}: [bob]\n"

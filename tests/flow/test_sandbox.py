@@ -12,7 +12,7 @@ import pytest
 
 from callbacks import BACKEND, CALLBACK, LISTED, bearer, outcome, refused
 from crcr.record.schema.all_tables import metadata
-from crcr.sim.github import GitHub, WorkflowRun
+from github_sim.github import GitHub, WorkflowRun
 from signing_in import ADMIN, TOKENS
 from stage import AUDIENCE, RELAY_URL, UPSTREAM, WORKFLOW, Stage, stage
 

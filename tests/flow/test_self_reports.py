@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from callbacks import BACKEND, LISTED, dispatched, marks, outcome, refused
-from crcr.sim.github import JobSpec
+from github_sim.github import JobSpec
 from nightlies import NIGHTLY, head, night, tell
 from stage import UPSTREAM, stage
 

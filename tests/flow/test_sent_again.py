@@ -7,7 +7,6 @@ import pytest
 
 from checking import GATES, again, checks_of, ever, rerun_calls, sent_to
 from commanding import answers, obeyed
-from crcr.sim.github import Match, PullRequest, WorkflowRun
 from gating import (
     GATING,
     INFORMING,
@@ -21,6 +20,7 @@ from gating import (
     say,
     start,
 )
+from github_sim.github import Match, PullRequest, WorkflowRun
 from stage import UPSTREAM, repo
 
 BACKEND, BUILD, TEST = checks_of(GATING, "build", "test")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from callbacks import BACKEND, LISTED, post
-from crcr.sim.github import Match
+from github_sim.github import Match
 from setting_up import (
     EYES,
     GOOD,

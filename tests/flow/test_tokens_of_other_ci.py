@@ -15,8 +15,8 @@ from crcr.decide.report.identity import IssuerKind
 from crcr.errors import KeysUnavailable
 from crcr.receive.issuers import issuer_of
 from crcr.receive.jwks import parse_discovery
-from crcr.sim.github import GitHub, Hostile, WorkflowRun
-from crcr.sim.hostile import hostile_token
+from github_sim.github import GitHub, Hostile, WorkflowRun
+from github_sim.oidc.hostile_tokens import hostile_token
 from other_cis import EVERY, IDS, ORGANIZATION, OURS, SIM, Ci
 from stage import AUDIENCE, Stage
 

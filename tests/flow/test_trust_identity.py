@@ -9,7 +9,7 @@ import httpx
 from starlette.responses import JSONResponse
 
 from callbacks import BACKEND, CALLBACK, LISTED, bearer, client_of, dispatched, outcome, post, refused
-from crcr.sim.github import JWKS_PATH, GitHub, Hostile, Match, WorkflowRun
+from github_sim.github import JWKS_PATH, GitHub, Hostile, Match, WorkflowRun
 from stage import AUDIENCE, UPSTREAM, WORKFLOW, Stage, repo, stage
 
 JWKS = "*/.well-known/jwks"

@@ -22,7 +22,7 @@ from callbacks import (
 )
 from crcr import log
 from crcr.record.store.database import Unit
-from crcr.sim.github import Hostile
+from github_sim.github import Hostile
 from stage import UPSTREAM, Stage
 
 HOSTILE_TEXTS = [

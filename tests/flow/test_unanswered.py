@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from callbacks import BACKEND, LISTED, outcome
-from crcr.sim.github import Workflow, WorkflowRun
 from gating import GATE, GATING, NAMED, Stage, gate, gated, look, newest_run, open_pull, run_all, shown
+from github_sim.github import Workflow, WorkflowRun
 from stage import UPSTREAM, WORKFLOW, stage
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 24 * 3600.0

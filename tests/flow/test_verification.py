@@ -10,8 +10,6 @@ from callbacks import dispatched, outcome
 from crcr.decide.report.identity import IssuerKind
 from crcr.decide.report.judge import Rejected
 from crcr.receive.report import parse_report
-from crcr.sim import news
-from crcr.sim.github import Job, JobSpec, Match, Workflow, WorkflowRun
 from gating import (
     GATE,
     GATING,
@@ -28,6 +26,8 @@ from gating import (
     run_all,
     start,
 )
+from github_sim.github import Job, JobSpec, Match, Workflow, WorkflowRun
+from github_sim.webhooks import workflow_events
 from made import a_caller
 from stage import repo
 
@@ -442,9 +442,9 @@ async def test_news_of_a_repository_whose_id_is_not_the_bound_one_is_ignored(
         run = newest_run(it)
         await start(it, run)
         await end(it, run, "build", says="success", github="failure")
-        of = news.of_job(it.github.base_url, it.github.world, run, run.job("build"))
+        of = workflow_events.of_job(it.github.base_url, it.github.world, run, run.job("build"))
         if event == "workflow_run":
-            of = news.of_run(it.github.base_url, it.github.world, run, "completed")
+            of = workflow_events.of_run(it.github.base_url, it.github.world, run, "completed")
         of.body["repository"]["id"] += 1
         delivery = await it.github.send_webhook(event, of.body)
 

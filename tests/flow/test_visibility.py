@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from crcr.sim.github import JobSpec, Match, Workflow
 from gating import finish, newest_run, open_pull, say, start
+from github_sim.github import JobSpec, Match, Workflow
 from signing_in import ADMIN, TOKENS
 from stage import UPSTREAM, Stage, stage
 

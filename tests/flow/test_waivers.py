@@ -8,7 +8,6 @@ import pytest
 
 from checking import open_twin
 from commanding import WAIVE, answers, audited, failing_pull, obeyed
-from crcr.sim.github import Match, MergeBlocked, PullRequest
 from gating import (
     GATE,
     GATING,
@@ -26,6 +25,7 @@ from gating import (
     shown,
     start,
 )
+from github_sim.github import Match, MergeBlocked, PullRequest
 
 DAY = 24 * 3600.0
 FOR_DAYS = f"/crcr waive {GATING} until 3d because the runner is on fire"

@@ -15,10 +15,10 @@ import httpx
 import jsonschema
 import pytest
 
-from crcr.sim.exchange import Auth
-from crcr.sim.github import CheckRun, GitHub, PullRequest
-from crcr.sim.records import Json
-from crcr.sim.rest import ROUTES
+from github_sim.github import CheckRun, GitHub, PullRequest
+from github_sim.rest.app import ROUTES
+from github_sim.rest.exchange import Auth
+from github_sim.world.records import Json
 
 ROOT = Path(__file__).resolve().parents[2]
 HINT = "npm install --no-package-lock --no-save --prefix .cache/npm @octokit/openapi@23.0.2"

@@ -2,8 +2,8 @@
 
 from datetime import UTC, datetime, timedelta
 
-from crcr.sim.call_counts import CallCounts, count_calls
-from crcr.sim.records import Call
+from github_sim.world.call_counts import CallCounts, count_calls
+from github_sim.world.records import Call
 
 AT = datetime(2026, 11, 16, 12, tzinfo=UTC)
 CHECKS = "/repos/{owner}/{repo}/check-runs"

@@ -4,8 +4,8 @@ from typing import Any
 import httpx
 import pytest
 
-from crcr.sim.clock import ManualClock
-from crcr.sim.github import AnswerLost, GitHub, Match
+from github_sim.clock import ManualClock
+from github_sim.github import AnswerLost, GitHub, Match
 
 TokenFor = Callable[..., Awaitable[dict[str, str]]]
 ROOT = "/repos/org/upstream/check-runs"

@@ -6,8 +6,8 @@ import httpx
 import jwt
 import pytest
 
-from crcr.sim.clock import ManualClock
-from crcr.sim.github import GitHub, Hostile, Workflow, WorkflowRun
+from github_sim.clock import ManualClock
+from github_sim.github import GitHub, Hostile, Workflow, WorkflowRun
 
 TokenFor = Callable[..., Awaitable[dict[str, str]]]
 RELAY = {"callback_url": "http://relay.test/github/callback", "audience": "crcr-test"}

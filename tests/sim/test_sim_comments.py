@@ -4,8 +4,8 @@ from collections.abc import Awaitable, Callable
 import httpx
 import pytest
 
-from crcr.sim.clock import ManualClock
-from crcr.sim.github import GitHub
+from github_sim.clock import ManualClock
+from github_sim.github import GitHub
 
 TokenFor = Callable[..., Awaitable[dict[str, str]]]
 ROOT = "/repos/org/upstream"

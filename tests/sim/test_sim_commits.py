@@ -1,8 +1,8 @@
 import httpx
 import pytest
 
-from crcr.sim.content import blob_sha, tree_sha
-from crcr.sim.github import GitHub
+from github_sim.github import GitHub
+from github_sim.world.git_content import blob_sha, tree_sha
 
 ROOT = "/repos/org/upstream"
 

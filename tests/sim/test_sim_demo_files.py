@@ -3,9 +3,9 @@
 import pytest
 
 from crcr.deliver.workflow_yaml import workflow_facts
-from crcr.sim.demo_world import BACKENDS, demo_world
-from crcr.sim.github import GitHub
-from crcr.sim.runner.workflow_file import read_workflow
+from crcr.demo.world import BACKENDS, demo_world
+from github_sim.github import GitHub
+from github_sim.runner.github.workflow_file import read_workflow
 
 PIN = "https://relay.example.org/github/callback crcr"
 SILENT = "edge-labs/edge-runtime"

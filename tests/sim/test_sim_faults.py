@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from crcr.sim.github import JWKS_PATH, AnswerLost, GitHub, Match
+from github_sim.github import JWKS_PATH, AnswerLost, GitHub, Match
 
 TokenFor = Callable[..., Awaitable[dict[str, str]]]
 REPO = "/repos/acme/backend"

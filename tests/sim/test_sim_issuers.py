@@ -6,9 +6,9 @@ import httpx
 import jwt
 import pytest
 
-from crcr.sim.github import GitHub, Hostile
-from crcr.sim.hostile import hostile_token
-from crcr.sim.oidc_others import OtherIssuer
+from github_sim.github import GitHub, Hostile
+from github_sim.oidc.hostile_tokens import hostile_token
+from github_sim.oidc.other_cis import OtherIssuer
 
 AUDIENCE = "crcr-test"
 NAMES = ("buildkite", "gitlab", "circleci", "generic")

@@ -6,9 +6,9 @@ from typing import Any
 import httpx
 import pytest
 
-from crcr.sim.github import GitHub
-from crcr.sim.joining import PATH, Joining, with_entry
-from crcr.sim.runner.runner import Runner
+from crcr.demo.join import PATH, Joining, with_entry
+from github_sim.github import GitHub
+from github_sim.runner.runner import Runner
 from running_workflows import one_job, workflow, write
 
 ALLOWLIST = "allow/list.yml"

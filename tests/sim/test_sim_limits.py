@@ -3,8 +3,8 @@ from collections.abc import Awaitable, Callable
 
 import httpx
 
-from crcr.sim.clock import ManualClock
-from crcr.sim.github import GitHub
+from github_sim.clock import ManualClock
+from github_sim.github import GitHub
 
 TokenFor = Callable[..., Awaitable[dict[str, str]]]
 REPO = "/repos/acme/backend"

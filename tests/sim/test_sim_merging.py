@@ -5,7 +5,7 @@ from typing import Any
 import httpx
 import pytest
 
-from crcr.sim.github import GitHub, MergeBlocked, MergeGroup, MergeState, PullRequest
+from github_sim.github import GitHub, MergeBlocked, MergeGroup, MergeState, PullRequest
 
 TokenFor = Callable[..., Awaitable[dict[str, str]]]
 Gate = Callable[..., Awaitable[None]]

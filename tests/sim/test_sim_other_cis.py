@@ -9,11 +9,11 @@ import httpx
 import jwt
 import pytest
 
-from crcr.sim.github import GitHub
-from crcr.sim.runner.circleci_values import filled, holds
-from crcr.sim.runner.gitlab_rules import holds as gitlab_holds
-from crcr.sim.runner.other_cis import OtherCis, Project
-from crcr.sim.runner.problems import Problem
+from github_sim.github import GitHub
+from github_sim.runner.other_cis.circleci_values import filled, holds
+from github_sim.runner.other_cis.gitlab_rules import holds as gitlab_holds
+from github_sim.runner.other_cis.projects import OtherCis, Project
+from github_sim.runner.problems import Problem
 from running_workflows import DOWNSTREAM, Bench, bench
 
 pytestmark = pytest.mark.slow

@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from crcr.sim.github import GitHub
+from github_sim.github import GitHub
 
 AppAuth = Callable[..., dict[str, str]]
 TokenFor = Callable[..., Awaitable[dict[str, str]]]

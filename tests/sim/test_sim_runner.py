@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from crcr.sim.github import GitHub
-from crcr.sim.runner.problems import Problem
+from github_sim.github import GitHub
+from github_sim.runner.problems import Problem
 from running_workflows import bench, logs, one_job, results, steps, workflow
 
 pytestmark = pytest.mark.slow

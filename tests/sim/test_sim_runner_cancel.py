@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from crcr.sim.github import GitHub
+from github_sim.github import GitHub
 from running_workflows import Bench, bench, logs, one_job, results, steps, workflow
 
 pytestmark = pytest.mark.slow

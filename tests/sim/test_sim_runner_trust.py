@@ -8,7 +8,7 @@ import httpx
 import jwt
 import pytest
 
-from crcr.sim.github import GitHub
+from github_sim.github import GitHub
 from running_workflows import bench, logs, one_job, results, workflow
 
 pytestmark = pytest.mark.slow

@@ -6,8 +6,8 @@ from typing import Any
 import httpx
 import pytest
 
-from crcr.sim.autoplay import Player
-from crcr.sim.github import GitHub, JobSpec, Workflow, WorkflowRun
+from github_sim.ci.autoplay import Player
+from github_sim.github import GitHub, JobSpec, Workflow, WorkflowRun
 
 TokenFor = Callable[..., Awaitable[dict[str, str]]]
 Told = Callable[[], list[tuple[str, str, str | None]]]

@@ -1,8 +1,8 @@
 import httpx
 import pytest
 
-from crcr.sim.github import GitHub, Match
-from crcr.sim.server import serve
+from github_sim.github import GitHub, Match
+from github_sim.rest.server import serve
 
 
 async def test_the_simulator_serves_real_http_and_names_its_own_address() -> None:

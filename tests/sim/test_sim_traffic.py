@@ -12,14 +12,14 @@ from typing import Any
 
 import httpx
 
-from crcr.sim.clock import ManualClock
-from crcr.sim.demo_world import BACKENDS, GATING, NPU_LABEL
-from crcr.sim.github import CheckRun, GitHub
-from crcr.sim.nightly import NIGHTLY, Nights
-from crcr.sim.people import MAINTAINERS, MOST_COMMANDS_AN_HOUR, OUTSIDERS
-from crcr.sim.records import Dispatch, Json
-from crcr.sim.traffic import BLOCKED, LABELLED, UPSTREAM, demo_world, run_traffic
-from crcr.sim.upstream_life import MOST_OPEN
+from crcr.demo.nightly import NIGHTLY, Nights
+from crcr.demo.people import MAINTAINERS, MOST_COMMANDS_AN_HOUR, OUTSIDERS
+from crcr.demo.traffic import BLOCKED, LABELLED, UPSTREAM, demo_world, run_traffic
+from crcr.demo.upstream_activity import MOST_OPEN
+from crcr.demo.world import BACKENDS, GATING, NPU_LABEL
+from github_sim.clock import ManualClock
+from github_sim.github import CheckRun, GitHub
+from github_sim.world.records import Dispatch, Json
 
 
 class VirtualTime:

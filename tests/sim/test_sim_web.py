@@ -7,8 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
-from crcr.sim.github import CheckRun, GitHub, PullRequest
-from crcr.sim.web_markdown import rendered
+from github_sim.github import CheckRun, GitHub, PullRequest
+from github_sim.web.markdown import rendered
 
 HTML = {"accept": "text/html,application/xhtml+xml"}
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import httpx
 
-from crcr.sim.clock import ManualClock
-from crcr.sim.github import GitHub
+from github_sim.clock import ManualClock
+from github_sim.github import GitHub
 
 AppAuth = Callable[..., dict[str, str]]
 LOG = "/app/hook/deliveries"

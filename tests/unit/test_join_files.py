@@ -17,9 +17,9 @@ from crcr.join.wanted import Ci, Wanted
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.settings.registrations import registrations
 from crcr.settings.table import Given
-from crcr.sim.runner.functions import Standing
-from crcr.sim.runner.templating import filled_text, holds
-from crcr.sim.runner.workflow_file import WorkflowFile, read_workflow
+from github_sim.runner.github.expression_functions import Standing
+from github_sim.runner.github.templating import filled_text, holds
+from github_sim.runner.github.workflow_file import WorkflowFile, read_workflow
 from join_wishes import ACTION, text_of, wish, wishes
 
 WORKFLOW = ".github/workflows/crcr.yml"

@@ -28,19 +28,19 @@ from crcr.cli.printing import console, say
 from crcr.cli.run.process import address_of, answering, stop_signal
 from crcr.decide.github.relay_pins import relay_pin
 from crcr.decide.model import RepoName
+from crcr.demo.join import Joining
 from crcr.demo.join_key import kept_key
+from crcr.demo.traffic import BLOCKED, LABELLED, UPSTREAM, demo_world, run_traffic
 from crcr.errors import NotPossible
 from crcr.github.lanes import Lanes
 from crcr.settings import Settings, load_settings
 from crcr.show.pages.sandbox_trial import trial
-from crcr.sim.github import GitHub
-from crcr.sim.joining import Joining
-from crcr.sim.runner.runner import Runner
-from crcr.sim.server import serve as serve_github
-from crcr.sim.traffic import BLOCKED, LABELLED, UPSTREAM, demo_world, run_traffic
 from crcr.wiring.front import build_app
 from crcr.wiring.ground import Seams
 from crcr.wiring.services import Services, build
+from github_sim.github import GitHub
+from github_sim.rest.server import serve as serve_github
+from github_sim.runner.runner import Runner
 
 log = structlog.get_logger(__name__)
 

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from checking import again
-from crcr.sim.github import JobSpec, Workflow, WorkflowRun
 from gating import (
     GATE,
     GATING,
@@ -20,6 +19,7 @@ from gating import (
     run_all,
     start,
 )
+from github_sim.github import JobSpec, Workflow, WorkflowRun
 
 ONE = (GATING,)
 SHARDS = Workflow(jobs=tuple(JobSpec(f"test-{number}") for number in (1, 2, 3)), run_name="CI {delivery_id}")

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from checking import push_back
-from crcr.sim.github import PullRequest
 from gating import GATING, Stage, gated
+from github_sim.github import PullRequest
 from stage import UPSTREAM
 from told import actions
 

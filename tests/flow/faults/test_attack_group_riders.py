@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from crcr.sim.github import PullRequest
 from gating import GATE, GATING, Stage, check, finish, gate, gated, open_pull, run_all, say, shown, start
+from github_sim.github import PullRequest
 from queueing import move_base
 
 GPU = f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: [build, test], labels: [gpu]}}\n"

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from commanding import answers, obeyed
-from crcr.sim.github import PullRequest
 from gating import GATING, Stage, gate, gated, open_pull, run_all, say
+from github_sim.github import PullRequest
 from stage import UPSTREAM
 
 STACK = "stack"

@@ -8,8 +8,8 @@ from typing import Any
 
 from checking import open_twin
 from commanding import WAIVE
-from crcr.sim.github import PullRequest
 from gating import GATE, GATING, Stage, gate, gated, open_pull, run_all, say
+from github_sim.github import PullRequest
 from queueing import queued, settle, told
 from stage import UPSTREAM
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from crcr.sim.github import JobSpec, Workflow
 from gating import GATING, gate, gated, look, newest_run, open_pull
+from github_sim.github import JobSpec, Workflow
 from stage import Stage
 
 MINUTE = 60.0

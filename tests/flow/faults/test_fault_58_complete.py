@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from crcr.sim.github import JobSpec, Workflow
 from gating import (
     GATE,
     GATING,
@@ -18,6 +17,7 @@ from gating import (
     open_pull,
     start,
 )
+from github_sim.github import JobSpec, Workflow
 from stage import Stage
 
 MINUTE, HOUR = 60.0, 3600.0

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from crcr.decide.model import RepoName
-from crcr.sim.github import Match, PullRequest
 from gating import (
     GATE,
     GATING,
@@ -23,6 +22,7 @@ from gating import (
     shown,
     start,
 )
+from github_sim.github import Match, PullRequest
 from stage import UPSTREAM
 
 RENAMED = "org/renamed"

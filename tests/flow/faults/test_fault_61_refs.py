@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from callbacks import BACKEND, outcome, refused
-from crcr.sim.github import GitHub, Workflow
 from gating import GATED, GATING, Stage, finish, gate, gated, newest_run, open_pull, start
+from github_sim.github import GitHub, Workflow
 from nightlies import NIGHTLY, head, tell
 from stage import WORKFLOW, stage
 

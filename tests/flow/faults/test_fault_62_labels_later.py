@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from crcr.sim.github import PullRequest
 from gating import GATING, INFORMING, Stage, gate, gated, open_pull, run_all, say
+from github_sim.github import PullRequest
 from stage import UPSTREAM, repo
 
 NPU = "npu"

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from commanding import answers, obeyed
-from crcr.sim.github import MergeBlocked
 from gating import GATE, GATED, GATING, check, gate, gated, open_pull, run_all, say
+from github_sim.github import MergeBlocked
 from stage import UPSTREAM
 from told import actions
 

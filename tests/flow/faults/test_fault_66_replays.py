@@ -6,7 +6,6 @@ from typing import Any
 from uuid import uuid4
 
 from commanding import WAIVE, failing_pull
-from crcr.sim.records import Delivery
 from gating import (
     GATE,
     GATING,
@@ -22,6 +21,7 @@ from gating import (
     say,
     start,
 )
+from github_sim.world.records import Delivery
 from stage import UPSTREAM, stage
 from told import BOTH, TWO
 

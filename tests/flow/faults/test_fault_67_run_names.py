@@ -7,8 +7,8 @@ import httpx
 
 from callbacks import CALLBACK, bearer, outcome, refused
 from commanding import audited
-from crcr.sim.github import PullRequest, Workflow, WorkflowRun
 from gating import GATING, NAMED, Stage, finish, gate, gated, look, newest_run, open_pull, run_all, start
+from github_sim.github import PullRequest, Workflow, WorkflowRun
 from stage import AUDIENCE
 
 MINUTE = 60.0

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from crcr.sim.github import Match, PullRequest
 from gating import GATE, GATING, Stage, finish, gated, look, newest_run, open_pull, run_all, start
+from github_sim.github import Match, PullRequest
 from queueing import move_base, queued, settle
 from stage import UPSTREAM
 

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from crcr.sim.github import PullRequest
 from gating import GATE, GATING, Stage, check, finish, gated, open_pull, run_all, say, shown, start
+from github_sim.github import PullRequest
 from queueing import move_base, queued_together, settle
 
 ONE = f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: [build, test]}}\n"

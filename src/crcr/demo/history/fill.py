@@ -10,13 +10,13 @@ from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool
 
 from crcr.cli.printing import console, say
+from crcr.demo.history.backends import Listed
+from crcr.demo.history.generate import Filled, Plan, fill
+from crcr.demo.world import ALLOWLIST, BACKENDS, UPSTREAM
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.record.migrations.run import migrate
 from crcr.record.statistics.rebuild import find_extremes, sum_anew
 from crcr.record.store.times import to_us
-from crcr.sim.demo_world import ALLOWLIST, BACKENDS, UPSTREAM
-from crcr.sim.history import Filled, Plan, fill
-from crcr.sim.history_backends import Listed
 
 _OF_SUMS = 0.25
 """Which share of the time goes to the sums."""

@@ -1,0 +1,178 @@
+"""Joining a repository to a running demo: its files from a folder, the App on it, and a line of the allowlist.
+
+The relay hears of it as it would on GitHub, by an installation and by a push to the upstream. From then on dispatches
+to it run what the folder holds, on this machine and as whoever started the demo. That is why it needs a key that only
+that person can read: a port on loopback is open to everybody on the machine, and to pages in a browser.
+
+One that is not to be listed gets neither App nor line; a dispatch is sent to it as its maintainer would send it.
+"""
+
+import re
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from github_sim.rest.exchange import ApiError, Ask, Auth, Reply, Route
+from github_sim.runner.problems import Problem
+from github_sim.runner.runner import Runner
+from github_sim.world.records import Json, Repository
+
+if TYPE_CHECKING:
+    from github_sim.github import GitHub
+    from github_sim.simulation import Simulation
+
+PATH = "/_sim/repositories"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,38}/[A-Za-z0-9._-]{1,100}")
+_LEVELS = frozenset({"L1", "L2"})
+_BRIDGE = "CRCR_BRIDGE_TO"
+
+
+class CannotJoin(Problem):
+    """A problem that somebody can do something about."""
+
+    def __init__(self, problem: str, hint: str) -> None:
+        super().__init__(problem)
+        self.hint = hint
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    name: str
+    folder: Path
+    level: str = "L2"
+    listed: bool = True
+
+    @property
+    def key(self) -> str:
+        return self.name.lower()
+
+
+class Joining:
+    def __init__(
+        self,
+        github: "GitHub",
+        runner: Runner,
+        *,
+        upstream: str,
+        allowlist: str,
+        relay_url: str = "",
+        trial: Json | None = None,
+    ) -> None:
+        """`trial` is the dispatch for repositories that are not to be listed."""
+        self._github = github
+        self._runner = runner
+        self._upstream = upstream
+        self._allowlist = allowlist
+        self._relay_url = relay_url
+        self._trial = trial or {"event_type": "crcr_test", "client_payload": {}}
+        self._names: set[str] = set()
+        self._listed: set[str] = set()
+        self.key = secrets.token_urlsafe(32)
+        github.joining = self
+
+    async def join(self, wish: Wish) -> Json:
+        """Join, or take the files of one that joined before anew."""
+        _check(wish)
+        known = self._github.world.find(wish.name)
+        self._refuse_taken(wish, known)
+        repository = known or self._github.create_repository(wish.name, installed=False, tells_app=True)
+        try:
+            workflows = self._take(repository, wish)
+        except (Problem, OSError):
+            if known is None:
+                self._github.world.forget_repository(repository)
+            raise
+        self._names.add(wish.key)
+        await self._let_in(wish)
+        return {
+            "name": wish.name,
+            "level": wish.level if wish.listed else None,
+            "upstream": self._upstream,
+            "workflows": workflows,
+            "relay": self._relay_url,
+        }
+
+    def _refuse_taken(self, wish: Wish, known: Repository | None) -> None:
+        if known is not None and wish.key not in self._names:
+            raise Problem(f"{wish.name} belongs to the demo; choose another name")
+        if not wish.listed and wish.key in self._listed:
+            raise Problem(f"{wish.name} is on the allowlist already; choose another name")
+
+    def _take(self, repository: Repository, wish: Wish) -> list[str]:
+        self._runner.join(repository, wish.folder)
+        files = [workflow.path for workflow in repository.workflows]
+        event = "pull_request" if wish.listed else str(self._trial["event_type"])
+        if not any(each.wants("repository_dispatch", event) for each in repository.workflows):
+            raise CannotJoin(
+                f"no workflow in {wish.folder}/.github/workflows listens to {event} dispatches",
+                f"write one there with `crcr init --relay {self._relay_url} --repo {wish.name}`",
+            )
+        tree = repository.commits[repository.head_sha].tree
+        if any(_BRIDGE.encode() in tree[path] for path in files):
+            raise CannotJoin(
+                "these files build at another CI; the demo runs GitHub Actions",
+                "write others in another folder with `crcr init --ci github`",
+            )
+        return files
+
+    async def _let_in(self, wish: Wish) -> None:
+        if not wish.listed:
+            await self._github.send_dispatch(
+                wish.name, self._trial["event_type"], self._trial["client_payload"]
+            )
+        elif wish.key not in self._listed:
+            self._listed.add(wish.key)
+            await self._enter(wish)
+
+    async def _enter(self, wish: Wish) -> None:
+        await self._github.install(wish.name)
+        upstream = self._github.repository(self._upstream)
+        text = upstream.commits[upstream.head_sha].tree[self._allowlist].decode()
+        listed = with_entry(text, wish.name, wish.level)
+        await self._github.push(
+            self._upstream, files={self._allowlist: listed}, message=f"Add {wish.name} to the allowlist"
+        )
+
+
+def _check(wish: Wish) -> None:
+    if not _NAME.fullmatch(wish.name):
+        raise Problem(f"{wish.name!r} is not owner/name")
+    if wish.level not in _LEVELS:
+        raise Problem("a repository joins the demo at L1 or L2")
+    if not wish.folder.is_absolute() or not wish.folder.is_dir():
+        raise Problem(f"{wish.folder} is no folder")
+
+
+def with_entry(allowlist: str, name: str, level: str) -> str:
+    """The allowlist with one more line under its level; everything else stays as it is written."""
+    lines = allowlist.splitlines(keepends=True)
+    for number, line in enumerate(lines):
+        if line.startswith(f"{level}:"):
+            return "".join([*lines[: number + 1], f"  - {name}\n", *lines[number + 1 :]])
+    return f"{allowlist}{level}:\n  - {name}\n"
+
+
+async def join(sim: "Simulation", ask: Ask) -> Reply:
+    joining = sim.joining
+    shown = ask.headers.get("authorization", "").partition(" ")[2]
+    if joining is None or not secrets.compare_digest(shown.encode(), joining.key.encode()):
+        raise ApiError(401, "The demo's key is missing or wrong")
+    body = ask.json()
+    wish = Wish(
+        name=str(body.get("name")),
+        folder=Path(str(body.get("folder"))),
+        level=str(body.get("level", "L2")),
+        listed=body.get("listed", True) is not False,
+    )
+    try:
+        return Reply(201, await joining.join(wish))
+    except CannotJoin as problem:
+        raise ApiError(422, str(problem), errors=[{"message": problem.hint}]) from None
+    except Problem as problem:
+        raise ApiError(422, str(problem)) from None
+    except OSError as fault:
+        raise ApiError(422, f"cannot read {wish.folder}: {fault.strerror}") from None
+
+
+ROUTES = (Route("POST", PATH, join, Auth.OPEN),)

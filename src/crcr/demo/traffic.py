@@ -1,0 +1,100 @@
+"""Believable traffic on the demo's upstream: an opening that shows each thing once, and then chance.
+
+One act every few seconds at speed 1, which a relay can follow with its checks inside GitHub's limits, until told
+to stop. Old records are dropped as it goes, so a demo can run for days.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+from crcr.demo.nightly import Nights
+from crcr.demo.upstream_activity import FILES, Life
+from crcr.demo.world import COMPILER_FILE, NPU_LABEL, UPSTREAM, demo_world
+from github_sim.ci.autoplay import Player
+from github_sim.github import GitHub
+from github_sim.simulation import Sleep
+
+__all__ = ["BLOCKED", "LABELLED", "UPSTREAM", "demo_world", "run_traffic"]
+
+LABELLED, BLOCKED = 1, 2
+"""Numbers of the first pull requests, for those who want to look at them."""
+PAUSE_S = (3.5, 6.5)
+OPENING_PAUSE_S = (1.5, 2.5)
+MOST_WAITS = 10
+KEPT_RECORDS = 500
+
+
+async def run_traffic(
+    github: GitHub,
+    upstream: str,
+    *,
+    seed: int,
+    speed: float,
+    stop: asyncio.Event,
+    sleep: Sleep = asyncio.sleep,
+) -> None:
+    """Live on `upstream` until `stop` is set."""
+    chance = random.Random(seed)
+    life = Life(github, upstream, chance, Player(github, speed=speed))
+    nights = Nights(github, upstream, seed)
+    opening = _Opening(life)
+    await opening.begin()
+    while not stop.is_set():
+        pause_s = PAUSE_S if opening.is_over else OPENING_PAUSE_S
+        await _pause(chance.uniform(*pause_s) / speed, stop, sleep)
+        if not stop.is_set():
+            await life.settle()
+            await (life.go_on() if opening.is_over else opening.go_on())
+            await nights.maybe()
+            github.forget_old(KEPT_RECORDS)
+
+
+async def _pause(seconds: float, stop: asyncio.Event, sleep: Sleep) -> None:
+    """Sleep, but wake at once when told to stop."""
+    waits = [asyncio.ensure_future(sleep(seconds)), asyncio.ensure_future(stop.wait())]
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    for wait in waits:
+        wait.cancel()
+        with suppress(asyncio.CancelledError):
+            await wait
+
+
+class _Opening:
+    """Four pull requests and what becomes of them: checks by label, a gate that blocks, a waiver, the queue."""
+
+    def __init__(self, life: Life) -> None:
+        self._life = life
+        self._acts: list[Callable[[], Awaitable[bool]]] = []
+        self._waits = 0
+
+    @property
+    def is_over(self) -> bool:
+        return not self._acts
+
+    async def begin(self) -> None:
+        life = self._life
+        labelled = await life.open("[sparse] Support bf16 in scatter_add", FILES[1:2], labels=[NPU_LABEL])
+        blocked = await life.open("[nn] Fix dtype promotion in addmm", FILES[:1], breaking=True)
+        draft = await life.open("[optim] Move guards out of the hot loop", FILES[2:3], draft=True)
+        await life.open("[inductor] Check strides before vectorising", [COMPILER_FILE])
+        life.staged = [labelled, blocked, draft]
+        self._acts = [
+            lambda: life.ask(blocked),
+            lambda: life.waive_in_vain(blocked),
+            lambda: life.waive_rightly(blocked),
+            lambda: life.make_ready(draft),
+            lambda: life.merge(blocked),
+            lambda: life.merge(labelled),
+        ]
+
+    async def go_on(self) -> None:
+        """Do the next act, if its time has come; one whose time never comes is left out."""
+        done = await self._acts[0]()
+        self._waits = 0 if done else self._waits + 1
+        if done or self._waits > MOST_WAITS:
+            self._acts.pop(0)
+            self._waits = 0
+        if self.is_over:
+            self._life.staged = []

@@ -1,0 +1,253 @@
+"""What people do on the demo's upstream, one act each: open and push, label, draft, press Merge or Re-run, comment.
+
+Merging goes by the rules: a pull request joins the queue when its required checks have passed, and whatever the
+queue throws out waits for another push. All choices come from the one generator that it is given.
+"""
+
+import random
+from collections.abc import Awaitable, Callable, Sequence
+
+from crcr.demo.people import AUTHORS, MAINTAINERS, OUTSIDERS, Speakers
+from crcr.demo.world import COMPILER_FILE, GATE, GATING, NPU_LABEL
+from github_sim.ci.autoplay import Player
+from github_sim.github import GitHub
+from github_sim.world.merge_rules import PASSING
+from github_sim.world.records import CheckRun, PullRequest
+
+MOST_OPEN = 14
+MOST_QUEUED = 5
+"""As many merge groups as GitHub builds at a time by default."""
+BREAKING_SHARE = 0.12
+CLASHING_SHARE = 0.06
+DRAFT_SHARE = 0.12
+_AREAS = (
+    "autograd", "nn", "inductor", "distributed", "quantization", "sparse", "optim", "dataloader", "export",
+)  # fmt: skip
+_CHANGES = (
+    "Fix dtype promotion in addmm", "Speed up reduction over the last dimension", "Support bf16 in scatter_add",
+    "Remove deprecated alias of flatten", "Add meta kernel for histc", "Avoid a copy in contiguous()",
+    "Fix a race in the work queue", "Check strides before vectorising", "Make the error of broadcast clearer",
+    "Move guards out of the hot loop", "Raise on negative padding", "Use the new allocator for pinned memory",
+)  # fmt: skip
+_LABELS = (
+    "module: nn", "topic: performance", "topic: bug fix", "open source", "triaged", "release notes: skip",
+    NPU_LABEL, NPU_LABEL,
+)  # fmt: skip
+FILES = ("aten/native/reduce.cpp", "torch/nn/modules/conv.py", "c10/core/Alloc.h", COMPILER_FILE)
+_REASONS = (
+    "the vendor ships the matching kernel tonight", "this breaks on purpose, the migration is announced",
+    "their main is red for the same reason", "the fix is merged on their side and waits for a release",
+)  # fmt: skip
+
+
+class Life:
+    def __init__(self, github: GitHub, upstream: str, chance: random.Random, player: Player) -> None:
+        self._github = github
+        self._upstream = upstream
+        self._chance = chance
+        self._player = player
+        self._open: list[PullRequest] = []
+        self._tried: set[str] = set()  # heads that have been in the queue, or were run again
+        self._speakers = Speakers()
+        self.staged: list[PullRequest] = []
+        """Pull requests with a part in the opening: chance leaves them alone."""
+        self._acts: tuple[tuple[Callable[[], Awaitable[object]], int], ...] = (
+            (self._open_any, 24),
+            (self._merge_any, 26),
+            (self._push, 14),
+            (self._label, 8),
+            (self._rerun, 7),
+            (self._draft, 6),
+            (self._waive_any, 5),
+            (self._close, 3),
+            (self._release, 3),
+            (self._ask, 2),
+            (self._refused, 2),
+        )
+
+    async def go_on(self) -> None:
+        acts, weights = zip(*self._acts, strict=True)
+        await self._chance.choices(acts, weights)[0]()
+
+    async def settle(self) -> None:
+        """What GitHub does by itself: merge what has passed in the queue, and throw out what has failed."""
+        await self._github.settle_queue(self._upstream)
+        self._open = [pull for pull in self._open if pull.state == "open"]
+
+    # Pull requests
+
+    async def open(
+        self,
+        title: str,
+        files: Sequence[str],
+        *,
+        breaking: bool = False,
+        draft: bool = False,
+        labels: Sequence[str] = (),
+    ) -> PullRequest:
+        author, association = self._chance.choice(AUTHORS)
+
+        def prepare(pull: PullRequest) -> None:
+            if breaking:
+                self._player.breaking_heads.add(pull.head_sha)
+            elif self._chance.random() < CLASHING_SHARE:
+                self._player.clashing_heads.add(pull.head_sha)
+
+        pull = await self._github.open_pr(
+            self._upstream,
+            title=title,
+            body="Summary of the change.\n\nTest plan: CI.",
+            author=author,
+            author_association=association,
+            draft=draft,
+            labels=labels,
+            fork=association not in {"MEMBER", "COLLABORATOR"},
+            files=files,
+            before_telling=prepare,
+        )
+        self._open.append(pull)
+        return pull
+
+    async def _open_any(self) -> None:
+        if len(self._open) >= MOST_OPEN:
+            await (self._merge_any() if self._mergeable() else self._close())
+            return
+        await self.open(
+            f"[{self._chance.choice(_AREAS)}] {self._chance.choice(_CHANGES)}",
+            self._chance.sample(FILES, self._chance.randint(1, 2)),
+            breaking=self._chance.random() < BREAKING_SHARE,
+            draft=self._chance.random() < DRAFT_SHARE,
+            labels=sorted(set(self._chance.sample(_LABELS, self._chance.randint(0, 2)))),
+        )
+
+    async def _push(self) -> None:
+        """Authors look after what failed first."""
+        failed = [pull for pull in self._free() if self.is_blocked(pull) or pull.head_sha in self._tried]
+        if pull := self._one_of(failed) or self._one_of(self._free()):
+            await self._github.push_to_pr(pull)
+
+    async def _label(self) -> None:
+        pull, name = self._one_of(self._free()), self._chance.choice(_LABELS)
+        if pull is not None and name in pull.labels:
+            await self._github.unlabel_pr(pull, name)
+        elif pull is not None:
+            await self._github.label_pr(pull, name)
+
+    async def _draft(self) -> None:
+        drafts = [pull for pull in self._free() if pull.draft]
+        if pull := self._one_of(drafts):
+            await self.make_ready(pull)
+        elif pull := self._one_of(self._free()):
+            await self._github.convert_to_draft(pull)
+
+    async def make_ready(self, pull: PullRequest) -> bool:
+        await self._github.ready_for_review(pull)
+        return True
+
+    async def _close(self) -> None:
+        if pull := self._one_of(self._free()):
+            await self._github.close_pr(pull)
+
+    async def _release(self) -> None:
+        """A fix goes into the release branch, which no ruleset guards."""
+        author, _ = self._chance.choice(AUTHORS)
+        await self._github.push(
+            self._upstream,
+            ref="refs/heads/release/2.1",
+            author=author,
+            message=f"Pick: {self._chance.choice(_CHANGES)}",
+        )
+
+    # Merging
+
+    def is_blocked(self, pull: PullRequest) -> bool:
+        return f"{GATE}: failure" in self._github.merge_state(pull).blocked_by
+
+    async def merge(self, pull: PullRequest) -> bool:
+        """Press Merge when ready, if it is and the queue has room; False when not."""
+        is_full = len(self._github.merge_queue(self._upstream)) >= MOST_QUEUED
+        if is_full or not self._github.merge_state(pull).mergeable:
+            return False
+        self._tried.add(pull.head_sha)
+        await self._github.enqueue(pull)
+        return True
+
+    async def _merge_any(self) -> None:
+        for pull in self._mergeable()[:1]:
+            await self.merge(pull)
+
+    def _mergeable(self) -> list[PullRequest]:
+        fresh = (pull for pull in self._free() if pull.head_sha not in self._tried)
+        return [pull for pull in fresh if self._github.merge_state(pull).mergeable]
+
+    async def _rerun(self) -> None:
+        """Somebody hopes that it was bad luck: once a head."""
+        failed = [
+            (pull, check)
+            for pull in self._free()
+            if pull.head_sha not in self._tried
+            for check in self._failed_checks(pull)
+        ]
+        if failed:
+            pull, check = self._chance.choice(failed)
+            self._tried.add(pull.head_sha)
+            await self._github.rerequest_check(check)
+
+    def _failed_checks(self, pull: PullRequest) -> list[CheckRun]:
+        checks = self._github.latest_checks(self._upstream, pull.head_sha).values()
+        return [check for check in checks if check.conclusion and check.conclusion not in PASSING]
+
+    # Comments
+
+    async def ask(self, pull: PullRequest) -> bool:
+        return await self._say(pull, [pull.author.login], "What am I waiting for?", "/crcr status")
+
+    async def waive(self, pull: PullRequest, by: Sequence[str]) -> bool:
+        """Waive whoever blocks the pull request; False while nobody does, or when `by` have said enough."""
+        names = {check.name for check in self._failed_checks(pull)}
+        blocking = [name for name in GATING if f"crcr/{name}" in names]
+        if not self.is_blocked(pull) or not blocking:
+            return False
+        reason = self._chance.choice(_REASONS)
+        head = pull.head_sha[:12]
+        return await self._say(
+            pull, by, *(f"/crcr waive {name} at {head} because {reason}" for name in blocking)
+        )
+
+    async def waive_in_vain(self, pull: PullRequest) -> bool:
+        return await self.waive(pull, [self._chance.choice(OUTSIDERS)])
+
+    async def waive_rightly(self, pull: PullRequest) -> bool:
+        return await self.waive(pull, self._chance.sample(MAINTAINERS, len(MAINTAINERS)))
+
+    async def _say(self, pull: PullRequest, who: Sequence[str], *lines: str) -> bool:
+        author = self._speakers.first_free(who, self._github.clock.now())
+        if author is not None:
+            await self._github.comment_pr(pull, "\n".join(lines), author=author)
+        return author is not None
+
+    async def _ask(self) -> None:
+        if pull := self._one_of(self._free()):
+            await self.ask(pull)
+
+    async def _waive_any(self) -> None:
+        if pull := self._one_of(self._blocked()):
+            await self.waive_rightly(pull)
+
+    async def _refused(self) -> None:
+        if pull := self._one_of(self._blocked()):
+            await self.waive_in_vain(pull)
+
+    # Choosing
+
+    def _blocked(self) -> list[PullRequest]:
+        return [pull for pull in self._free() if self.is_blocked(pull)]
+
+    def _free(self) -> list[PullRequest]:
+        """Those that nothing else is under way with."""
+        queued = {group.number for group in self._github.merge_queue(self._upstream)}
+        taken = queued | {pull.number for pull in self.staged}
+        return [pull for pull in self._open if pull.state == "open" and pull.number not in taken]
+
+    def _one_of(self, pulls: Sequence[PullRequest]) -> PullRequest | None:
+        return self._chance.choice(pulls) if pulls else None

@@ -1,0 +1,1 @@
+"""GitHub's JSON bodies, in full."""

@@ -1,0 +1,199 @@
+"""Webhook bodies in GitHub's full shape, built from the world's state.
+
+One function per event; each returns the JSON without `installation` and `sender`, which `signed_by`
+adds as GitHub does for an App.
+"""
+
+from github_sim.bodies.pull_requests import git_user_json, label_json, pull_json
+from github_sim.bodies.repositories import (
+    account_json,
+    installation_json,
+    node_id,
+    repository_json,
+    short_repository_json,
+)
+from github_sim.clock import stamp
+from github_sim.world.records import NO_COMMIT, Account, Commit, Installation, Json, PullRequest, Repository
+from github_sim.world.world import World
+
+MOST_COMMITS = 2_048
+
+
+def from_app(base: str, body: Json, installation: Installation | None, sender: Account) -> Json:
+    """Close a body with who did it and through which installation it reaches the App."""
+    more: Json = {"sender": account_json(base, sender)}
+    if installation is not None and "installation" not in body:
+        identity = f"MDIzOkludGVncmF0aW9uSW5zdGFsbGF0aW9u{installation.id}"
+        more["installation"] = {"id": installation.id, "node_id": identity}
+    return {**body, **more}
+
+
+def ping(hook_id: int, app_id: int, url: str, at: str) -> Json:
+    hook = {
+        "type": "App",
+        "id": hook_id,
+        "name": "web",
+        "active": True,
+        "events": ["pull_request", "push"],
+        "config": {"content_type": "json", "insecure_ssl": "0", "secret": "********", "url": url},
+        "updated_at": at,
+        "created_at": at,
+        "app_id": app_id,
+        "deliveries_url": f"{url}/deliveries",
+    }
+    return {"zen": "Keep it logically awesome.", "hook_id": hook_id, "hook": hook}
+
+
+def pull_request(base: str, world: World, pull: PullRequest, action: str, more: Json | None = None) -> Json:
+    repository = world.repositories[pull.repository_id]
+    return {
+        "action": action,
+        "number": pull.number,
+        "pull_request": pull_json(base, world, pull),
+        **(more or {}),
+        "repository": repository_json(base, repository),
+        **organization(base, repository.owner),
+    }
+
+
+def label(base: str, repository: Repository, name: str) -> Json:
+    return {"label": label_json(f"{base}/repos/{repository.full_name}", name)}
+
+
+def organization(base: str, owner: Account) -> Json:
+    if owner.type != "Organization":
+        return {}
+    url = f"{base}/orgs/{owner.login}"
+    return {
+        "organization": {
+            "login": owner.login,
+            "id": owner.id,
+            "node_id": node_id("O_", owner.id),
+            "url": url,
+            "repos_url": f"{url}/repos",
+            "events_url": f"{url}/events",
+            "hooks_url": f"{url}/hooks",
+            "issues_url": f"{url}/issues",
+            "members_url": f"{url}/members{{/member}}",
+            "public_members_url": f"{url}/public_members{{/member}}",
+            "avatar_url": f"{base}/avatars/u/{owner.id}?v=4",
+            "description": "",
+        }
+    }
+
+
+def push(
+    base: str,
+    repository: Repository,
+    *,
+    ref: str,
+    before: str,
+    after: str,
+    commits: list[Commit],
+    forced: bool,
+    pusher: Account,
+) -> Json:
+    deleted = after == NO_COMMIT
+    listed = [commit_entry(base, repository, commit) for commit in commits[-MOST_COMMITS:]]
+    tip = repository.commits.get(after)
+    who = git_user_json(pusher)
+    return {
+        "ref": ref,
+        "before": before,
+        "after": after,
+        "repository": {**repository_json(base, repository), "master_branch": repository.default_branch},
+        "pusher": {"name": who["name"], "email": who["email"]},
+        **organization(base, repository.owner),
+        "created": before == NO_COMMIT,
+        "deleted": deleted,
+        "forced": forced,
+        "base_ref": None,
+        "compare": f"{base}/{repository.full_name}/compare/{before[:12]}...{after[:12]}",
+        "commits": listed,
+        "head_commit": None if deleted or tip is None else commit_entry(base, repository, tip),
+    }
+
+
+def commit_entry(base: str, repository: Repository, commit: Commit) -> Json:
+    who = git_user_json(commit.author)
+    return {
+        "id": commit.sha,
+        "tree_id": commit.tree_sha,
+        "distinct": True,
+        "message": commit.message,
+        "timestamp": stamp(commit.committed_at),
+        "url": f"{base}/{repository.full_name}/commit/{commit.sha}",
+        "author": who,
+        "committer": who,
+        "added": list(commit.added),
+        "removed": list(commit.removed),
+        "modified": list(commit.modified),
+    }
+
+
+def installation(base: str, app_id: int, made: Installation, action: str, world: World) -> Json:
+    listed = [short_repository_json(world.repositories[id]) for id in sorted(made.repository_ids)]
+    return {
+        "action": action,
+        "installation": installation_json(base, app_id, made),
+        "repositories": listed,
+        "requester": None,
+    }
+
+
+def installation_repositories(
+    base: str, app_id: int, made: Installation, action: str, changed: list[Repository]
+) -> Json:
+    listed = [short_repository_json(repository) for repository in changed]
+    return {
+        "action": action,
+        "installation": installation_json(base, app_id, made),
+        "repository_selection": "selected",
+        "repositories_added": listed if action == "added" else [],
+        "repositories_removed": listed if action == "removed" else [],
+        "requester": None,
+    }
+
+
+def repository_event(base: str, repository: Repository, action: str, changes: Json) -> Json:
+    return {
+        "action": action,
+        "changes": changes,
+        "repository": repository_json(base, repository),
+        **organization(base, repository.owner),
+    }
+
+
+def merge_group(
+    base: str,
+    repository: Repository,
+    *,
+    action: str,
+    head: Commit,
+    head_ref: str,
+    base_ref: str,
+    reason: str | None,
+) -> Json:
+    who = git_user_json(head.author)
+    del who["username"]
+    group = {
+        "head_sha": head.sha,
+        "head_ref": head_ref,
+        "base_sha": head.parents[0],
+        "base_ref": base_ref,
+        "head_commit": {
+            "id": head.sha,
+            "tree_id": head.tree_sha,
+            "message": head.message,
+            "timestamp": stamp(head.committed_at),
+            "author": who,
+            "committer": who,
+        },
+    }
+    return {
+        "action": action,
+        **({"reason": reason} if reason else {}),
+        "merge_group": group,
+        "repository": repository_json(base, repository),
+        **organization(base, repository.owner),
+    }

@@ -1,0 +1,167 @@
+"""Plays automatic workflows for the demo: queues, runs, passes, flakes, breaks, cancels, and reports.
+
+Chances are drawn per run from its id, so they do not depend on which task wakes first. Time passes
+through the simulation's sleep, divided by `speed`. A refused report is tried again as a real reporter does.
+"""
+
+import asyncio
+import random
+from typing import TYPE_CHECKING
+
+import httpx
+
+from github_sim.world.actions import Job, WorkflowRun
+from github_sim.world.records import Json
+
+if TYPE_CHECKING:
+    from github_sim.simulation import Simulation
+
+MOST_TRIES = 6
+LONGEST_WAIT_S = 30.0
+_FAILING_TESTS = (
+    ("test_ops.TestCommon.test_out_addmm", "test/test_ops.py"),
+    ("test_nn.TestConv.test_conv2d_backward", "test/test_nn.py"),
+    ("test_autograd.TestGrad.test_checkpoint_reentrant", "test/test_autograd.py"),
+    ("test_distributed.TestAllReduce.test_bucketed", "test/test_distributed.py"),
+)
+
+
+class Player:
+    """Takes over every automatic run of a simulation from now on."""
+
+    def __init__(self, sim: "Simulation", *, speed: float = 1.0) -> None:
+        self._sim = sim
+        self._speed = speed
+        # Upstream commits that really break things: every backend fails on them, in the same way.
+        self.breaking_heads: set[str] = set()
+        # Those that pass alone, and break things in the merge queue, together with what landed meanwhile.
+        self.clashing_heads: set[str] = set()
+        # Jobs that fail on a commit, as names of repository and job.
+        self.failing_jobs: dict[str, frozenset[tuple[str, str]]] = {}
+        sim.ci.on_started.append(self._take)
+
+    def _take(self, run: WorkflowRun) -> None:
+        if run.workflow.automatic:
+            self._sim.spawn(self._play(run))
+
+    async def _play(self, run: WorkflowRun) -> None:
+        action = _event(run).get("action")
+        if action == "closed" or run.workflow.behaviour.cancel_on_push:
+            await self._cancel_earlier(run)
+        if action == "closed":
+            for job in run.jobs:
+                self._sim.ci.complete(run, job, "skipped")
+            await self._sim.tell_news()
+            return
+        chance = random.Random(run.id * 31 + run.attempt)
+        waiting = [job for job in run.jobs if job.status == "queued"]
+        await asyncio.gather(*(self._play_job(run, job, random.Random(chance.random())) for job in waiting))
+
+    async def _play_job(self, run: WorkflowRun, job: Job, chance: random.Random) -> None:
+        behaviour = run.workflow.behaviour
+        await self._pause(chance.uniform(*behaviour.queue_s))
+        if job.status == "completed":
+            return
+        self._sim.ci.start(run, job)
+        await self._sim.tell_news()
+        await self._report(run, job, "in_progress", {})
+        await self._pause(chance.uniform(*job.spec.duration_s))
+        if job.status != "completed":
+            failed = self._fails(run, job, chance)
+            self._sim.ci.complete(run, job, "failure" if failed else "success")
+            await self._report(run, job, "completed", self._results(run, job, chance, failed=failed))
+            await self._sim.tell_news()
+
+    def _fails(self, run: WorkflowRun, job: Job, chance: random.Random) -> bool:
+        if job.spec.fails is not None:
+            return job.spec.fails
+        behaviour = run.workflow.behaviour
+        broken = behaviour.broken_after_runs is not None and run.run_number > behaviour.broken_after_runs
+        named = (self._sim.world.repositories[run.repository_id].full_name, job.name)
+        return (
+            broken
+            or self._breaks(run)
+            or any(named in self.failing_jobs.get(sha, ()) for sha in self._tested_heads(run))
+            or chance.random() < behaviour.fail_rate
+        )
+
+    def _tested_heads(self, run: WorkflowRun) -> frozenset[str]:
+        """The pull request's head, or that of the pull request in a merge group."""
+        pull, group = (_event(run).get(name) for name in ("pull_request", "merge_group"))
+        if isinstance(pull, dict):
+            return frozenset({str(pull.get("head", {}).get("sha"))})
+        return self._merged_into(group.get("head_sha")) if isinstance(group, dict) else frozenset()
+
+    def _breaks(self, run: WorkflowRun) -> bool:
+        # A merge group is the commit that brings one pull request's head in. Whoever stands behind it in the
+        # queue does not suffer: what was waived there is no surprise to anybody.
+        clashing = self.clashing_heads if "merge_group" in _event(run) else frozenset()
+        return bool(self._tested_heads(run) & (self.breaking_heads | clashing))
+
+    def _merged_into(self, group_sha: str | None) -> frozenset[str]:
+        waiting = self._sim.world.queue
+        return frozenset(group.pull_sha for group in waiting if group.head_sha == group_sha)
+
+    def _results(self, run: WorkflowRun, job: Job, chance: random.Random, *, failed: bool) -> Json:
+        total = job.spec.tests
+        skipped = total // 20
+        wrong = chance.sample(_FAILING_TESTS, chance.randint(1, 2)) if failed else []
+        message = run.workflow.behaviour.failure
+        if self._breaks(run):
+            wrong = [_FAILING_TESTS[0]]
+            message = "RuntimeError: expected scalar type Float but found Half in addmm_out"
+        counts = {
+            "passed": total - skipped - len(wrong),
+            "failed": len(wrong),
+            "skipped": skipped,
+            "total": total,
+        }
+        listed = [{"name": name, "file": file, "message": message} for name, file in wrong]
+        return {"test_results": counts, "failed_tests": listed}
+
+    async def _cancel_earlier(self, run: WorkflowRun) -> None:
+        """A newer push makes the older runs of the same pull request pointless."""
+        number = _event(run).get("number")
+        repository = self._sim.world.repositories[run.repository_id]
+        for other in list(self._sim.world.runs_of(repository)):
+            same = other.workflow is run.workflow and _event(other).get("number") == number
+            if number is None or other is run or not same or other.status == "completed":
+                continue
+            started = [job for job in other.jobs if job.status == "in_progress"]
+            self._sim.ci.cancel(other)
+            for job in started:
+                await self._report(other, job, "completed", {})
+        await self._sim.tell_news()
+
+    async def _report(self, run: WorkflowRun, job: Job, status: str, more: Json) -> None:
+        """Report until the relay takes it or refuses for good."""
+        if run.workflow.behaviour.silent:
+            return
+        body = self._sim.ci.report_body(run, job, status, **more)
+        for attempt in range(MOST_TRIES):
+            token = self._sim.ci.token(run, job)
+            try:
+                answer = await self._sim.ci.send_report(run, job, body, token=token)
+            except httpx.TransportError:
+                wait: float = 2**attempt
+            except LookupError:
+                return
+            else:
+                if answer.status_code != 429 and answer.status_code < 500:
+                    return
+                wait = _retry_after(answer, 2**attempt)
+            await self._sim.sleep(min(wait, LONGEST_WAIT_S))
+
+    async def _pause(self, seconds: float) -> None:
+        await self._sim.sleep(seconds / self._speed)
+
+
+def _event(run: WorkflowRun) -> Json:
+    """The upstream event that the run was dispatched for."""
+    found = run.client_payload.get("payload")
+    return found if isinstance(found, dict) else {}
+
+
+def _retry_after(answer: httpx.Response, default: float) -> float:
+    told = answer.headers.get("retry-after", "")
+    return float(told) if told.isdigit() else default

@@ -1,0 +1,214 @@
+"""Downstream CI: runs and jobs that answer a dispatch, and their reports to the relay's callback.
+
+A run changes only by its jobs; a job is stepped by a test or, for automatic workflows, by `autoplay.py`.
+Reports carry an OIDC token of the run and job, and echo the dispatch, as the public reporter does.
+Where a repository tells the App, each change is kept in `news` until `Simulation.tell_news` sends it.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import httpx
+
+from github_sim.bodies.actions import run_page
+from github_sim.clock import stamp_or_none
+from github_sim.oidc.github_actions import Issuer
+from github_sim.webhooks import workflow_events
+from github_sim.world.actions import Job, Workflow, WorkflowRun
+from github_sim.world.records import CallbackAnswer, Json, Repository
+from github_sim.world.world import World
+
+
+class DownstreamCi:
+    def __init__(
+        self,
+        world: World,
+        issuer: Issuer,
+        client: Callable[[], httpx.AsyncClient],
+        callback_log: list[CallbackAnswer],
+    ) -> None:
+        self._world = world
+        self._issuer = issuer
+        self._client = client
+        self._log = callback_log
+        self.audience = "crcr"
+        self.callback_url: str | None = None
+        self.on_started: list[Callable[[WorkflowRun], None]] = []
+        # Asked first when a run is cancelled; true: it will see to it that the jobs end.
+        self.on_cancel: list[Callable[[WorkflowRun], bool]] = []
+        self.news: list[workflow_events.News] = []
+
+    def start_runs(
+        self,
+        repository: Repository,
+        event: str,
+        event_type: str,
+        client_payload: Json,
+        *,
+        ref: str | None = None,
+    ) -> list[WorkflowRun]:
+        """One run for each workflow that listens; none at all is no error, as on GitHub."""
+        listening = [each for each in repository.workflows if each.wants(event, event_type)]
+        runs = [self._start(repository, each, event, event_type, client_payload) for each in listening]
+        for run in runs:
+            run.ref = ref or run.ref
+        return runs
+
+    def _start(
+        self, repository: Repository, workflow: Workflow, event: str, event_type: str, client_payload: Json
+    ) -> WorkflowRun:
+        run = WorkflowRun(
+            id=self._world.next_id("run"),
+            repository_id=repository.id,
+            workflow=workflow,
+            workflow_id=self._world.workflow_id(repository.id, workflow.path),
+            run_number=repository.next_run_number,
+            event=event,
+            event_type=event_type,
+            head_sha=repository.head_sha,
+            created_at=self._world.now(),
+            actor="crcr-simulated[bot]" if event == "repository_dispatch" else repository.owner.login,
+            client_payload=client_payload,
+            ref=f"refs/heads/{repository.default_branch}",
+        )
+        repository.next_run_number += 1
+        run.attempts[1] = [self._job(name, spec, 1) for name, spec in workflow.planned(run)]
+        self._world.runs[run.id] = run
+        self._hear_run(run, "requested")
+        self._hear_jobs(run, run.jobs)
+        self._tell_started(run)
+        return run
+
+    def _job(self, name: str, spec: Any, attempt: int) -> Job:
+        return Job(self._world.next_id("check_run"), name, spec, attempt, self._world.now())
+
+    def rerun(self, run: WorkflowRun, *, failed_only: bool = False) -> None:
+        """A new attempt with new jobs; with `failed_only` the others are carried over as they were."""
+        attempt = run.attempt + 1
+        run.attempts[attempt] = [
+            job
+            if failed_only and job.conclusion in {"success", "skipped", "neutral"}
+            else self._job(job.name, job.spec, attempt)
+            for job in run.jobs
+        ]
+        run.attempt = attempt
+        run.updated_at = self._world.now()
+        # GitHub does not say `requested` again for a re-run.
+        self._hear_jobs(run, [job for job in run.jobs if job.attempt == attempt])
+        self._tell_started(run)
+
+    def _tell_started(self, run: WorkflowRun) -> None:
+        for listener in self.on_started:
+            listener(run)
+
+    def cancel(self, run: WorkflowRun) -> list[Job]:
+        """Cancel what is not yet completed; returns those jobs."""
+        waiting = [job for job in run.jobs if job.status != "completed"]
+        if any(takes(run) for takes in self.on_cancel):
+            return waiting
+        for job in waiting:
+            self.complete(run, job, "cancelled")
+        return waiting
+
+    def start(self, run: WorkflowRun, job: Job) -> None:
+        first = run.status == "queued"
+        job.status, job.started_at = "in_progress", self._world.now()
+        run.updated_at = job.started_at
+        if first:
+            self._hear_run(run, "in_progress")
+        self._hear_jobs(run, [job])
+
+    def complete(self, run: WorkflowRun, job: Job, conclusion: str | None) -> None:
+        job.status, job.conclusion, job.completed_at = "completed", conclusion, self._world.now()
+        run.updated_at = job.completed_at
+        self._hear_jobs(run, [job])
+        if run.status == "completed":
+            self._hear_run(run, "completed")
+
+    def _hear_run(self, run: WorkflowRun, action: str) -> None:
+        if self._world.repositories[run.repository_id].tells_app:
+            self.news.append(workflow_events.of_run(self._issuer.base_url, self._world, run, action))
+
+    def _hear_jobs(self, run: WorkflowRun, jobs: Iterable[Job]) -> None:
+        if self._world.repositories[run.repository_id].tells_app:
+            self.news += [
+                workflow_events.of_job(self._issuer.base_url, self._world, run, job) for job in jobs
+            ]
+
+    def token(self, run: WorkflowRun, job: Job, audience: str | None = None, **claims: Any) -> str:
+        """The job's OIDC token; claims can be replaced, and None takes one away."""
+        return self._issuer.sign(self.claims(run, job, audience, **claims))
+
+    def claims(self, run: WorkflowRun, job: Job, audience: str | None = None, **changes: Any) -> Json:
+        repository = self._world.repositories[run.repository_id]
+        told = _relay(run).get("audience")
+        wanted = audience or (told if isinstance(told, str) else self.audience)
+        full = {**self._issuer.claims(repository, run, job, wanted), **changes}
+        return {name: value for name, value in full.items() if value is not None}
+
+    def report_body(self, run: WorkflowRun, job: Job, status: str, **workflow: Any) -> Json:
+        """A callback's body; keywords replace or add keys of its `workflow` part."""
+        repository = self._world.repositories[run.repository_id]
+        own = {
+            "schema_version": "1",
+            "status": status,
+            "conclusion": job.conclusion if status == "completed" else None,
+            "name": run.workflow.name,
+            "url": run_page(self._issuer.base_url, repository, run),
+            "run_id": str(run.id),
+            "run_attempt": str(run.attempt),
+            "job_name": job.name,
+            "check_run_id": str(job.id),
+            "started_at": stamp_or_none(job.started_at),
+            "completed_at": stamp_or_none(job.completed_at),
+        }
+        return {
+            "event_type": run.client_payload.get("event_type", run.event_type),
+            "delivery_id": run.delivery_id,
+            "payload": run.client_payload.get("payload", {}),
+            "workflow": {**own, **workflow},
+        }
+
+    async def send_report(
+        self,
+        run: WorkflowRun,
+        job: Job,
+        body: Mapping[str, Any] | bytes,
+        *,
+        token: str,
+        url: str | None = None,
+    ) -> httpx.Response:
+        """One POST to the relay; what it answered is kept in the callback log."""
+        target = url or _relay(run).get("callback_url") or self.callback_url
+        if not target:
+            raise LookupError(f"run {run.id} was not told where to report")
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        sent: Any = {"content": body} if isinstance(body, bytes) else {"json": body}
+        status = "" if isinstance(body, bytes) else str(body.get("workflow", {}).get("status", ""))
+        try:
+            answer = await self._client().post(str(target), headers=headers, **sent)
+        except httpx.TransportError:
+            self._note(run, job, status, 0, "no_answer")
+            raise
+        self._note(run, job, status, answer.status_code, _code(answer))
+        return answer
+
+    def _note(self, run: WorkflowRun, job: Job, report: str, status: int, code: str | None) -> None:
+        name = self._world.repositories[run.repository_id].full_name
+        at = self._world.now()
+        self._log.append(CallbackAnswer(name, run.id, run.attempt, job.name, report, status, code, at))
+
+
+def _relay(run: WorkflowRun) -> Json:
+    found = run.client_payload.get("relay")
+    return found if isinstance(found, dict) else {}
+
+
+def _code(answer: httpx.Response) -> str | None:
+    """The relay's error code, where it gave one."""
+    if answer.is_success:
+        return None
+    try:
+        return str(answer.json()["error"]["code"])
+    except (ValueError, LookupError, TypeError):
+        return None

@@ -1,0 +1,1 @@
+"""What people and CI do, in domain words."""

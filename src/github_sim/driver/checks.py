@@ -1,0 +1,92 @@
+"""What people do with checks: press Re-run, re-run all, press a check's button."""
+
+from github_sim.bodies import webhooks
+from github_sim.bodies.actions import check_run_json
+from github_sim.bodies.pull_requests import git_user_json
+from github_sim.bodies.repositories import app_json, node_id, repository_json
+from github_sim.clock import stamp
+from github_sim.rest.checks import newest
+from github_sim.simulation import Simulation
+from github_sim.world.records import CheckRun, Delivery, Json, Repository
+
+
+class CheckActs(Simulation):
+    def checks(self, full_name: str, sha: str | None = None) -> list[CheckRun]:
+        """The App's check runs on a repository, or on one commit of it."""
+        wanted = self.world.repository(full_name).id
+        found = [check for check in self.world.check_runs.values() if check.repository_id == wanted]
+        return [check for check in found if sha in {None, check.head_sha}]
+
+    def latest_checks(self, full_name: str, sha: str) -> dict[str, CheckRun]:
+        """The newest check run of each name on a commit."""
+        return newest(self.world.checks_on(self.world.repository(full_name), sha))
+
+    async def rerequest_check(self, check: CheckRun) -> Delivery | None:
+        """Somebody presses Re-run beside one check."""
+        return await self._tell_check(check, "rerequested", {})
+
+    async def press_button(self, check: CheckRun, identifier: str) -> Delivery | None:
+        """Somebody presses a button that the check offers."""
+        if identifier not in {action["identifier"] for action in check.actions}:
+            raise LookupError(f"check {check.name} has no button {identifier!r}")
+        return await self._tell_check(
+            check, "requested_action", {"requested_action": {"identifier": identifier}}
+        )
+
+    async def rerequest_suite(self, full_name: str, sha: str) -> Delivery | None:
+        """Somebody presses Re-run all checks on a commit."""
+        repository = self.world.repository(full_name)
+        body = self._event(repository, "rerequested", {"check_suite": self._suite(repository, sha)})
+        return await self.emit("check_suite", body, repository, repository.owner)
+
+    async def _tell_check(self, check: CheckRun, action: str, more: Json) -> Delivery | None:
+        repository = self.world.repositories[check.repository_id]
+        shown = check_run_json(self.base_url, repository, check, self._app())
+        shown["check_suite"] = self._suite(repository, check.head_sha)
+        body = self._event(repository, action, {"check_run": shown, **more})
+        return await self.emit("check_run", body, repository, repository.owner)
+
+    def _event(self, repository: Repository, action: str, more: Json) -> Json:
+        return {
+            "action": action,
+            **more,
+            "repository": repository_json(self.base_url, repository),
+            **webhooks.organization(self.base_url, repository.owner),
+        }
+
+    def _app(self) -> Json:
+        return app_json(self.base_url, self.world, self.app_id, self.app_permissions)
+
+    def _suite(self, repository: Repository, sha: str) -> Json:
+        number = repository.id + 1
+        url = f"{self.base_url}/repos/{repository.full_name}/check-suites/{number}"
+        commit = repository.commits[sha]
+        who = git_user_json(commit.author)
+        del who["username"]
+        head = {
+            "id": sha,
+            "tree_id": commit.tree_sha,
+            "message": commit.message,
+            "timestamp": stamp(commit.committed_at),
+            "author": who,
+            "committer": who,
+        }
+        return {
+            "id": number,
+            "node_id": node_id("CS_", number),
+            "head_branch": repository.default_branch,
+            "head_sha": sha,
+            "status": "completed",
+            "conclusion": "failure",
+            "url": url,
+            "before": "0" * 40,
+            "after": sha,
+            "pull_requests": [],
+            # GitHub's description of this event has a closed list of events that knows no merge_group.
+            "app": {**self._app(), "events": ["pull_request", "push"]},
+            "created_at": stamp(commit.committed_at),
+            "updated_at": stamp(self.clock.now()),
+            "latest_check_runs_count": len(self.checks(repository.full_name, sha)),
+            "check_runs_url": f"{url}/check-runs",
+            "head_commit": head,
+        }

@@ -1,0 +1,144 @@
+"""What downstream CI does, step by step: start a job, complete it, report, re-run, cancel.
+
+`start_job` and `complete_job` change the job and report it in one go; `report` sends anything, with any
+body and token, for the cases that must be refused. A repository with `tells_app` tells the App of its runs
+and jobs by itself: before a job's report that it started, and after its report that it ended.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import httpx
+
+from github_sim.oidc.hostile_tokens import Hostile, hostile_token
+from github_sim.simulation import Simulation
+from github_sim.webhooks import workflow_events
+from github_sim.world.actions import Job, WorkflowRun
+from github_sim.world.records import Delivery, Dispatch, Json
+
+
+class CiActs(Simulation):
+    def dispatches(self, full_name: str | None = None) -> list[Dispatch]:
+        """Accepted dispatches, oldest first, of one repository or of all."""
+        if full_name is None:
+            return list(self.world.dispatches)
+        wanted = self.world.repository(full_name).id
+        return [each for each in self.world.dispatches if each.repository_id == wanted]
+
+    def runs(self, full_name: str) -> list[WorkflowRun]:
+        return list(self.world.runs_of(self.world.repository(full_name)))
+
+    def start_run(
+        self,
+        full_name: str,
+        *,
+        event: str = "schedule",
+        event_type: str = "",
+        client_payload: Json | None = None,
+        ref: str | None = None,
+    ) -> WorkflowRun:
+        """A run that no dispatch made (a nightly one, or a second of the same delivery), of the default branch or `ref`.
+
+        This and other steps that cannot wait leave their news to the next act, or to `tell_news()`.
+        """
+        repository = self.world.repository(full_name)
+        return self.ci.start_runs(repository, event, event_type, client_payload or {}, ref=ref)[0]
+
+    async def send_dispatch(self, full_name: str, event_type: str, client_payload: Json) -> list[WorkflowRun]:
+        """Somebody who may write to the repository sends it a dispatch, with a token of their own."""
+        repository = self.world.repository(full_name)
+        self.world.dispatches.append(
+            Dispatch(
+                repository_id=repository.id,
+                event_type=event_type,
+                client_payload=client_payload,
+                received_at=self.clock.now(),
+                installation_id=None,
+                size_bytes=len(json.dumps(client_payload)),
+            )
+        )
+        runs = self.ci.start_runs(repository, "repository_dispatch", event_type, client_payload)
+        await self.tell_news()
+        return runs
+
+    async def start_job(self, run: WorkflowRun, name: str, **workflow: Any) -> httpx.Response:
+        job = run.job(name)
+        self.ci.start(run, job)
+        await self.tell_news()
+        return await self.report(run, job, status="in_progress", **workflow)
+
+    async def complete_job(
+        self,
+        run: WorkflowRun,
+        name: str,
+        conclusion: str | None = "success",
+        *,
+        tests: Mapping[str, int] | None = None,
+        failed_tests: Sequence[Mapping[str, str]] | None = None,
+        **workflow: Any,
+    ) -> httpx.Response:
+        job = run.job(name)
+        self.ci.complete(run, job, conclusion)
+        more: Json = dict(workflow)
+        if tests is not None:
+            more["test_results"] = dict(tests)
+        if failed_tests is not None:
+            more["failed_tests"] = [dict(each) for each in failed_tests]
+        try:
+            return await self.report(run, job, status="completed", **more)
+        finally:
+            await self.tell_news()
+
+    async def report(
+        self,
+        run: WorkflowRun,
+        job: Job | str,
+        *,
+        status: str = "in_progress",
+        body: Mapping[str, Any] | bytes | None = None,
+        token: str | None = None,
+        url: str | None = None,
+        **workflow: Any,
+    ) -> httpx.Response:
+        """One POST to the callback. Keywords replace keys of the body's `workflow`; nothing else changes."""
+        chosen = run.job(job) if isinstance(job, str) else job
+        sent = body if body is not None else self.ci.report_body(run, chosen, status, **workflow)
+        bearer = token if token is not None else self.ci.token(run, chosen)
+        return await self.ci.send_report(run, chosen, sent, token=bearer, url=url)
+
+    def oidc_token(
+        self, run: WorkflowRun, job: Job | str, *, audience: str | None = None, **claims: Any
+    ) -> str:
+        """A signed token of a job; claims can be replaced, None leaves one out."""
+        chosen = run.job(job) if isinstance(job, str) else job
+        return self.ci.token(run, chosen, audience, **claims)
+
+    def hostile_token(self, kind: Hostile, run: WorkflowRun, job: Job | str) -> str:
+        chosen = run.job(job) if isinstance(job, str) else job
+        return hostile_token(self.issuer, kind, self.ci.claims(run, chosen), self.clock.now())
+
+    async def rerun(self, run: WorkflowRun, *, failed_only: bool = False) -> WorkflowRun:
+        """A person presses re-run: the same run with its next attempt."""
+        self.ci.rerun(run, failed_only=failed_only)
+        await self.tell_news()
+        return run
+
+    async def cancel(self, run: WorkflowRun, *, report: bool = True) -> list[httpx.Response]:
+        """A person cancels the run; the jobs that had started report it unless told not to."""
+        started = [job for job in run.jobs if job.status == "in_progress"]
+        self.ci.cancel(run)
+        answers = [await self.report(run, job, status="completed") for job in started] if report else []
+        await self.tell_news()
+        return answers
+
+    async def tell_run(self, run: WorkflowRun, action: str) -> Delivery | None:
+        """The App hears of a run: requested, in_progress or completed."""
+        told = workflow_events.of_run(self.base_url, self.world, run, action)
+        return await self.emit(told.event, told.body, told.repository, told.sender)
+
+    async def tell_job(self, run: WorkflowRun, job: Job | str) -> Delivery | None:
+        """The App hears of a job as it stands: queued, in_progress or completed."""
+        chosen = run.job(job) if isinstance(job, str) else job
+        told = workflow_events.of_job(self.base_url, self.world, run, chosen)
+        return await self.emit(told.event, told.body, told.repository, told.sender)

@@ -1,0 +1,191 @@
+"""What people do with pull requests: open, push, close, reopen, label, draft, edit.
+
+Each act changes the pull request, sends the webhook, and keeps the relay's answer in `last_delivery`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from github_sim.bodies import webhooks
+from github_sim.simulation import Simulation
+from github_sim.world.git_content import differences
+from github_sim.world.records import Commit, Json, PullRequest, Repository
+from github_sim.world.world import merge_base, pull_changes
+
+# Paths alone get some content; a mapping says which, and None removes the file.
+Files = Sequence[str] | Mapping[str, str | bytes | None]
+
+
+class PullRequestActs(Simulation):
+    async def open_pr(
+        self,
+        full_name: str,
+        *,
+        title: str = "Fix a kernel",
+        body: str | None = "What and why.",
+        author: str = "contributor",
+        author_association: str = "CONTRIBUTOR",
+        draft: bool = False,
+        labels: Sequence[str] = (),
+        head: str | None = None,
+        base: str | None = None,
+        fork: bool = False,
+        files: Files = ("src/kernel.py",),
+        before_telling: Callable[[PullRequest], None] = lambda _pull: None,
+    ) -> PullRequest:
+        """Open a pull request; `before_telling` sees it before the webhook leaves."""
+        repository = self.world.repository(full_name)
+        base_ref = base or repository.default_branch
+        source = self._fork_of(repository, author) if fork else repository
+        head_ref = head or f"change-{repository.next_number}"
+        base_sha = source.branches[head_ref] = repository.branches[base_ref]
+        now = self.clock.now()
+        pull = PullRequest(
+            id=self.world.next_id("pull_request"),
+            number=repository.next_number,
+            repository_id=repository.id,
+            title=title,
+            body=body,
+            author=self.world.account(author),
+            author_association=author_association,
+            head_repository_id=source.id,
+            head_ref=head_ref,
+            head_sha=base_sha,
+            base_ref=base_ref,
+            base_sha=base_sha,
+            created_at=now,
+            updated_at=now,
+            draft=draft,
+            labels=list(labels),
+        )
+        repository.next_number += 1
+        self._commit(pull, title, files)
+        self.world.pulls[(repository.id, pull.number)] = pull
+        before_telling(pull)
+        return await self._tell(pull, "opened")
+
+    def _fork_of(self, repository: Repository, author: str) -> Repository:
+        """The author's fork; it shares the commits, as forks do on GitHub."""
+        found = self.world.find(f"{author}/{repository.name}")
+        if found is not None:
+            return found
+        made = replace(
+            repository,
+            id=self.world.next_id("repository"),
+            owner=self.world.account(author),
+            parent_id=repository.id,
+            branches=dict(repository.branches),
+            workflows=[],
+            roles={},
+            required_checks=(),
+        )
+        self.world.add_repository(made)
+        return made
+
+    async def push_to_pr(
+        self,
+        pull: PullRequest,
+        *,
+        message: str = "Address review",
+        files: Files | None = None,
+        before_telling: Callable[[PullRequest], None] = lambda _pull: None,
+    ) -> PullRequest:
+        """One more commit; without `files` it changes those that the pull request has.
+
+        `before_telling` sees the new head before the webhook leaves.
+        """
+        before = pull.head_sha
+        present = self.world.repositories[pull.repository_id].commits[before].tree
+        touched = [path for path in pull.files if path in present]
+        self._commit(pull, message, touched if files is None else files)
+        before_telling(pull)
+        return await self._tell(pull, "synchronize", {"before": before, "after": pull.head_sha})
+
+    def _commit(self, pull: PullRequest, message: str, files: Files) -> None:
+        """One more commit on the pull request's branch."""
+        repository = self.world.repositories[pull.repository_id]
+        pull.commits += 1
+        changes = _changes(files, f"change {pull.number}.{pull.commits}".encode())
+        tip = self.world.commit(repository, message, pull.author, parent=pull.head_sha, changes=changes)
+        self.world.repositories[pull.head_repository_id].branches[pull.head_ref] = tip.sha
+        pull.head_sha = tip.sha
+        pull.files = tuple(pull_changes(repository, pull)[1])
+
+    async def close_pr(self, pull: PullRequest, *, merged: bool = False) -> PullRequest:
+        """Close or merge. Merging moves the base branch; the push event of it is a separate act."""
+        if merged:
+            repository = self.world.repositories[pull.repository_id]
+            words = f"{pull.title} (#{pull.number})"
+            made = self.merge_commit(pull, words, onto=repository.branches[pull.base_ref], squash=True)
+            return await self._land(pull, made)
+        pull.state, pull.closed_at = "closed", self.clock.now()
+        return await self._tell(pull, "closed")
+
+    def merge_commit(self, pull: PullRequest, message: str, *, onto: str, squash: bool = False) -> Commit:
+        """What the pull request changed since it branched off, on top of `onto`; no branch moves."""
+        repository = self.world.repositories[pull.repository_id]
+        common = merge_base(repository, onto, pull.head_sha) or pull.base_sha
+        changes = differences(repository.commits[common].tree, repository.commits[pull.head_sha].tree)
+        second = None if squash else pull.head_sha
+        return self.world.commit(
+            repository, message, pull.author, parent=onto, merged=second, changes=changes
+        )
+
+    async def _land(self, pull: PullRequest, commit: Commit) -> PullRequest:
+        """The base branch moves to the commit, and the pull request is closed as merged."""
+        pull.state, pull.merged, pull.closed_at = "closed", True, self.clock.now()
+        repository = self.world.repositories[pull.repository_id]
+        repository.branches[pull.base_ref] = pull.merge_commit_sha = commit.sha
+        return await self._tell(pull, "closed")
+
+    async def reopen_pr(self, pull: PullRequest) -> PullRequest:
+        pull.state, pull.closed_at = "open", None
+        return await self._tell(pull, "reopened")
+
+    async def label_pr(self, pull: PullRequest, name: str) -> PullRequest:
+        if name not in pull.labels:
+            pull.labels.append(name)
+        return await self._tell(pull, "labeled", self._label(pull, name))
+
+    async def unlabel_pr(self, pull: PullRequest, name: str) -> PullRequest:
+        pull.labels.remove(name)
+        return await self._tell(pull, "unlabeled", self._label(pull, name))
+
+    async def ready_for_review(self, pull: PullRequest) -> PullRequest:
+        pull.draft = False
+        return await self._tell(pull, "ready_for_review")
+
+    async def convert_to_draft(self, pull: PullRequest) -> PullRequest:
+        pull.draft = True
+        return await self._tell(pull, "converted_to_draft")
+
+    async def edit_pr(
+        self, pull: PullRequest, *, title: str | None = None, body: str | None = None, base: str | None = None
+    ) -> PullRequest:
+        changes: Json = {}
+        if title is not None:
+            changes["title"], pull.title = {"from": pull.title}, title
+        if body is not None:
+            changes["body"], pull.body = {"from": pull.body}, body
+        if base is not None:
+            changes["base"] = {"ref": {"from": pull.base_ref}, "sha": {"from": pull.base_sha}}
+            repository = self.world.repositories[pull.repository_id]
+            pull.base_ref, pull.base_sha = base, repository.branches[base]
+            pull.files = tuple(pull_changes(repository, pull)[1])
+        return await self._tell(pull, "edited", {"changes": changes})
+
+    def _label(self, pull: PullRequest, name: str) -> Json:
+        return webhooks.label(self.base_url, self.world.repositories[pull.repository_id], name)
+
+    async def _tell(self, pull: PullRequest, action: str, more: Json | None = None) -> PullRequest:
+        pull.updated_at = self.clock.now()
+        repository = self.world.repositories[pull.repository_id]
+        body = webhooks.pull_request(self.base_url, self.world, pull, action, more)
+        pull.last_delivery = await self.emit("pull_request", body, repository, pull.author)
+        return pull
+
+
+def _changes(files: Files, content: bytes) -> dict[str, bytes | None]:
+    if not isinstance(files, Mapping):
+        return dict.fromkeys(files, content)
+    return {path: new.encode() if isinstance(new, str) else new for path, new in files.items()}

@@ -1,0 +1,114 @@
+"""The driver: a simulated GitHub in one object, spoken to in the words of the domain.
+
+    async with GitHub(clock=clock, seed=7, webhook_url=…, transport=…) as github:
+        github.create_repository("org/upstream")
+        pull = await github.open_pr("org/upstream")
+        github.finish()
+
+`github.app` is its ASGI app (REST API and OIDC issuer); `server.serve` puts it on a port.
+"""
+
+from fnmatch import fnmatchcase
+
+from github_sim.driver.checks import CheckActs
+from github_sim.driver.ci import CiActs
+from github_sim.driver.comments import CommentActs
+from github_sim.driver.merging import MergeActs
+from github_sim.driver.repositories import RepositoryActs
+from github_sim.oidc.hostile_tokens import Hostile
+from github_sim.rest.app import AnswerLost
+from github_sim.world.actions import Behaviour, Job, JobSpec, Workflow, WorkflowRun
+from github_sim.world.faults import JWKS_PATH, Faults, Gate, Match
+from github_sim.world.merge_rules import MergeBlocked, MergeState
+from github_sim.world.records import (
+    Call,
+    CheckRun,
+    Comment,
+    Delivery,
+    Json,
+    MergeGroup,
+    PullRequest,
+    Repository,
+)
+
+__all__ = [
+    "JWKS_PATH",
+    "AnswerLost",
+    "Behaviour",
+    "Call",
+    "CheckRun",
+    "Comment",
+    "Delivery",
+    "Faults",
+    "Gate",
+    "GitHub",
+    "Hostile",
+    "Job",
+    "JobSpec",
+    "Match",
+    "MergeBlocked",
+    "MergeGroup",
+    "MergeState",
+    "PullRequest",
+    "Repository",
+    "Workflow",
+    "WorkflowRun",
+]
+
+
+class GitHub(MergeActs, CommentActs, RepositoryActs, CiActs, CheckActs):
+    @property
+    def issuer_url(self) -> str:
+        return self.issuer.url
+
+    @property
+    def jwks_url(self) -> str:
+        return self.issuer.jwks_url
+
+    def calls_to(self, method: str, path: str) -> list[Call]:
+        """Recorded calls by method and a glob over the path."""
+        return [call for call in self.calls if call.method == method and fnmatchcase(call.path, path)]
+
+    def deliveries(self, guid: str | None = None) -> list[Delivery]:
+        """The App's delivery log, oldest first; with a GUID, the attempts of that delivery."""
+        log = list(reversed(self.webhooks.log()))
+        return log if guid is None else [each for each in log if each.guid == guid]
+
+    def forget_old(self, kept: int) -> None:
+        """Drop all but the newest records, for a simulator that runs for long."""
+        for log in (self.calls, self.callback_log, self.world.deliveries, self.world.dispatches):
+            del log[:-kept]
+        done = [run.id for run in self.world.runs.values() if run.status == "completed"]
+        for number in done[:-kept]:
+            del self.world.runs[number]
+        self._forget_closed(kept)
+
+    def _forget_closed(self, kept: int) -> None:
+        """Checks and comments that belong to nothing open any more, and closed pull requests."""
+        live = {place: pull for place, pull in self.world.pulls.items() if pull.state == "open"}
+        heads = {pull.head_sha for pull in live.values()} | {group.head_sha for group in self.world.queue}
+        checks, comments = self.world.check_runs, self.world.comments
+        old = [each.id for each in checks.values() if each.conclusion and each.head_sha not in heads]
+        for number in old[:-kept]:
+            del checks[number]
+        said = [each.id for each in comments.values() if (each.repository_id, each.number) not in live]
+        for number in said[:-kept]:
+            del comments[number]
+        closed = [place for place in self.world.pulls if place not in live]
+        for place in closed[:-kept]:
+            del self.world.pulls[place]
+
+    async def redeliver(self, guid: str) -> Delivery:
+        """Somebody presses Redeliver in the App's settings."""
+        attempts = self.deliveries(guid)
+        if not attempts:
+            raise LookupError(f"the delivery log has no {guid}")
+        return await self.webhooks.redeliver(attempts[-1])
+
+    async def send_webhook(self, event: str, body: Json, *, guid: str | None = None) -> Delivery:
+        """Send any body as a signed webhook, such as one of GitHub's published examples."""
+        return await self.webhooks.emit(event, body, guid=guid)
+
+    async def release_webhooks(self, order: list[int] | None = None) -> list[Delivery]:
+        """Send the held webhooks, as they happened or in the given order of positions."""
+        return await self.webhooks.release(order)

@@ -1,0 +1,1 @@
+"""OIDC issuers of GitHub Actions and of other CIs."""

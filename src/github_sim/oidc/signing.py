@@ -1,0 +1,53 @@
+"""What every simulated OIDC issuer has: keys that rotate, the document that publishes them, and a signature.
+
+Each issuer has key slots of its own, so no issuer can sign for another. `oidc.py` is GitHub's, `oidc_others.py`
+has those of other CIs.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jwt
+from jwt.algorithms import RSAAlgorithm
+
+from github_sim.oidc.rsa_keys import rsa_key
+from github_sim.world.records import Json
+
+
+class Signing:
+    def __init__(self, slot: str, kid: str) -> None:
+        self._slot = slot
+        self._kid = kid
+        self._generation = 1
+        self._published = [1]
+
+    @property
+    def key_slot(self) -> str:
+        return f"{self._slot}-{self._generation}"
+
+    @property
+    def kid(self) -> str:
+        return f"{self._kid}-{self._generation}"
+
+    def rotate(self, *, retire_old: bool = False) -> None:
+        """Sign with a new key from now on; the old one stays in the JWKS unless it is retired."""
+        self._generation += 1
+        self._published = [self._generation] if retire_old else [*self._published, self._generation]
+
+    def jwks(self) -> Json:
+        return {"keys": [self._public_jwk(generation) for generation in self._published]}
+
+    def sign(self, claims: Mapping[str, Any], *, headers: Mapping[str, Any] | None = None) -> str:
+        header = {"kid": self.kid, **(headers or {})}
+        return jwt.encode(dict(claims), rsa_key(self.key_slot), algorithm="RS256", headers=header)
+
+    def _public_jwk(self, generation: int) -> Json:
+        public = RSAAlgorithm.to_jwk(rsa_key(f"{self._slot}-{generation}").public_key(), as_dict=True)
+        return {
+            "kty": "RSA",
+            "use": "sig",
+            "alg": "RS256",
+            "kid": f"{self._kid}-{generation}",
+            "n": public["n"],
+            "e": public["e"],
+        }

@@ -1,0 +1,255 @@
+"""The simulated API as an ASGI app: finds the route, then authentication, limits, faults, permission,
+handler, in GitHub's order; records every call.
+
+Reachable at the root and, as on GitHub Enterprise Server, below /api/v3. An unknown route is a 404 that
+also fails the test at `finish()`.
+"""
+
+import hashlib
+import re
+from typing import TYPE_CHECKING
+
+import httpx
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from crcr.demo import join
+from github_sim.oidc import request_tokens
+from github_sim.rest import (
+    actions,
+    branches,
+    checks,
+    comments,
+    commits,
+    git_refs,
+    github_app,
+    oidc,
+    other_cis,
+    repositories,
+)
+from github_sim.rest.auth import may
+from github_sim.rest.exchange import ApiError, Ask, Auth, Identity, Reply, Route
+from github_sim.web.routes import is_for_people, page_for
+from github_sim.world.faults import Fault, Kind
+from github_sim.world.rate_limits import subject_of
+from github_sim.world.records import Call, Repository
+
+if TYPE_CHECKING:
+    from github_sim.simulation import Simulation
+
+GHES_ROOT = "/api/v3"
+# The longer template of two that fit comes first: commits/{ref}/check-runs before commits/{ref}.
+ROUTES: tuple[Route, ...] = tuple(
+    sorted(
+        (
+            *github_app.ROUTES,
+            *checks.ROUTES,
+            *repositories.ROUTES,
+            *commits.ROUTES,
+            *branches.ROUTES,
+            *comments.ROUTES,
+            *actions.ROUTES,
+            *oidc.ROUTES,
+            *git_refs.ROUTES,
+            *join.ROUTES,
+            *other_cis.ROUTES,
+            *request_tokens.ROUTES,
+        ),
+        key=lambda route: -len(route.template),
+    )
+)
+_PATTERNS = tuple((route, route.pattern) for route in ROUTES)
+_BY_ID = re.compile(r"/repositories/(?P<id>\d+)(?P<rest>/.*)?")
+_BY_NAME = re.compile(r"/repos/(?P<name>[^/]+/[^/]+)(?P<rest>/.*)?")
+
+
+class AnswerLost(httpx.ReadTimeout):
+    """The act happened and its answer never arrives. In-process callers see it as their read time-out."""
+
+
+class RestApi:
+    """ASGI; `github_sim` is the simulation it speaks for."""
+
+    def __init__(self, sim: "Simulation") -> None:
+        self._sim = sim
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            raise RuntimeError(f"the simulated GitHub has no {scope['type']}")
+        request = Request(scope, receive)
+        reply = await _Exchange(self._sim, request, await request.body()).answer()
+        response = Response(reply.content(), status_code=reply.status, media_type=reply.media)
+        response.headers.update(reply.headers)
+        await response(scope, receive, send)
+
+
+class _Exchange:
+    """One call from its arrival to its answer."""
+
+    def __init__(self, sim: "Simulation", request: Request, body: bytes) -> None:
+        self._sim = sim
+        self._method = request.method
+        self._path = request.url.path.removeprefix(GHES_ROOT) or "/"
+        self._query = dict(request.query_params)
+        self._headers = request.headers
+        self._body = body
+        self._identity: Identity | None = None
+        self._route: Route | None = None
+
+    async def answer(self) -> Reply:
+        try:
+            reply = await self._with_faults()
+        except AnswerLost:
+            self._record(0)
+            raise
+        self._record(reply.status)
+        return reply
+
+    def _record(self, status: int) -> None:
+        installation = self._identity.installation_id if self._identity else None
+        template = self._route.template if self._route else None
+        now = self._sim.clock.now()
+        call = Call(self._method, self._path, template, status, installation, self._body, now)
+        self._sim.calls.append(call)
+        for listener in self._sim.on_call:
+            listener(call)
+
+    async def _with_faults(self) -> Reply:
+        found = _BY_NAME.fullmatch(self._path)
+        chosen = self._sim.faults.claim(self._method, self._path, found["name"] if found else None)
+        for fault in chosen:
+            if fault.kind is Kind.LATENCY:
+                await self._sim.sleep(fault.latency_s)
+        others = [fault for fault in chosen if fault.kind is not Kind.LATENCY]
+        return await (self._wrong(others[0]) if others else self._guarded())
+
+    async def _wrong(self, fault: Fault) -> Reply:
+        if fault.kind is Kind.ANSWER:
+            return self._refused(fault)
+        if fault.kind is Kind.LOSE_REQUEST:
+            raise AnswerLost("the simulated GitHub never got the call")
+        if fault.kind is Kind.HANG and fault.gate is not None:
+            await fault.gate.wait()
+            return await self._guarded()
+        reply = await self._guarded()
+        if fault.kind is Kind.LOSE_ANSWER:
+            raise AnswerLost("the simulated GitHub lost its answer")
+        if fault.kind is Kind.HANG_AFTER and fault.gate is not None:
+            await fault.gate.wait()
+            return reply
+        return Reply(
+            reply.status if reply.status != 204 else 200, raw=b'{"token": "ghs_', headers=reply.headers
+        )
+
+    def _refused(self, fault: Fault) -> Reply:
+        headers = dict(fault.headers)
+        if fault.reset_in_s is not None:
+            now = int(self._sim.clock.now().timestamp())
+            headers |= {
+                "x-ratelimit-limit": str(self._sim.limits.primary_per_hour),
+                "x-ratelimit-reset": str(now + fault.reset_in_s),
+                "x-ratelimit-resource": "core",
+            }
+        return ApiError(fault.status, fault.message, headers=headers).reply()
+
+    async def _guarded(self) -> Reply:
+        """Act; a refusal becomes GitHub's error body, an error of ours becomes a 500 that fails the test."""
+        try:
+            return await self._act()
+        except ApiError as refusal:
+            return self._with_rate(refusal.reply())
+        except Exception as error:  # noqa: BLE001 - reported by finish(), never swallowed
+            self._sim.unexpected.append(f"{self._method} {self._path}: {error!r}")
+            return ApiError(500, "Server Error").reply()
+
+    async def _act(self) -> Reply:
+        path = self._named_path()
+        if (page := page_for(self._sim, self._method, path, self._headers.get("accept", ""))) is not None:
+            return page
+        self._route, params = self._find(path)
+        self._identity = self._authenticate(self._route)
+        ask = Ask(self._route, path, params, self._query, self._headers, self._body, self._identity)
+        subject, now = subject_of(self._identity), self._sim.clock.now()
+        if self._route.auth is Auth.OPEN:
+            return await self._route.handler(self._sim, ask)
+        with self._sim.ledger.counted(subject, self._route, now):
+            redirect = self._bind(ask)
+            reply = redirect or self._unless_same(await self._route.handler(self._sim, ask))
+        if reply.status == 304:
+            self._sim.ledger.refund(subject, now)
+        return self._with_rate(reply)
+
+    def _unless_same(self, reply: Reply) -> Reply:
+        """Give a read its ETag, and answer 304 to a caller who has just that; another token makes another ETag."""
+        if self._method != "GET" or reply.status != 200 or "etag" in reply.headers:
+            return reply
+        content = reply.content()
+        asker = self._headers.get("authorization", "").encode()
+        etag = f'W/"{hashlib.sha256(asker + content).hexdigest()}"'
+        headers = {**reply.headers, "etag": etag}
+        if self._headers.get("if-none-match") == etag:
+            return Reply(304, headers=headers)
+        return Reply(200, headers=headers, raw=content, media=reply.media)
+
+    def _with_rate(self, reply: Reply) -> Reply:
+        if self._route is None or self._route.auth is Auth.OPEN:
+            return reply
+        counted = self._sim.ledger.headers(subject_of(self._identity), self._sim.clock.now())
+        headers = {
+            **counted,
+            "x-github-api-version-selected": "2022-11-28",
+            "x-github-request-id": f"{len(self._sim.calls):04X}:SIM",
+            **reply.headers,
+        }
+        return Reply(reply.status, reply.body, headers, reply.raw, reply.media)
+
+    def _named_path(self) -> str:
+        """`/repositories/{id}/…`, where redirects lead, means the repository of that id."""
+        found = _BY_ID.fullmatch(self._path)
+        if found is None:
+            return self._path
+        repository = self._sim.world.repositories.get(int(found["id"]))
+        if repository is None:
+            raise ApiError(404, "Not Found")
+        return f"/repos/{repository.full_name}{found['rest'] or ''}"
+
+    def _find(self, path: str) -> tuple[Route, dict[str, str]]:
+        for route, pattern in _PATTERNS:
+            if route.method == self._method and (found := pattern.fullmatch(path)):
+                return route, found.groupdict()
+        if not is_for_people(self._method, self._headers.get("accept", "")):
+            self._sim.unexpected.append(f"unknown route {self._method} {self._path}")
+        raise ApiError(404, "Not Found")
+
+    def _authenticate(self, route: Route) -> Identity | None:
+        header = self._headers.get("authorization")
+        if route.auth is Auth.OPEN:
+            return None
+        if route.auth is Auth.APP:
+            return self._sim.auth.app(header or "")
+        return self._sim.auth.installation(header) if header else None
+
+    def _bind(self, ask: Ask) -> Reply | None:
+        """Find the route's repository and check the permission; a moved one redirects."""
+        if "repo" not in ask.params:
+            return None
+        name = f"{ask.params['owner']}/{ask.params['repo']}"
+        repository = self._sim.world.find(name)
+        if repository is None:
+            return self._redirect(self._sim.world.find_former(name), ask)
+        if ask.route.permission is not None:
+            may(self._sim.world, self._identity, repository, ask.route.permission)
+        ask.bind(repository)
+        return None
+
+    def _redirect(self, moved: Repository | None, ask: Ask) -> Reply:
+        if moved is None:
+            raise ApiError(404, "Not Found")
+        found = _BY_NAME.fullmatch(ask.path)
+        rest = (found["rest"] or "") if found else ""
+        target = f"{self._sim.base_url}/repositories/{moved.id}{rest}"
+        status = 301 if self._method == "GET" else 307
+        message = "Moved Permanently" if status == 301 else "Temporary Redirect"
+        body = {"message": message, "url": target, "documentation_url": "https://docs.github.com/rest"}
+        return Reply(status, body, {"location": target})

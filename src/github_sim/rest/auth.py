@@ -1,0 +1,139 @@
+"""Who calls the simulated API: App JWTs and installation tokens, checked as GitHub checks them.
+
+Tokens are opaque, about 520 characters long, live one hour and carry the repositories and permissions
+they were minted for; both are enforced on every call.
+"""
+
+import string
+from collections.abc import Mapping
+from datetime import timedelta
+
+import jwt
+
+from github_sim.oidc.rsa_keys import private_pem, rsa_key
+from github_sim.rest.exchange import ApiError, Identity, invalid
+from github_sim.world.records import Installation, InstallationToken, Json, Repository
+from github_sim.world.world import World
+
+TOKEN_LIFE = timedelta(hours=1)
+TOKEN_CHARACTERS = 520
+MOST_REPOSITORIES = 500
+_LEVELS = ("read", "write", "admin")
+_KEY_SLOT = "app"
+
+
+class Authenticator:
+    def __init__(self, world: World, app_id: int, client_id: str) -> None:
+        self._world = world
+        self.app_id = app_id
+        self.client_id = client_id
+        self.private_key_pem = private_pem(_KEY_SLOT)
+        self._public_key = rsa_key(_KEY_SLOT).public_key()
+
+    def app(self, header: str) -> Identity:
+        """The App behind a JWT, or 401 with GitHub's words."""
+        claims = self._decode(_bearer(header))
+        now = self._world.now().timestamp()
+        issued, expires = claims.get("iat"), claims.get("exp")
+        if not isinstance(issued, int | float) or issued > now + 60:
+            raise ApiError(401, "'Issued at' claim ('iat') must be an Integer representing the time of issue")
+        if not isinstance(expires, int | float) or expires <= now:
+            raise ApiError(401, "'Expiration time' claim ('exp') must be a numeric value in the future")
+        if expires > now + 600:
+            raise ApiError(401, "'Expiration time' claim ('exp') is too far in the future")
+        if str(claims.get("iss")) not in {str(self.app_id), self.client_id}:
+            raise ApiError(401, "Integration must exist")
+        return Identity(self.app_id)
+
+    def _decode(self, token: str) -> Json:
+        options: jwt.types.Options = {"verify_exp": False, "verify_iat": False, "verify_nbf": False}
+        try:
+            claims = jwt.decode(token, self._public_key, algorithms=["RS256"], options=options)
+        except jwt.PyJWTError:
+            raise ApiError(401, "A JSON web token could not be decoded") from None
+        return dict(claims)
+
+    def installation(self, header: str) -> Identity:
+        token = self._world.tokens.get(_bearer(header))
+        if token is None or token.expires_at <= self._world.now():
+            raise ApiError(401, "Bad credentials")
+        installation = self._world.installations.get(token.installation_id)
+        if installation is None:
+            raise ApiError(401, "Bad credentials")
+        if installation.suspended_at is not None:
+            raise ApiError(403, "This installation has been suspended")
+        return Identity(self.app_id, token)
+
+    def mint(self, installation: Installation, wish: Json) -> InstallationToken:
+        """A new token, narrowed to the repositories and permissions that were asked for."""
+        token = InstallationToken(
+            token=self._token_text(),
+            installation_id=installation.id,
+            expires_at=self._world.now() + TOKEN_LIFE,
+            repository_ids=self._repositories(installation, wish),
+            permissions=_permissions(installation, wish.get("permissions")),
+        )
+        self._world.tokens[token.token] = token
+        return token
+
+    def _repositories(self, installation: Installation, wish: Json) -> frozenset[int] | None:
+        ids, names = wish.get("repository_ids"), wish.get("repositories")
+        if ids is None and names is None:
+            return None
+        by_name = {self._world.repositories[id].name: id for id in installation.repository_ids}
+        wanted = [*(ids or []), *(by_name.get(name, -1) for name in names or [])]
+        if len(wanted) > MOST_REPOSITORIES:
+            raise invalid("Token", "repository_ids", "No more than 500 repositories can be listed")
+        if not set(wanted) <= installation.repository_ids:
+            raise ApiError(
+                422,
+                "There is at least one repository that does not exist or is not accessible "
+                "to the parent installation.",
+                errors=[],
+            )
+        return frozenset(wanted)
+
+    def _token_text(self) -> str:
+        start = f"ghs_{self.app_id}_"
+        letters = string.ascii_letters + string.digits + "-_"
+        text = "".join(self._world.rng.choices(letters, k=TOKEN_CHARACTERS - len(start)))
+        return f"{start}{text[:36]}.{text[37:160]}.{text[161:]}"
+
+
+def may(world: World, identity: Identity | None, repository: Repository, permission: tuple[str, str]) -> None:
+    """Refuse with GitHub's 404 (cannot see it) or 403 (may not do it). `a|b` asks for one of two."""
+    name, level = permission
+    if level == "read" and not repository.private:
+        return
+    token = identity.token if identity else None
+    if token is None or not _covers(world, token, repository):
+        raise ApiError(404, "Not Found")
+    granted = [token.permissions[each] for each in name.split("|") if each in token.permissions]
+    if not any(_LEVELS.index(each) >= _LEVELS.index(level) for each in granted):
+        raise ApiError(403, "Resource not accessible by integration")
+
+
+def _covers(world: World, token: InstallationToken, repository: Repository) -> bool:
+    installation = world.installations[token.installation_id]
+    if repository.id not in installation.repository_ids:
+        return False
+    return token.repository_ids is None or repository.id in token.repository_ids
+
+
+def _permissions(installation: Installation, wish: object) -> Mapping[str, str]:
+    if wish is None:
+        return dict(installation.permissions)
+    if not isinstance(wish, dict):
+        raise invalid("Token", "permissions", "permissions is not an object")
+    for name, level in wish.items():
+        granted = installation.permissions.get(name)
+        if level not in _LEVELS or granted is None or _LEVELS.index(granted) < _LEVELS.index(level):
+            raise ApiError(422, "The permissions requested are not granted to this installation.", errors=[])
+    return {"metadata": "read", **wish}
+
+
+def _bearer(header: str) -> str:
+    scheme, _, token = header.partition(" ")
+    if scheme.lower() not in {"bearer", "token"} or not token:
+        raise ApiError(401, "Bad credentials")
+    return token.strip()

@@ -1,0 +1,87 @@
+"""REST routes of comments on pull requests and of reactions to them."""
+
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from github_sim.bodies.comments import REACTIONS, reaction_json
+from github_sim.rest.commits import pull_of
+from github_sim.rest.exchange import ApiError, Ask, Reply, Route, invalid
+from github_sim.rest.paging import page_of
+from github_sim.webhooks import comments
+from github_sim.world.records import Comment
+
+if TYPE_CHECKING:
+    from github_sim.simulation import Simulation
+
+MOST_CHARACTERS = 65_536
+
+
+async def list_comments(sim: "Simulation", ask: Ask) -> Reply:
+    found = sim.world.comments_on(pull_of(sim, ask, "issue_number"))
+    if (since := ask.query.get("since")) is not None:
+        found = [comment for comment in found if comment.updated_at >= _moment(since)]
+    shown, headers = page_of(sim.base_url, ask, found)
+    return Reply(200, [comments.shown(sim, comment) for comment in shown], headers)
+
+
+def _moment(text: str) -> datetime:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        found = None
+    if found is None or found.tzinfo is None:
+        raise ApiError(422, f"Invalid since: {text}", errors=[])
+    return found
+
+
+def _body(ask: Ask) -> str:
+    body = ask.json().get("body")
+    if not isinstance(body, str) or not body.strip():
+        raise invalid("IssueComment", "body", '"body" wasn\'t supplied.')
+    if len(body) > MOST_CHARACTERS:
+        raise invalid("IssueComment", "body", f"body is too long (maximum is {MOST_CHARACTERS} characters)")
+    return body
+
+
+async def create_comment(sim: "Simulation", ask: Ask) -> Reply:
+    pull = pull_of(sim, ask, "issue_number")
+    made = await comments.write(sim, pull, _body(ask), comments.app_account(sim), "NONE", by_app=True)
+    return Reply(201, comments.shown(sim, made))
+
+
+def _comment(sim: "Simulation", ask: Ask) -> Comment:
+    found = sim.world.comments.get(ask.number("comment_id"))
+    if found is None or found.repository_id != ask.repository.id:
+        raise ApiError(404, "Not Found")
+    return found
+
+
+async def get_comment(sim: "Simulation", ask: Ask) -> Reply:
+    return Reply(200, comments.shown(sim, _comment(sim, ask)))
+
+
+async def update_comment(sim: "Simulation", ask: Ask) -> Reply:
+    comment = _comment(sim, ask)
+    if not comment.by_app:
+        raise ApiError(403, "Resource not accessible by integration")
+    await comments.edit(sim, comment, _body(ask))
+    return Reply(200, comments.shown(sim, comment))
+
+
+async def create_reaction(sim: "Simulation", ask: Ask) -> Reply:
+    content = ask.json().get("content")
+    if content not in REACTIONS:
+        raise invalid("Reaction", "content", f"content is not included in the list: {REACTIONS}")
+    made, new = comments.react(sim, _comment(sim, ask), content, comments.app_account(sim))
+    return Reply(201 if new else 200, reaction_json(sim.base_url, made))
+
+
+_ISSUES = "/repos/{owner}/{repo}/issues"
+_READ, _WRITE = ("issues|pull_requests", "read"), ("issues|pull_requests", "write")
+ROUTES = (
+    Route("GET", f"{_ISSUES}/{{issue_number}}/comments", list_comments, permission=_READ),
+    Route("POST", f"{_ISSUES}/{{issue_number}}/comments", create_comment, permission=_WRITE),
+    Route("GET", f"{_ISSUES}/comments/{{comment_id}}", get_comment, permission=_READ),
+    Route("PATCH", f"{_ISSUES}/comments/{{comment_id}}", update_comment, permission=_WRITE),
+    Route("POST", f"{_ISSUES}/comments/{{comment_id}}/reactions", create_reaction, permission=_WRITE),
+)

@@ -1,0 +1,149 @@
+"""REST routes of the App itself: its installations, their tokens, and its webhook delivery log."""
+
+import json
+from typing import TYPE_CHECKING
+
+from github_sim.bodies.repositories import app_json, installation_json, repository_json
+from github_sim.clock import stamp
+from github_sim.rest.exchange import ApiError, Ask, Auth, Reply, Route
+from github_sim.rest.paging import page_of
+from github_sim.world.records import Delivery, Installation, Json
+
+if TYPE_CHECKING:
+    from github_sim.simulation import Simulation
+
+
+async def get_app(sim: "Simulation", _ask: Ask) -> Reply:
+    return Reply(200, app_json(sim.base_url, sim.world, sim.app_id, sim.app_permissions))
+
+
+async def get_hook(sim: "Simulation", _ask: Ask) -> Reply:
+    url, secret = sim.webhook_url or "", "********" if sim.webhooks.secret else ""
+    config = {"content_type": sim.webhooks.content_type, "insecure_ssl": "0", "secret": secret, "url": url}
+    return Reply(200, config)
+
+
+async def list_installations(sim: "Simulation", ask: Ask) -> Reply:
+    found = list(sim.world.installations.values())
+    shown, headers = page_of(sim.base_url, ask, found)
+    return Reply(200, [installation_json(sim.base_url, sim.app_id, each) for each in shown], headers)
+
+
+def _installation(sim: "Simulation", ask: Ask) -> Installation:
+    found = sim.world.installations.get(ask.number("installation_id"))
+    if found is None:
+        raise ApiError(404, "Not Found")
+    return found
+
+
+async def get_installation(sim: "Simulation", ask: Ask) -> Reply:
+    return Reply(200, installation_json(sim.base_url, sim.app_id, _installation(sim, ask)))
+
+
+async def create_token(sim: "Simulation", ask: Ask) -> Reply:
+    installation = _installation(sim, ask)
+    if installation.suspended_at is not None:
+        raise ApiError(403, "This installation has been suspended")
+    token = sim.auth.mint(installation, ask.json())
+    body: Json = {
+        "token": token.token,
+        "expires_at": stamp(token.expires_at),
+        "permissions": dict(token.permissions),
+        "repository_selection": "selected",
+    }
+    if token.repository_ids is not None:
+        chosen = [sim.world.repositories[id] for id in sorted(token.repository_ids)]
+        body["repositories"] = [repository_json(sim.base_url, each) for each in chosen]
+    return Reply(201, body)
+
+
+async def list_own_repositories(sim: "Simulation", ask: Ask) -> Reply:
+    token = ask.identity.token if ask.identity else None
+    if token is None:
+        raise ApiError(403, "You must authenticate with an installation access token")
+    covered = sim.world.installations[token.installation_id].repository_ids
+    if token.repository_ids is not None:
+        covered = covered & token.repository_ids
+    found = [sim.world.repositories[id] for id in sorted(covered)]
+    shown, headers = page_of(sim.base_url, ask, found)
+    listed = [repository_json(sim.base_url, each) for each in shown]
+    return Reply(200, {"total_count": len(found), "repositories": listed}, headers)
+
+
+async def list_deliveries(sim: "Simulation", ask: Ask) -> Reply:
+    """Newest first; the cursor names the last delivery that was shown."""
+    found = sim.webhooks.log()
+    wanted = ask.query.get("status")
+    if wanted is not None:
+        found = [each for each in found if each.ok == (wanted == "success")]
+    cursor = ask.query.get("cursor")
+    if cursor is not None:
+        last = _cursor_id(cursor)
+        found = [each for each in found if each.id < last]
+    size = ask.whole("per_page", 30, 100)
+    headers = {}
+    if len(found) > size:
+        more = f"&status={wanted}" if wanted else ""
+        after = f"per_page={size}{more}&cursor=v1_{found[size - 1].id}"
+        headers["link"] = f'<{sim.base_url}{ask.path}?{after}>; rel="next"'
+    return Reply(200, [delivery_json(each) for each in found[:size]], headers)
+
+
+def _cursor_id(cursor: str) -> int:
+    try:
+        return int(cursor.removeprefix("v1_"))
+    except ValueError:
+        raise ApiError(400, "Invalid cursor") from None
+
+
+def delivery_json(delivery: Delivery) -> Json:
+    return {
+        "id": delivery.id,
+        "guid": delivery.guid,
+        "delivered_at": stamp(delivery.delivered_at),
+        "redelivery": delivery.redelivery,
+        "duration": delivery.duration_s,
+        "status": delivery.status,
+        "status_code": delivery.status_code,
+        "event": delivery.event,
+        "action": delivery.action,
+        "installation_id": delivery.installation_id,
+        "repository_id": delivery.repository_id,
+        "throttled_at": None,
+    }
+
+
+def _delivery(sim: "Simulation", ask: Ask) -> Delivery:
+    wanted = ask.number("delivery_id")
+    for each in sim.webhooks.log():
+        if each.id == wanted:
+            return each
+    raise ApiError(404, "Not Found")
+
+
+async def get_delivery(sim: "Simulation", ask: Ask) -> Reply:
+    found = _delivery(sim, ask)
+    more = {
+        "url": "",
+        "request": {"headers": found.headers, "payload": json.loads(found.payload)},
+        "response": {"headers": found.answer_headers, "payload": found.answer_body},
+    }
+    return Reply(200, {**delivery_json(found), **more})
+
+
+async def redeliver(sim: "Simulation", ask: Ask) -> Reply:
+    await sim.webhooks.redeliver(_delivery(sim, ask))
+    return Reply(202, {})
+
+
+ROUTES = (
+    Route("GET", "/app", get_app, Auth.APP),
+    Route("GET", "/app/hook/config", get_hook, Auth.APP),
+    Route("GET", "/app/installations", list_installations, Auth.APP),
+    Route("GET", "/app/installations/{installation_id}", get_installation, Auth.APP),
+    Route("POST", "/app/installations/{installation_id}/access_tokens", create_token, Auth.APP),
+    Route("GET", "/installation/repositories", list_own_repositories),
+    Route("GET", "/app/hook/deliveries", list_deliveries, Auth.APP),
+    Route("GET", "/app/hook/deliveries/{delivery_id}", get_delivery, Auth.APP),
+    Route("POST", "/app/hook/deliveries/{delivery_id}/attempts", redeliver, Auth.APP),
+)

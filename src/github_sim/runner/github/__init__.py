@@ -1,0 +1,1 @@
+"""GitHub Actions in small: expressions, jobs, steps."""

@@ -1,0 +1,81 @@
+"""A repository whose files the runner runs: its snapshot, its workflows, and what its owner set for it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from github_sim.runner.checkout import Snapshot
+from github_sim.runner.github.templating import OPEN, filled_text
+from github_sim.runner.github.workflow_file import JobFile, WorkflowFile, read_workflow
+from github_sim.world.actions import JobSpec, Workflow, WorkflowRun
+from github_sim.world.records import Json, Repository
+
+WORKFLOWS = ".github/workflows/"
+
+
+@dataclass
+class Joined:
+    repository: Repository
+    snapshot: Snapshot
+    secrets: dict[str, str] = field(default_factory=dict)
+    variables: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Leg(JobSpec):
+    """A job of a workflow file, with the values of its matrix."""
+
+    file: JobFile | None = None
+    values: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class FileWorkflow(Workflow):
+    """A workflow that a file describes and the runner executes."""
+
+    file: WorkflowFile | None = None
+    github: Callable[[WorkflowRun], Json] = lambda _run: {}
+
+    def wants(self, event: str, event_type: str) -> bool:
+        return self.file is not None and self.file.listens(event, event_type)
+
+    def planned(self, run: WorkflowRun) -> list[tuple[str, JobSpec]]:
+        return [(self._name(run, leg), leg) for leg in self.jobs]
+
+    def title(self, run: WorkflowRun) -> str:
+        given = self.file.given.get("run-name") if self.file else None
+        return filled_text(given, {"github": self.github(run), "inputs": inputs_of(run), "vars": {}})
+
+    def _name(self, run: WorkflowRun, leg: JobSpec) -> str:
+        if OPEN not in leg.name or not isinstance(leg, Leg):
+            return leg.name
+        contexts = {"github": self.github(run), "matrix": leg.values, "inputs": inputs_of(run), "vars": {}}
+        return filled_text(leg.name, contexts)
+
+
+def inputs_of(run: WorkflowRun) -> Json:
+    found = run.client_payload.get("inputs") if run.event == "workflow_dispatch" else None
+    return found if isinstance(found, dict) else {}
+
+
+def workflows_of(snapshot: Snapshot, github: Callable[[WorkflowRun], Json]) -> list[FileWorkflow]:
+    """All workflow files of a snapshot, in the order of their names."""
+    paths = [path for path in snapshot.paths if _is_workflow(path)]
+    return [
+        _workflow(read_workflow((snapshot.root / path).read_text(), path), github) for path in sorted(paths)
+    ]
+
+
+def _is_workflow(path: str) -> bool:
+    name = path.removeprefix(WORKFLOWS)
+    return path.startswith(WORKFLOWS) and "/" not in name and name.endswith((".yml", ".yaml"))
+
+
+def _workflow(file: WorkflowFile, github: Callable[[WorkflowRun], Json]) -> FileWorkflow:
+    legs = tuple(
+        Leg(job.name_of(dict(values)), file=job, values=dict(values))
+        for job in file.jobs.values()
+        for values in job.legs
+    )
+    return FileWorkflow(
+        name=file.name, path=file.path, listens=tuple(file.on), jobs=legs, file=file, github=github
+    )

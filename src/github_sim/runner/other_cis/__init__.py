@@ -1,0 +1,1 @@
+"""Buildkite, CircleCI and GitLab in small."""

@@ -1,0 +1,127 @@
+"""The simulated runner: takes every run of a joined repository and executes its workflow file.
+
+`join` gives a repository its files; from then on a dispatch to it, a re-run and a cancel do what they do on GitHub.
+What a file asks for in vain is kept in `problems` and told by `on_problem`.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from github_sim.runner.checkout import Snapshot
+from github_sim.runner.github.concurrency import Groups
+from github_sim.runner.github.environment import github_context
+from github_sim.runner.github.run import RunPlan
+from github_sim.runner.joined_repository import FileWorkflow, Joined, workflows_of
+from github_sim.runner.other_cis.builds import Builds
+from github_sim.runner.workspace import Place
+from github_sim.world.actions import WorkflowRun
+from github_sim.world.records import Json, Repository
+
+if TYPE_CHECKING:
+    from github_sim.simulation import Simulation
+
+MOST_JOBS_AT_ONCE = 4
+LIMIT_S = 600.0
+
+
+class Runner:
+    def __init__(
+        self,
+        sim: "Simulation",
+        *,
+        limit_s: float = LIMIT_S,
+        actions: Mapping[str, Path] | None = None,
+        on_problem: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.sim = sim
+        self.limit_s = limit_s
+        self.actions = dict(actions or {})
+        """Composite actions by `owner/repo/path`, wherever their folders are."""
+        self._place: Place | None = None
+        self.groups = Groups()
+        self.room_for_one = asyncio.Semaphore(MOST_JOBS_AT_ONCE)
+        self.routes: dict[str, str] = {}
+        """Addresses in a job's environment that lead to somewhere in the simulator, as a name server would."""
+        self.builds = Builds()
+        self.problems: list[str] = []
+        self._on_problem = on_problem
+        self._joined: dict[int, Joined] = {}
+        self._plans: dict[int, RunPlan] = {}
+        sim.ci.on_started.append(self._take)
+        sim.ci.on_cancel.append(self._cancel)
+        sim.on_close.append(self._clear)
+
+    @property
+    def place(self) -> Place:
+        """Its folders, made when they are first needed."""
+        if self._place is None:
+            self._place = Place()
+        return self._place
+
+    def _clear(self) -> None:
+        if self._place is not None:
+            self._place.clear()
+
+    def tell(self, problem: str) -> None:
+        self.problems.append(problem)
+        self._on_problem(problem)
+
+    def join(
+        self, repository: Repository, folder: Path, *, secrets: Mapping[str, str] | None = None
+    ) -> Joined:
+        """Take a repository's files from a folder; joining again takes them anew."""
+        snapshot = Snapshot(folder, self.place.new("snapshot"))
+        repository.workflows = list(workflows_of(snapshot, self.github))
+        commit = self.sim.world.commit(
+            repository,
+            "Join",
+            repository.owner,
+            parent=repository.head_sha,
+            changes=snapshot.tree(),
+        )
+        repository.branches[repository.default_branch] = commit.sha
+        joined = Joined(repository, snapshot, dict(secrets or {}))
+        self._joined[repository.id] = joined
+        return joined
+
+    def routed(self, env: Mapping[str, str]) -> dict[str, str]:
+        return {name: self.routes.get(value, value) for name, value in env.items()}
+
+    def github(self, run: WorkflowRun) -> Json:
+        """The `github` context of a run."""
+        return github_context(self.sim, self.sim.world.repositories[run.repository_id], run)
+
+    def _take(self, run: WorkflowRun) -> None:
+        joined = self._joined.get(run.repository_id)
+        file = run.workflow.file if isinstance(run.workflow, FileWorkflow) else None
+        if joined is None or file is None:
+            return
+        self._plans[run.id] = plan = RunPlan(self, joined, run, file)
+        self.sim.spawn(self._go(run, plan))
+
+    async def _go(self, run: WorkflowRun, plan: RunPlan) -> None:
+        try:
+            await plan.go()
+        finally:
+            plan.over.set()
+            if self._plans.get(run.id) is plan:
+                del self._plans[run.id]
+
+    def _cancel(self, run: WorkflowRun) -> bool:
+        plan = self._plans.get(run.id)
+        if plan is None:
+            return False
+        plan.cancelled.set()
+        return True
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._plans or self.builds.open)
+
+    async def settle(self) -> None:
+        """Wait until nothing runs any more, neither now nor because of it."""
+        while self.busy:
+            ends = [plan.over for plan in self._plans.values()] + [build.over for build in self.builds.open]
+            await asyncio.gather(*(end.wait() for end in ends))

@@ -1,0 +1,57 @@
+"""YAML as CIs read it: only true and false are booleans, so that `on:` and `no` stay words; no key stands twice."""
+
+from typing import Any
+
+import yaml
+
+from github_sim.runner.problems import Problem
+
+
+class _Loader(yaml.SafeLoader):
+    """The safe loader with the booleans of YAML 1.2."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002
+        keys = [key.value for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
+        twice = {key for key in keys if isinstance(key, str) and keys.count(key) > 1}
+        if twice:
+            raise Problem(f"line {node.start_mark.line + 1}: {', '.join(sorted(twice))} stands there twice")
+        return super().construct_mapping(node, deep)
+
+
+_BOOLEAN = "tag:yaml.org,2002:bool"
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in rules if tag != _BOOLEAN or first in "tTfF"]
+    for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def read_yaml(text: str, name: str) -> dict[str, Any]:
+    try:
+        found = yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader
+    except yaml.YAMLError as error:
+        raise Problem(f"{name} is no YAML: {error}") from None
+    except Problem as problem:
+        raise Problem(f"{name}: {problem}") from None
+    if not isinstance(found, dict):
+        raise Problem(f"{name} is no mapping")
+    return found
+
+
+def only_known(given: dict[str, Any], known: frozenset[str], where: str) -> None:
+    strange = [str(key) for key in given if key not in known]
+    if strange:
+        raise Problem(f"{where} has {', '.join(strange)}, which the simulated runner does not know")
+
+
+def as_list(given: Any) -> list[Any]:
+    if given is None:
+        return []
+    return given if isinstance(given, list) else [given]
+
+
+def as_mapping(given: Any, where: str) -> dict[str, Any]:
+    if given is None:
+        return {}
+    if not isinstance(given, dict):
+        raise Problem(f"{where} is no mapping")
+    return given

@@ -1,0 +1,123 @@
+"""The simulator's page of one pull request: its head, merge box, place in the queue, checks and comments."""
+
+from typing import TYPE_CHECKING
+
+from github_sim.clock import stamp
+from github_sim.rest.checks import newest
+from github_sim.web.html import Html, joined, link, mark, mark_colour, state_of, tag
+from github_sim.web.markdown import rendered
+from github_sim.world import merge_rules
+from github_sim.world.records import CheckRun, Comment, PullRequest, Repository
+
+if TYPE_CHECKING:
+    from github_sim.simulation import Simulation
+
+
+def pull_page(sim: "Simulation", repository: Repository, number: int) -> Html | None:
+    pull = sim.world.pulls.get((repository.id, number))
+    if pull is None:
+        return None
+    checks = newest(sim.world.checks_on(repository, pull.head_sha))
+    required = merge_rules.required_checks(repository, pull.base_ref)
+    in_order = sorted(checks.values(), key=lambda each: (each.name not in required, each.name))
+    cards = [_check(repository, each, unfolded=each.name in required) for each in in_order]
+    comments = [_comment(each) for each in sim.world.comments_on(pull)]
+    return joined(
+        _title(repository, pull),
+        tag("div", rendered(pull.body), class_="card") if pull.body else "",
+        tag("h2", "Merging"),
+        _merge_box(sim, repository, pull),
+        _queue_box(sim, repository, pull),
+        tag("h2", "Checks"),
+        *(cards or [tag("p", "No checks.")]),
+        tag("h2", "Comments"),
+        *(comments or [tag("p", "No comments.")]),
+    )
+
+
+def _title(repository: Repository, pull: PullRequest) -> Html:
+    state = "merged" if pull.merged else "draft" if pull.draft else pull.state
+    where = f"{state} · by {pull.author.login} · {pull.head_ref} into {pull.base_ref} of "
+    labels = [joined(tag("span", name, class_="label"), " ") for name in pull.labels]
+    return joined(
+        tag("h1", f"{pull.title} #{pull.number}"),
+        tag("p", where, link(f"/{repository.full_name}", repository.full_name)),
+        tag("p", *labels) if labels else "",
+        tag("p", "Head ", tag("code", pull.head_sha), class_="soft"),
+    )
+
+
+def check_page(sim: "Simulation", repository: Repository, number: int) -> Html | None:
+    check = sim.world.check_runs.get(number)
+    if check is None or check.repository_id != repository.id:
+        return None
+    head = tag(
+        "p",
+        "On ",
+        tag("code", check.head_sha),
+        " of ",
+        link(f"/{repository.full_name}", repository.full_name),
+    )
+    return joined(tag("h1", check.name), head, _check(repository, check, unfolded=True))
+
+
+def _check(repository: Repository, check: CheckRun, *, unfolded: bool) -> Html:
+    """One check. The page reloads itself and folds again, so what matters most is never folded."""
+    state = state_of(check)
+    colour = mark_colour(state)
+    where = check.details_url or ""
+    details = link(where, "Details") if where.startswith(("http://", "https://")) else ""
+    name = link(f"/{repository.full_name}/runs/{check.id}", check.name)
+    line = joined(
+        mark(state), " ", tag("strong", name), f" {state} · {check.output.get('title') or ''} ", details
+    )
+    body = joined(*(rendered(str(check.output.get(part) or "")) for part in ("summary", "text")))
+    if unfolded or not body:
+        return tag("div", tag("p", line), body, class_=f"card {colour}")
+    return tag("details", tag("summary", line), body, class_=f"card {colour}")
+
+
+def _comment(comment: Comment) -> Html:
+    who = f"{comment.author.login}{' (bot)' if comment.author.type == 'Bot' else ''}"
+    standing = "" if comment.author_association == "NONE" else f" · {comment.author_association.lower()}"
+    reactions = ", ".join(reaction.content for reaction in comment.reactions)
+    return tag(
+        "div",
+        tag(
+            "p",
+            tag("strong", who),
+            f"{standing} · {stamp(comment.created_at)}",
+            class_="soft",
+        ),
+        rendered(comment.body),
+        tag("p", f"Reactions: {reactions}", class_="soft") if reactions else "",
+        class_="card",
+        id=f"issuecomment-{comment.id}",
+    )
+
+
+def _merge_box(sim: "Simulation", repository: Repository, pull: PullRequest) -> Html:
+    state = merge_rules.merge_state(sim.world, pull)
+    if pull.merged:
+        said = f"Merged as {pull.merge_commit_sha}"
+    elif pull.state == "closed":
+        said = "Closed without merging"
+    elif not state.mergeable:
+        said = f"Merging is blocked: {', '.join(state.blocked_by)}"
+    elif merge_rules.required_checks(repository, pull.base_ref):
+        said = "All required checks have passed"
+    else:
+        said = "No checks are required"
+    failing = any(reason.endswith(": failure") for reason in state.blocked_by)
+    colour = "good" if state.mergeable or pull.merged else "bad" if failing else "wait"
+    return tag("div", tag("p", said), class_=f"card {colour}")
+
+
+def _queue_box(sim: "Simulation", repository: Repository, pull: PullRequest) -> Html:
+    waiting = [each for each in sim.world.queue if each.repository_id == repository.id]
+    place = next((at for at, each in enumerate(waiting, 1) if each.number == pull.number), None)
+    queue = link(f"/{repository.full_name}/queue", "merge queue")
+    if place is None:
+        return tag("p", "Not in the ", queue, ".", class_="soft")
+    group = waiting[place - 1]
+    return tag("p", f"Number {place} in the ", queue, " as ", tag("code", group.head_sha), ".")

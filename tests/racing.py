@@ -15,7 +15,7 @@ from contract.databases import CORE, UPSTREAMS, Stores
 from crcr.decide.dispatch.plan import Receipt
 from crcr.decide.report.identity import Identity
 from crcr.decide.report.judge import Outcome
-from crcr.receive.report import parse_report
+from crcr.receive.callback.parse_report import parse_report
 from crcr.record.checks.refresh import Publishing
 from crcr.record.reports.forwards import Forwards
 from crcr.record.reports.outcomes import Outcomes

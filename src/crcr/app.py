@@ -25,7 +25,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from crcr import __version__
 from crcr.decide.report.judge import Rejected
 from crcr.errors import CrcrError, NotSignedIn, Unavailable
-from crcr.receive.answer import Answer
+from crcr.receive.http.answer import Answer
 
 log = structlog.get_logger(__name__)
 

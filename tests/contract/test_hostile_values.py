@@ -24,8 +24,8 @@ from crcr.decide.views.joining import SandboxQuery
 from crcr.decide.views.logs import AuditQuery, DeliveryQuery, EffectQuery, WaiverQuery
 from crcr.decide.views.overview import JobQuery
 from crcr.errors import BadReport, BadRequest, CrcrError, NotFound
-from crcr.receive.ingest_body import parse_envelope
-from crcr.receive.report import MAX_ATTEMPT, parse_report
+from crcr.receive.callback.parse_report import MAX_ATTEMPT, parse_report
+from crcr.receive.ingest.parse_envelope import parse_envelope
 from crcr.record.checks.refresh import Publishing
 from crcr.record.reports.forwards import Forwards
 from crcr.record.reports.ingested import IngestedResults

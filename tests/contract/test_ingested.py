@@ -23,7 +23,7 @@ from crcr.decide.statistics.window import Kind, Span, Window
 from crcr.decide.views.backend import BackendPage, BackendQuery, JobFigures, JobKey
 from crcr.decide.views.overview import JobView
 from crcr.errors import BadRequest
-from crcr.receive.ingest_body import parse_envelope
+from crcr.receive.ingest.parse_envelope import parse_envelope
 from crcr.record.reports.ingested import IngestedResults
 from crcr.record.store.database import Tx
 from crcr.record.store.statement import Statement

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from clock import ManualClock
 from crcr.errors import LimiterUnavailable, RateLimited
 from crcr.ports import Clock, Limits
-from crcr.receive.callback import CALLBACK, FAILED_AUTHENTICATION
+from crcr.receive.callback.intake import CALLBACK, FAILED_AUTHENTICATION
 from crcr.record.limits.memory import MemoryLimits, Rule
 from crcr.record.limits.redis import RedisLimits
 from crcr.record.redis.connection import RedisLink, redis_place

@@ -13,8 +13,8 @@ from jwt.algorithms import RSAAlgorithm
 from clock import ManualClock, settle
 from crcr.decide.report.identity import IssuerKind, KeySetText
 from crcr.errors import KeysUnavailable, NotAuthentic
-from crcr.receive.issuers import GITHUB_ACTIONS, issuer_of
-from crcr.receive.jwks import KeyCache
+from crcr.receive.oidc.issuers import GITHUB_ACTIONS, issuer_of
+from crcr.receive.oidc.jwks import KeyCache
 from crcr.record.redis.connection import RedisLink, redis_place
 from crcr.record.redis.key_sets import RedisKeySets
 from services.redis import RedisServer, new_name, shared_redis

@@ -21,7 +21,7 @@ from crcr.decide.report.identity import Identity
 from crcr.decide.report.judge import OpenJob, Outcome, Rejected, RepeatedReport
 from crcr.errors import NoAllowlist, StoreUnavailable
 from crcr.receive.allowlist_yaml import read_allowlist
-from crcr.receive.report import parse_report
+from crcr.receive.callback.parse_report import parse_report
 from crcr.record.checks.refresh import Publishing
 from crcr.record.reports.forwards import Forwards
 from crcr.record.reports.outcomes import Outcomes

@@ -8,7 +8,7 @@ from unittest.mock import AsyncMock
 import pytest
 
 from contract.databases import CORE, UPSTREAMS, Stores
-from crcr.receive.ingest_body import parse_envelope
+from crcr.receive.ingest.parse_envelope import parse_envelope
 from crcr.record.change_and_audit_log import note_act
 from crcr.record.reports.ingested import IngestedResults
 from crcr.record.store.database import Tx

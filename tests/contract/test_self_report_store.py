@@ -19,7 +19,7 @@ from crcr.decide.report.identity import Identity
 from crcr.decide.report.judge import IgnoredReport, Rejected
 from crcr.decide.report.self_report import OwnOutcome, OwnResult
 from crcr.errors import NoAllowlist
-from crcr.receive.report import parse_report
+from crcr.receive.callback.parse_report import parse_report
 from crcr.record.checks.refresh import Publishing
 from crcr.record.reports.forwards import Forwards
 from crcr.record.reports.outcomes import Outcomes

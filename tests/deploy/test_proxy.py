@@ -18,7 +18,9 @@ import httpx
 import pytest
 
 from certificates import Authority
-from crcr.receive import callback, ingest, webhook
+from crcr.receive.callback import intake
+from crcr.receive.ingest import intake as ingest_intake
+from crcr.receive.webhook import intake as webhook_intake
 from crcr.settings import Settings, rows
 from crcr.show.live.event_stream import HEARTBEAT_S
 from crcr.wiring.services import _FAILED_PER_MINUTE
@@ -102,9 +104,9 @@ def said(directive: str, place: str = "") -> str:
 @pytest.mark.parametrize(
     ("place", "cap"),
     [
-        ("/github/webhook", webhook.CAP_BYTES),
-        ("/github/callback", callback.CAP_BYTES),
-        ("/api/crcr/results", ingest.CAP_BYTES),
+        ("/github/webhook", webhook_intake.CAP_BYTES),
+        ("/github/callback", intake.CAP_BYTES),
+        ("/api/crcr/results", ingest_intake.CAP_BYTES),
     ],
 )
 def test_the_proxy_lets_pass_what_the_relay_takes(place: str, cap: int) -> None:
@@ -214,10 +216,10 @@ async def test_bodies_pass_up_to_the_limit_and_larger_ones_are_told_in_the_relay
 ) -> None:
     async with behind(tmp_path) as (world, _), world.proxy.client() as visitor:
         for path, cap, code in (
-            ("/github/webhook", webhook.CAP_BYTES, "bad_signature"),
-            ("/github/webhook/", webhook.CAP_BYTES, "bad_signature"),
-            ("/github/callback", callback.CAP_BYTES, "not_authentic"),
-            ("/github/callback/", callback.CAP_BYTES, "not_authentic"),
+            ("/github/webhook", webhook_intake.CAP_BYTES, "bad_signature"),
+            ("/github/webhook/", webhook_intake.CAP_BYTES, "bad_signature"),
+            ("/github/callback", intake.CAP_BYTES, "not_authentic"),
+            ("/github/callback/", intake.CAP_BYTES, "not_authentic"),
         ):
             passed = await visitor.post(path, content=b" " * cap)
             assert (passed.status_code, passed.json()["error"]["code"]) == (401, code)

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
-from crcr.receive.webhook import CAP_BYTES
+from crcr.receive.webhook.intake import CAP_BYTES
 from github_sim.world.records import Delivery
 from published import EXAMPLES, example, webhook_examples
 from stage import UPSTREAM, Stage, stage

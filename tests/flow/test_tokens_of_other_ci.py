@@ -13,8 +13,8 @@ from starlette.responses import JSONResponse
 from callbacks import BACKEND, CALLBACK, LISTED, bearer, dispatched, marks, outcome, refused
 from crcr.decide.report.identity import IssuerKind
 from crcr.errors import KeysUnavailable
-from crcr.receive.issuers import issuer_of
-from crcr.receive.jwks import parse_discovery
+from crcr.receive.oidc.issuers import issuer_of
+from crcr.receive.oidc.jwks import parse_discovery
 from github_sim.github import GitHub, Hostile, WorkflowRun
 from github_sim.oidc.hostile_tokens import hostile_token
 from other_cis import EVERY, IDS, ORGANIZATION, OURS, SIM, Ci

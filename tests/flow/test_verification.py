@@ -9,7 +9,7 @@ import pytest
 from callbacks import dispatched, outcome
 from crcr.decide.report.identity import IssuerKind
 from crcr.decide.report.judge import Rejected
-from crcr.receive.report import parse_report
+from crcr.receive.callback.parse_report import parse_report
 from gating import (
     GATE,
     GATING,

@@ -4,7 +4,7 @@ from ipaddress import ip_network
 
 import pytest
 
-from crcr.receive.address import UNKNOWN, client_address, limit_subject
+from crcr.receive.http.client_address import UNKNOWN, client_address, limit_subject
 
 PROXIES = (ip_network("10.0.0.0/8"), ip_network("fd00::/8"))
 

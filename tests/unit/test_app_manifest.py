@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from crcr.github import api
-from crcr.receive import webhook_events
+from crcr.receive.webhook import parse
 
 MANIFEST = json.loads(
     (Path(__file__).parent.parent.parent / "docs" / "examples" / "app-manifest.json").read_text()
@@ -33,7 +33,7 @@ def test_the_manifest_asks_for_the_permissions_that_calls_are_made_with() -> Non
 
 
 def test_the_manifest_subscribes_to_the_events_that_are_acted_on() -> None:
-    assert set(MANIFEST["default_events"]) == set(webhook_events.events()) - ALWAYS_SENT
+    assert set(MANIFEST["default_events"]) == set(parse.events()) - ALWAYS_SENT
 
 
 def test_a_public_app_can_be_installed_by_downstreams() -> None:

@@ -10,7 +10,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message
 
 from crcr.errors import BadRequest, RateLimited, TooLarge, Unavailable
-from crcr.receive.body import LARGE_PER_ADDRESS, Bodies
+from crcr.receive.http.body import LARGE_PER_ADDRESS, Bodies
 from crcr.show.http.forms import read_form
 
 

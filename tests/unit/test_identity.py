@@ -20,9 +20,9 @@ from clock import ManualClock
 from crcr.decide.model import RepoName
 from crcr.decide.report.identity import Identity, IssuerKind
 from crcr.errors import CrcrError, KeysUnavailable, NotAuthentic, NotRegistered
-from crcr.receive.identity import MAX_TOKEN_BYTES, OidcVerifier
-from crcr.receive.issuers import GITHUB_ACTIONS, Issuer, issuer_of, issuer_table
-from crcr.receive.jwks import KeyCache
+from crcr.receive.oidc.issuers import GITHUB_ACTIONS, Issuer, issuer_of, issuer_table
+from crcr.receive.oidc.jwks import KeyCache
+from crcr.receive.oidc.verifier import MAX_TOKEN_BYTES, OidcVerifier
 
 AUDIENCE = "crcr-relay"
 OTHER_AUDIENCE = "https://relay.example"

@@ -15,8 +15,8 @@ from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 from clock import ManualClock, settle
 from crcr.decide.report.identity import IssuerKind
 from crcr.errors import CrcrError, KeysUnavailable, NotAuthentic
-from crcr.receive.issuers import GITHUB_ACTIONS, issuer_of
-from crcr.receive.jwks import MAX_JWKS_BYTES, KeyCache, http_fetcher, parse_jwks
+from crcr.receive.oidc.issuers import GITHUB_ACTIONS, issuer_of
+from crcr.receive.oidc.jwks import MAX_JWKS_BYTES, KeyCache, http_fetcher, parse_jwks
 
 GITHUB = issuer_of(GITHUB_ACTIONS, IssuerKind.GITHUB)
 ENTERPRISE = issuer_of("https://ghe.example/_services/token", IssuerKind.GITHUB)

@@ -32,11 +32,11 @@ from crcr.deliver.workflow_yaml import workflow_facts
 from crcr.errors import CrcrError
 from crcr.github.api import Response, next_link
 from crcr.log import clean_block, clean_text
-from crcr.receive.address import client_address
 from crcr.receive.allowlist_yaml import read_allowlist
-from crcr.receive.readers import _workflow_ref
-from crcr.receive.report import parse_report
-from crcr.receive.webhook_events import parse_event
+from crcr.receive.callback.parse_report import parse_report
+from crcr.receive.http.client_address import client_address
+from crcr.receive.oidc.claims_to_identity import _workflow_ref
+from crcr.receive.webhook.parse import parse_event
 from crcr.record.views.logs.search import asked_of_history
 from crcr.show.csv.writer import cell, file_name
 from crcr.show.render.matrix_headers import shortened

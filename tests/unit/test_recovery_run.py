@@ -18,7 +18,7 @@ from crcr.errors import (
     OutsideUnsure,
     StoreUnavailable,
 )
-from crcr.receive.answer import Answer
+from crcr.receive.http.answer import Answer
 
 PAGE = 10
 

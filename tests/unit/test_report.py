@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from crcr.decide.model import Conclusion
 from crcr.decide.report.report import FailedTest, Report, ReportStatus, TestCounts
 from crcr.errors import BadReport
-from crcr.receive.report import parse_report
+from crcr.receive.callback.parse_report import parse_report
 from published import example
 
 ABSENT = object()

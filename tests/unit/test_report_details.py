@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from crcr.decide.report.report import FailedTest, TestCounts
-from crcr.receive import report_details as details
+from crcr.receive.callback import report_details as details
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crcr.errors import BadSignature
-from crcr.receive.signature import require_signature, sign, verify_signature
+from crcr.receive.webhook.signature import require_signature, sign, verify_signature
 
 SECRET = b"It's a Secret to Everybody"
 BODY = b"Hello, World!"

@@ -20,7 +20,7 @@ from crcr.decide.events import (
 )
 from crcr.decide.model import RepoName
 from crcr.errors import BadRequest
-from crcr.receive.webhook_events import parse_event, parse_payload
+from crcr.receive.webhook.parse import parse_event, parse_payload
 from published import example, webhook_examples
 
 NAMES = [

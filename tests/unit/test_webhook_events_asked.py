@@ -7,7 +7,7 @@ import pytest
 from crcr.decide.events import CheckAsked, Commented, Event, MergeGroup, SuiteAsked, Unwanted
 from crcr.decide.model import RepoName
 from crcr.errors import BadRequest
-from crcr.receive.webhook_events import parse_event
+from crcr.receive.webhook.parse import parse_event
 from published import example
 
 REPOSITORY = {"id": 7, "full_name": "Up/Stream"}

@@ -8,7 +8,7 @@ from crcr.decide.events import Event, JobTold, RunTold, Unwanted
 from crcr.decide.github.values import ActionsJob, ActionsRun
 from crcr.decide.model import Conclusion, RepoName
 from crcr.errors import BadRequest
-from crcr.receive.webhook_events import parse_event
+from crcr.receive.webhook.parse import parse_event
 from published import example
 
 REPOSITORY = {"id": 7, "full_name": "Down/Stream"}

@@ -4,17 +4,17 @@ from urllib.parse import urlsplit
 
 from crcr.decide.report.identity import IssuerKind
 from crcr.ports import Clock, Limits
-from crcr.receive.body import Bodies
-from crcr.receive.callback import (
+from crcr.receive.callback.intake import (
     CallbackIntake,
 )
-from crcr.receive.identity import OidcVerifier
-from crcr.receive.ingest import IngestIntake
-from crcr.receive.issuers import GITHUB_ACTIONS, Issuer, issuer_of, issuer_table, known_issuers
-from crcr.receive.jwks import KeyCache
-from crcr.receive.refused_webhooks import RefusedWebhooks
-from crcr.receive.sandbox import SandboxDoor
-from crcr.receive.webhook import WebhookIntake
+from crcr.receive.callback.sandbox import SandboxDoor
+from crcr.receive.http.body import Bodies
+from crcr.receive.ingest.intake import IngestIntake
+from crcr.receive.oidc.issuers import GITHUB_ACTIONS, Issuer, issuer_of, issuer_table, known_issuers
+from crcr.receive.oidc.jwks import KeyCache
+from crcr.receive.oidc.verifier import OidcVerifier
+from crcr.receive.webhook.intake import WebhookIntake
+from crcr.receive.webhook.refused_webhooks import RefusedWebhooks
 from crcr.record.deliveries.inbox import Inbox
 from crcr.record.deliveries.refused_webhooks import RefusalCounts
 from crcr.record.reports.ingested import IngestedResults

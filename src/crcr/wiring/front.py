@@ -15,8 +15,8 @@ from crcr.decide.checks.gate import Policy
 from crcr.decide.model import RepoName
 from crcr.deliver.app_page import AppPage
 from crcr.errors import CrcrError
-from crcr.receive.address import client_address, limit_subject
-from crcr.receive.ingest import IngestIntake
+from crcr.receive.http.client_address import client_address, limit_subject
+from crcr.receive.ingest.intake import IngestIntake
 from crcr.record.admin.http import AdminDesk
 from crcr.record.repositories.inspections import Inspections
 from crcr.record.store.signals import CHANGES

@@ -18,7 +18,7 @@ from crcr.github.lanes import open_http
 from crcr.github.tokens import TokenCache
 from crcr.ports import Clock, Trace, Untraced
 from crcr.receive.allowlist_yaml import read_allowlist
-from crcr.receive.issuers import GITHUB_ACTIONS
+from crcr.receive.oidc.issuers import GITHUB_ACTIONS
 from crcr.record.checks.check_runs import CommitChecks
 from crcr.record.checks.refresh import GATHERING, Publishing, UpstreamPolicy
 from crcr.record.checks.requests import Desk

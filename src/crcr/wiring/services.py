@@ -19,16 +19,16 @@ from crcr.deliver.worker import Worker
 from crcr.github.client import GitHubClient
 from crcr.github.governor import Governor
 from crcr.ports import Clock, Limits, Trace
-from crcr.receive.callback import (
+from crcr.receive.callback.intake import (
     CALLBACK,
     FAILED_AUTHENTICATION,
     NOTED_REFUSAL,
     CallbackIntake,
 )
-from crcr.receive.ingest import IngestIntake
-from crcr.receive.jwks import KeyCache, http_fetcher
-from crcr.receive.sandbox import SANDBOX
-from crcr.receive.webhook import WebhookIntake
+from crcr.receive.callback.sandbox import SANDBOX
+from crcr.receive.ingest.intake import IngestIntake
+from crcr.receive.oidc.jwks import KeyCache, http_fetcher
+from crcr.receive.webhook.intake import WebhookIntake
 from crcr.record.admin.operations import Acts
 from crcr.record.deliveries.inbox import Inbox
 from crcr.record.limits.memory import Rule

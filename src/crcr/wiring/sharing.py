@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from crcr.clock import SystemClock
 from crcr.errors import NoAllowlist, StoreUnavailable
-from crcr.receive.key_sets import KeySets, Unshared
+from crcr.receive.oidc.shared_key_sets import KeySets, Unshared
 from crcr.record.limits.memory import MemoryLimits, Rule
 from crcr.record.limits.monitored import WatchedLimits
 from crcr.record.store.signals import ALLOWLIST

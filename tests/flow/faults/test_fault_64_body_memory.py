@@ -10,7 +10,7 @@ from typing import Any
 from starlette.types import Message
 
 from callbacks import BACKEND, LISTED, post
-from crcr.receive.body import LARGE_PER_ADDRESS
+from crcr.receive.http.body import LARGE_PER_ADDRESS
 from stage import UPSTREAM, Stage, stage
 
 MIB = 1024 * 1024

@@ -1,6 +1,6 @@
 """Who is calling, as proved by a verified token.
 
-Only `receive.identity` makes an `Identity`, after signature, issuer, audience and times were checked; a
+Only `receive.oidc.verifier` makes an `Identity`, after signature, issuer, audience and times were checked; a
 function that takes one needs no further proof. Whatever was not signed is None here, never guessed.
 """
 

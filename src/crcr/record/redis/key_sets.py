@@ -30,7 +30,7 @@ _PAUSE_S = 0.2
 
 
 class RedisKeySets:
-    """Implements `receive.key_sets.KeySets`."""
+    """Implements `receive.oidc.shared_key_sets.KeySets`."""
 
     def __init__(self, link: RedisLink, *, secret: bytes) -> None:
         self._link = link

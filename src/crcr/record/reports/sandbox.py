@@ -69,7 +69,7 @@ FORGET_SANDBOX = Statement(
 
 
 class SandboxJobs:
-    """Where `receive.sandbox` keeps what is tried out."""
+    """Where `receive.callback.sandbox` keeps what is tried out."""
 
     def __init__(
         self,

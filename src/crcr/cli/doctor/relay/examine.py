@@ -29,8 +29,8 @@ from crcr.github.client import GitHubClient
 from crcr.github.lanes import open_http
 from crcr.join.finding import Finding, State, ok, problem, warning
 from crcr.receive.allowlist_yaml import read_allowlist
-from crcr.receive.issuers import GITHUB_ACTIONS
-from crcr.receive.jwks import http_fetcher
+from crcr.receive.oidc.issuers import GITHUB_ACTIONS
+from crcr.receive.oidc.jwks import http_fetcher
 from crcr.record.repositories.allowlists import text_in_force
 from crcr.record.store.database import Tx
 from crcr.record.store.signals import Signals

@@ -8,8 +8,8 @@ from crcr.decide.report.identity import IssuerKind
 from crcr.decide.report.registration import RULES, Registration
 from crcr.errors import KeysUnavailable
 from crcr.join.finding import Finding, ok, problem, warning
-from crcr.receive.issuers import Issuer
-from crcr.receive.jwks import Fetch, read_keys
+from crcr.receive.oidc.issuers import Issuer
+from crcr.receive.oidc.jwks import Fetch, read_keys
 from crcr.settings import Settings
 from crcr.wiring.doors import issuers_of
 

@@ -5,8 +5,8 @@ Nobody's rights are judged here: the names are what GitHub says, and whether a p
 
 from crcr.decide.commands.grammar import has_command
 from crcr.decide.events import CheckAsked, Commented, SuiteAsked, Unwanted
-from crcr.receive import webhook_shapes as shapes
-from crcr.receive.webhook_fields import id_of, login, plain, repo_name, utc
+from crcr.receive.webhook import payload_structs as shapes
+from crcr.receive.webhook.payload_fields import id_of, login, plain, repo_name, utc
 
 
 def check_asked(body: shapes.CheckRunBody) -> CheckAsked:

@@ -26,10 +26,10 @@ from crcr.decide.report.identity import Identity, IssuerKind
 from crcr.decide.report.registration import RULES, Registration, find, missing, to_register, unmet
 from crcr.errors import KeysUnavailable, NotAuthentic, NotRegistered
 from crcr.ports import Clock
-from crcr.receive.issuers import Issuer, organisation_issuer
-from crcr.receive.readers import read_github, read_registered
-from crcr.receive.signed import SignedClaims
-from crcr.receive.token_times import NEW_TOKEN, TokenTimes, check_times, read_times
+from crcr.receive.oidc.claims_to_identity import read_github, read_registered
+from crcr.receive.oidc.issuers import Issuer, organisation_issuer
+from crcr.receive.oidc.signed_claims import SignedClaims
+from crcr.receive.oidc.token_times import NEW_TOKEN, TokenTimes, check_times, read_times
 
 MAX_TOKEN_BYTES = 16 * 1024
 _MAX_PROOFS = 10_000

@@ -25,11 +25,11 @@ from crcr.decide.events import (
 from crcr.decide.github.inspection import grants
 from crcr.decide.model import RepoName
 from crcr.errors import BadRequest
-from crcr.receive import webhook_shapes as shapes
-from crcr.receive.json_body import decode
-from crcr.receive.webhook_asked import check_asked, commented, suite_asked
-from crcr.receive.webhook_fields import branch, id_of, installed, login, moment, plain, repo_name, utc
-from crcr.receive.webhook_told import job_told, run_told
+from crcr.receive.http.json_body import decode
+from crcr.receive.webhook import payload_structs as shapes
+from crcr.receive.webhook.parse_requests import check_asked, commented, suite_asked
+from crcr.receive.webhook.parse_workflow_events import job_told, run_told
+from crcr.receive.webhook.payload_fields import branch, id_of, installed, login, moment, plain, repo_name, utc
 
 T = TypeVar("T")
 

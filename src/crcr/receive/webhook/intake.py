@@ -34,11 +34,11 @@ from crcr.decide.model import RepoName
 from crcr.decide.trace_steps import Step
 from crcr.errors import BadRequest, BadSignature, CrcrError, WrongContentType
 from crcr.ports import Clock, Trace, Untraced
-from crcr.receive.answer import Answer
-from crcr.receive.body import Bodies
-from crcr.receive.refused_webhooks import RefusedWebhooks
-from crcr.receive.signature import require_signature, verify_signature
-from crcr.receive.webhook_events import parse_event, parse_payload
+from crcr.receive.http.answer import Answer
+from crcr.receive.http.body import Bodies
+from crcr.receive.webhook.parse import parse_event, parse_payload
+from crcr.receive.webhook.refused_webhooks import RefusedWebhooks
+from crcr.receive.webhook.signature import require_signature, verify_signature
 
 log = structlog.get_logger(__name__)
 

@@ -14,9 +14,9 @@ import msgspec
 from crcr.decide.model import Conclusion
 from crcr.decide.report.report import SELF_REPORTS, Report, ReportStatus
 from crcr.errors import BadReport
-from crcr.receive import report_details as details
-from crcr.receive.json_body import decode
-from crcr.receive.report_about import said_commit, said_upstream
+from crcr.receive.callback import report_details as details
+from crcr.receive.callback.self_report_subject import said_commit, said_upstream
+from crcr.receive.http.json_body import decode
 
 MAX_ATTEMPT = 10_000
 _NAME_CHARS = 256

@@ -17,10 +17,10 @@ from starlette.requests import Request
 from crcr.decide.report.ingested import Ingested, Kept
 from crcr.errors import CrcrError, NotAuthentic, NotFound
 from crcr.ports import Clock
-from crcr.receive.address import client_address
-from crcr.receive.answer import Answer
-from crcr.receive.body import Bodies
-from crcr.receive.ingest_body import parse_envelope
+from crcr.receive.http.answer import Answer
+from crcr.receive.http.body import Bodies
+from crcr.receive.http.client_address import client_address
+from crcr.receive.ingest.parse_envelope import parse_envelope
 
 log = structlog.get_logger(__name__)
 

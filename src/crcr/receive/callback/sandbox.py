@@ -14,7 +14,7 @@ from crcr.decide.report.judge import Rejected, RepeatedReport
 from crcr.decide.report.report import Report
 from crcr.decide.report.sandbox import TrialOutcome
 from crcr.ports import Limits
-from crcr.receive.answer import Answer
+from crcr.receive.http.answer import Answer
 
 SANDBOX = "sandbox"
 """The limit's name."""

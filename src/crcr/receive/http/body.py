@@ -12,7 +12,7 @@ from ipaddress import IPv4Network, IPv6Network
 from starlette.requests import ClientDisconnect, Request
 
 from crcr.errors import BadRequest, CrcrError, RateLimited, TooLarge, Unavailable
-from crcr.receive.address import client_address, limit_subject
+from crcr.receive.http.client_address import client_address, limit_subject
 
 LARGE_BYTES = 1024 * 1024
 """Bodies beyond this are large. Nearly all webhooks and reports have some tens of kilobytes."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from crcr.errors import NotAuthentic
-from crcr.receive.issuers import Issuer
+from crcr.receive.oidc.issuers import Issuer
 
 LEEWAY_S = 60
 NEW_TOKEN = "ask the issuer for a new token right before the report is sent"  # noqa: S105

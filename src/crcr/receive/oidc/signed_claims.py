@@ -7,7 +7,7 @@ from datetime import datetime
 
 from crcr.decide.model import RepoName
 from crcr.errors import NotAuthentic
-from crcr.receive.issuers import Issuer
+from crcr.receive.oidc.issuers import Issuer
 
 _INCOMPLETE = "send the token of the job itself, as the CI issues it to a job that asks for one"
 # Without leading zeros and within 64 bits, so that one id has one spelling and fits its column.

@@ -14,8 +14,8 @@ import msgspec
 from crcr.decide.model import Level, RepoName
 from crcr.decide.report.ingested import About, Ingested
 from crcr.errors import BadReport
-from crcr.receive.json_body import decode
-from crcr.receive.report import parse_report, without_halves
+from crcr.receive.callback.parse_report import parse_report, without_halves
+from crcr.receive.http.json_body import decode
 
 T = TypeVar("T")
 

@@ -37,10 +37,10 @@ from crcr.errors import (
     Unavailable,
 )
 from crcr.ports import Clock, Limits, Trace, Untraced, Verifier
-from crcr.receive.address import client_address, limit_subject
-from crcr.receive.answer import Answer
-from crcr.receive.body import Bodies
-from crcr.receive.report import parse_report
+from crcr.receive.callback.parse_report import parse_report
+from crcr.receive.http.answer import Answer
+from crcr.receive.http.body import Bodies
+from crcr.receive.http.client_address import client_address, limit_subject
 
 log = structlog.get_logger(__name__)
 

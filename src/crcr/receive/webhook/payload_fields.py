@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from crcr.decide.events import InstalledRepository
 from crcr.decide.model import RepoName
 from crcr.errors import BadRequest
-from crcr.receive import webhook_shapes as shapes
+from crcr.receive.webhook import payload_structs as shapes
 
 _BRANCH = re.compile(r"[^\x00-\x20\x7f]{1,1024}")
 _LOGIN_CHARS = 250

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from crcr.decide.model import RepoName, is_repo_name
 from crcr.decide.report.identity import Identity, IssuerKind
 from crcr.decide.report.registration import CIRCLE, Registration
-from crcr.receive.signed import SignedClaims
+from crcr.receive.oidc.signed_claims import SignedClaims
 
 # `owner/repo/.github/workflows/ci.yml@refs/heads/x`: a file name and a branch may both hold an `@`.
 _WORKFLOW_REF = re.compile(r"(?P<repository>[^/]+/[^/]+)/(?P<path>.+?)@(?P<ref>refs/.+|[0-9a-f]{40})")

@@ -7,8 +7,8 @@ attempt that was re-run at once may already show the next one.
 from crcr.decide.events import JobTold, RunTold
 from crcr.decide.github.actions_vocabulary import check_run_id_of, conclusion_of, path_without_ref
 from crcr.decide.github.values import ActionsJob, ActionsRun
-from crcr.receive import webhook_shapes as shapes
-from crcr.receive.webhook_fields import branch, id_of, plain, repo_name, utc, utc_or_none
+from crcr.receive.webhook import payload_structs as shapes
+from crcr.receive.webhook.payload_fields import branch, id_of, plain, repo_name, utc, utc_or_none
 
 
 def run_told(body: shapes.WorkflowRunBody) -> RunTold:

@@ -22,8 +22,8 @@ from jwt.algorithms import RSAAlgorithm
 from crcr.decide.report.identity import KeySetText
 from crcr.errors import KeysUnavailable, NotAuthentic
 from crcr.ports import Clock
-from crcr.receive.issuers import Issuer, is_safe_address
-from crcr.receive.key_sets import KeySets, Unshared
+from crcr.receive.oidc.issuers import Issuer, is_safe_address
+from crcr.receive.oidc.shared_key_sets import KeySets, Unshared
 
 Fetch = Callable[[str], Awaitable[bytes]]
 """Reads an address, or raises `KeysUnavailable`."""

@@ -1,0 +1,1 @@
+"""`POST /github/callback`: a downstream's report."""

@@ -1,0 +1,1 @@
+"""`POST /api/crcr/results`: another relay's results."""

@@ -1,0 +1,1 @@
+"""From a bearer token to a proved identity."""

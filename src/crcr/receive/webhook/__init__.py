@@ -1,0 +1,1 @@
+"""`POST /github/webhook`: GitHub's events, verified and parsed."""

@@ -50,7 +50,7 @@ still_held: ContextVar[Callable[[], Awaitable[None]]] = ContextVar("still_held",
 """Raises `LeaseLost` when the effect that the current task works on has been taken over by another worker.
 
 Awaited right before and right after each call to GitHub and each forward. A worker that was frozen just between this and the sending may
-still send: a check that it wrote so is read again (`deliver.publish`).
+still send: a check that it wrote so is read again (`deliver.handlers.publish_checks`).
 """
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from clock import ManualClock
 from crcr.decide.github.inspection import AppFacts
-from crcr.deliver.app_page import ASK_AGAIN_S, AppPage
+from crcr.deliver.periodic.app_link import ASK_AGAIN_S, AppPage
 from crcr.errors import OutsideUnreachable
 from stage import stage
 

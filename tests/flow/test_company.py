@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from clock import settle
-from crcr.deliver.duties import UPKEEP
+from crcr.deliver.periodic.leader_tasks import UPKEEP
 from crcr.deliver.worker import Worker
 from crcr.record.outbox.leader import Leaders
 from crcr.wiring.company import Company

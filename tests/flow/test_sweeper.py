@@ -8,7 +8,7 @@ import pytest
 
 from callbacks import BACKEND, LISTED, dispatched, end_unreported, outcome, sweep
 from clock import settle
-from crcr.deliver.sweeper import repeat
+from crcr.deliver.periodic.sweeper import repeat
 from crcr.errors import StoreUnavailable
 from stage import UPSTREAM, Stage, stage
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from crcr.deliver.workflow_yaml import workflow_facts
+from crcr.deliver.handlers.workflow_yaml import workflow_facts
 from crcr.demo.world import BACKENDS, demo_world
 from github_sim.github import GitHub
 from github_sim.runner.github.workflow_file import read_workflow

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from clock import ManualClock, settle
-from crcr.deliver.duties import LEASE, RENEW_EVERY_S, Duties, Duty
+from crcr.deliver.periodic.leader_tasks import LEASE, RENEW_EVERY_S, Duties, Duty
 from crcr.errors import StoreUnavailable
 
 EVERY_S = 60.0

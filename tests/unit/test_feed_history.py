@@ -8,7 +8,7 @@ import pytest
 from clock import ManualClock
 from crcr.decide.model import EffectKind, RepoName
 from crcr.decide.outbox.effect import ClaimedEffect
-from crcr.deliver.feed_history import FeedHistory
+from crcr.deliver.handlers.feed_clickhouse import FeedHistory
 from crcr.errors import NotPossible, OutsideFault, OutsideLimited, OutsideRefused, OutsideUnreachable
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

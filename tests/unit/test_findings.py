@@ -12,7 +12,7 @@ from crcr.decide.github.relay_pins import Pinning
 from crcr.decide.github.setup_facts import LastCallback, LastDispatch, LastRefusal, SetupFacts
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoName
 from crcr.decide.views.overview import Answer
-from crcr.deliver.workflow_yaml import workflow_facts
+from crcr.deliver.handlers.workflow_yaml import workflow_facts
 from crcr.github.api import Response, dispatch
 from crcr.github.faults import fault_of
 from crcr.join.files import generate

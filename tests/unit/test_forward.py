@@ -8,7 +8,7 @@ import pytest
 
 from crcr.decide.model import EffectKind, RepoName
 from crcr.decide.outbox.effect import ClaimedEffect
-from crcr.deliver.forward import ForwardResult
+from crcr.deliver.handlers.forward_result import ForwardResult
 from crcr.errors import LeaseLost, OutsideUnsure
 from crcr.ports import still_held
 from made import NOW

@@ -13,7 +13,7 @@ from clock import ManualClock, settle
 from crcr.decide.model import EffectKind
 from crcr.decide.outbox.effect import ClaimedEffect, Failure
 from crcr.decide.outbox.worker_presence import GONE_AFTER
-from crcr.deliver.holdings import LEASE
+from crcr.deliver.leases import LEASE
 from crcr.deliver.worker import Worker
 from crcr.ports import still_held
 from made import NOW

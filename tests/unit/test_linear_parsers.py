@@ -28,7 +28,7 @@ from crcr.decide.github.actions_vocabulary import check_run_id_of, named_in, pat
 from crcr.decide.globs import name_glob, path_glob
 from crcr.decide.model import RepoName
 from crcr.decide.statistics.similar_failures import like_failures, normal_line
-from crcr.deliver.workflow_yaml import workflow_facts
+from crcr.deliver.handlers.workflow_yaml import workflow_facts
 from crcr.errors import CrcrError
 from crcr.github.api import Response, next_link
 from crcr.log import clean_block, clean_text

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from clock import ManualClock, settle
 from crcr.decide.github.missed_webhooks import Known, Outcome, Progress
 from crcr.decide.github.values import LoggedDelivery, LogPage
-from crcr.deliver.recover import Recovery
+from crcr.deliver.periodic.recover_webhooks import Recovery
 from crcr.errors import (
     BadRequest,
     NoAllowlist,

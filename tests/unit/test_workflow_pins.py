@@ -5,8 +5,8 @@ import time
 import pytest
 
 from crcr.decide.github.relay_pins import Pinning, callback_address, read_pins
-from crcr.deliver.workflow_pins import MOST_PINS, find_pins_elsewhere
-from crcr.deliver.workflow_yaml import workflow_facts
+from crcr.deliver.handlers.workflow_pins import MOST_PINS, find_pins_elsewhere
+from crcr.deliver.handlers.workflow_yaml import workflow_facts
 from crcr.join import bridge
 from reporter_world import reporter
 

@@ -3,8 +3,8 @@
 import pytest
 
 from crcr.decide.github.inspection import WorkflowFacts
-from crcr.deliver.workflow_yaml import workflow_facts
-from crcr.deliver.yaml_tree import MAX_DEPTH, MAX_NODES
+from crcr.deliver.handlers.workflow_yaml import workflow_facts
+from crcr.deliver.handlers.yaml_tree import MAX_DEPTH, MAX_NODES
 
 
 def read(text: str) -> WorkflowFacts:

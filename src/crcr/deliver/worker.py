@@ -17,7 +17,7 @@ from crcr.decide.model import EffectKind
 from crcr.decide.outbox.effect import ClaimedEffect, Failure, Fault, effect_urgency
 from crcr.decide.outbox.retry import Breaker, GiveUp, after_fault, after_limit
 from crcr.decide.trace_steps import Step
-from crcr.deliver.holdings import AlwaysPresent, Holdings, Presence
+from crcr.deliver.leases import AlwaysPresent, Holdings, Presence
 from crcr.errors import (
     HeldBy,
     LeaseLost,

@@ -10,9 +10,9 @@ from typing import Any
 
 import structlog
 
-from crcr.deliver.duties import Duties, Duty
-from crcr.deliver.reconcile import RECONCILE_EVERY_S
-from crcr.deliver.sweeper import FORGET_EVERY_S, REFRESH_EVERY_S, SWEEP_EVERY_S
+from crcr.deliver.periodic.leader_tasks import Duties, Duty
+from crcr.deliver.periodic.reconcile import RECONCILE_EVERY_S
+from crcr.deliver.periodic.sweeper import FORGET_EVERY_S, REFRESH_EVERY_S, SWEEP_EVERY_S
 from crcr.errors import StoreUnavailable
 from crcr.record.outbox.leases import free_leases, is_gone
 from crcr.record.store.signals import EFFECTS

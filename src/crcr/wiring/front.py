@@ -13,7 +13,7 @@ from starlette.routing import BaseRoute, Route
 from crcr.app import Edge, ProblemPage, create_app, problem_response
 from crcr.decide.checks.gate import Policy
 from crcr.decide.model import RepoName
-from crcr.deliver.app_page import AppPage
+from crcr.deliver.periodic.app_link import AppPage
 from crcr.errors import CrcrError
 from crcr.receive.http.client_address import client_address, limit_subject
 from crcr.receive.ingest.intake import IngestIntake

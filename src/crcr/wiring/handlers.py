@@ -5,16 +5,16 @@ import httpx
 from crcr.decide.model import EffectKind
 from crcr.decide.outbox.effect import ClaimedEffect
 from crcr.deliver.allowlist_source import AllowlistRefresher
-from crcr.deliver.changes import AskFiles, ReadGroup
-from crcr.deliver.commands import AnswerCommand, OfferWaiver, Voice
-from crcr.deliver.effects import ConfirmHead, IdentifyRepository, RefreshAllowlist, SendDispatch
-from crcr.deliver.forward import ForwardResult
-from crcr.deliver.inspect import InspectRepository
-from crcr.deliver.look_up import LookUp
-from crcr.deliver.publish import PublishChecks
-from crcr.deliver.rerun import Rerun
-from crcr.deliver.upstream_target import Upstreams
-from crcr.deliver.verify_commit import VerifyCommit
+from crcr.deliver.handlers.changed_files import AskFiles, ReadGroup
+from crcr.deliver.handlers.commands import AnswerCommand, OfferWaiver, Voice
+from crcr.deliver.handlers.dispatch import ConfirmHead, IdentifyRepository, RefreshAllowlist, SendDispatch
+from crcr.deliver.handlers.forward_result import ForwardResult
+from crcr.deliver.handlers.inspect_repository import InspectRepository
+from crcr.deliver.handlers.look_up_runs import LookUp
+from crcr.deliver.handlers.publish_checks import PublishChecks
+from crcr.deliver.handlers.rerun import Rerun
+from crcr.deliver.handlers.upstream_target import Upstreams
+from crcr.deliver.handlers.verify_commit import VerifyCommit
 from crcr.deliver.worker import Handler
 from crcr.record.checks.commands import Commands
 from crcr.record.checks.reruns import Reruns

@@ -11,7 +11,7 @@ import structlog
 
 from crcr.decide.model import RepoName
 from crcr.decide.outbox.effect import ClaimedEffect
-from crcr.deliver.feed_history import FeedHistory
+from crcr.deliver.handlers.feed_clickhouse import FeedHistory
 from crcr.deliver.worker import Handler
 from crcr.ports import Clock
 from crcr.record.clickhouse.connection import ClickHouseLink, ClickHousePlace

@@ -11,10 +11,10 @@ from crcr.decide.model import RepoName
 from crcr.deliver.allowlist_source import AllowlistRefresher, Source
 from crcr.deliver.allowlist_source import FileSource as FileReader
 from crcr.deliver.allowlist_source import GitHubSource as GitHubReader
-from crcr.deliver.attendance import Attendance
-from crcr.deliver.holdings import LEASE, Presence
-from crcr.deliver.reconcile import Reconciler
-from crcr.deliver.sweeper import Sweeper
+from crcr.deliver.leases import LEASE, Presence
+from crcr.deliver.periodic.reconcile import Reconciler
+from crcr.deliver.periodic.sweeper import Sweeper
+from crcr.deliver.periodic.worker_count import Attendance
 from crcr.deliver.worker import Worker
 from crcr.github.client import GitHubClient
 from crcr.github.governor import Governor

@@ -4,11 +4,11 @@ import asyncio
 from datetime import timedelta
 from functools import partial
 
-from crcr.deliver.attendance import Attendance
-from crcr.deliver.duties import LEASE
-from crcr.deliver.reconcile import Reconciler
-from crcr.deliver.recover import Intake, Recovery
-from crcr.deliver.sweeper import Sweeper
+from crcr.deliver.periodic.leader_tasks import LEASE
+from crcr.deliver.periodic.reconcile import Reconciler
+from crcr.deliver.periodic.recover_webhooks import Intake, Recovery
+from crcr.deliver.periodic.sweeper import Sweeper
+from crcr.deliver.periodic.worker_count import Attendance
 from crcr.record.checks.repairs import Repairs
 from crcr.record.deliveries.missed_webhooks import RecoveryStore
 from crcr.record.outbox.leader import Leaders

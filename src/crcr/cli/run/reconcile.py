@@ -9,7 +9,7 @@ from crcr.cli.printing import ProgressLine, complain, print_json, print_table
 
 if TYPE_CHECKING:
     from crcr.decide.github.missed_webhooks import Progress
-    from crcr.deliver.reconcile import Reconciled
+    from crcr.deliver.periodic.reconcile import Reconciled
 
 
 def register(app: typer.Typer) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from crcr import log as logs
 from crcr.cli.operator_session import read_settings
-from crcr.deliver.reconcile import Reconciled
-from crcr.deliver.recover import Tell
+from crcr.deliver.periodic.reconcile import Reconciled
+from crcr.deliver.periodic.recover_webhooks import Tell
 from crcr.settings import Settings
 from crcr.wiring.services import build
 from crcr.wiring.stores import require_database

@@ -1,6 +1,6 @@
 """A check run as we want GitHub to show it: data, with the limits that GitHub sets on it.
 
-What a check says is made in `check_text`, whether it exists in `checks`, how it gets there in `deliver.publish`.
+What a check says is made in `check_text`, whether it exists in `checks`, how it gets there in `deliver.handlers.publish_checks`.
 """
 
 from dataclasses import dataclass

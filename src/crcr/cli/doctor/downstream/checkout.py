@@ -10,8 +10,8 @@ from pathlib import Path
 from crcr.cli.git_checkout import default_branch, git, origin_of, top_of
 from crcr.decide.github.relay_pins import Pinning
 from crcr.decide.model import RepoName
-from crcr.deliver.workflow_pins import find_pins_elsewhere
-from crcr.deliver.workflow_yaml import workflow_facts
+from crcr.deliver.handlers.workflow_pins import find_pins_elsewhere
+from crcr.deliver.handlers.workflow_yaml import workflow_facts
 from crcr.join.files import BRIDGE, CI_FILES, REPORTER
 from crcr.join.finding import Finding, ok, problem, unknown, warning
 from crcr.join.findings_pins import finding_of, lines_to_add, pins_relay

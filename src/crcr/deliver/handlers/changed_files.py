@@ -14,7 +14,7 @@ from crcr.decide.dispatch.merge_group import GroupToRead, pull_of, pulls_in_grou
 from crcr.decide.github.values import ChangedFiles, Comparison, FilesQuestion, PullFacts, Target
 from crcr.decide.model import RepoName
 from crcr.decide.outbox.effect import ClaimedEffect
-from crcr.deliver.upstream_target import Upstreams
+from crcr.deliver.handlers.upstream_target import Upstreams
 from crcr.errors import OutsideFault, OutsideRefused
 from crcr.ports import Changes, Clock
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from crcr.decide.github.relay_pins import Pinning, read_pins
-from crcr.deliver.yaml_tree import NotYaml, TooMuch, Tree, compose, every_pair
+from crcr.deliver.handlers.yaml_tree import NotYaml, TooMuch, Tree, compose, every_pair
 
 MOST_PINS = 20
 MOST_CHARS = 200

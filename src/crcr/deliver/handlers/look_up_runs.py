@@ -15,7 +15,7 @@ from crcr.decide.github.values import ActionsJob, ActionsRun, Target
 from crcr.decide.model import RepoName
 from crcr.decide.outbox.effect import ClaimedEffect
 from crcr.decide.outbox.urgency import Urgency
-from crcr.deliver.effects import Installed
+from crcr.deliver.handlers.dispatch import Installed
 from crcr.errors import NotYet, OutsideRefused
 from crcr.ports import Actions, Clock, GitHub
 

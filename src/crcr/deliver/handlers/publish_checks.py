@@ -14,7 +14,7 @@ from crcr.decide.github.values import FoundCheck, Target
 from crcr.decide.model import RepoName
 from crcr.decide.outbox.effect import CHECKS_QUEUE, TIER_URGENCY, ClaimedEffect
 from crcr.decide.outbox.urgency import Urgency
-from crcr.deliver.upstream_target import Upstreams
+from crcr.deliver.handlers.upstream_target import Upstreams
 from crcr.errors import LeaseLost, OutsideRefused
 from crcr.ports import Checks, Clock
 

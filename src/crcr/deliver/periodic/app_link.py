@@ -9,7 +9,7 @@ from typing import Protocol
 import structlog
 
 from crcr.decide.github.inspection import AppFacts
-from crcr.deliver.pace import wait
+from crcr.deliver.periodic.progress import wait
 from crcr.errors import OutsideFault
 from crcr.ports import Clock
 

@@ -23,7 +23,7 @@ from crcr.decide.github.inspection import (
 from crcr.decide.github.values import Target
 from crcr.decide.model import RepoName
 from crcr.decide.outbox.effect import ClaimedEffect
-from crcr.deliver.workflow_yaml import workflow_facts
+from crcr.deliver.handlers.workflow_yaml import workflow_facts
 from crcr.errors import OutsideFault, OutsideLimited, OutsideRefused, OutsideUnreachable
 from crcr.ports import Clock, Setup
 

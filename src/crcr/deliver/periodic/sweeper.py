@@ -7,7 +7,7 @@ from typing import Protocol
 
 import structlog
 
-from crcr.deliver.pace import wait
+from crcr.deliver.periodic.progress import wait
 from crcr.errors import StoreUnavailable
 from crcr.ports import Clock
 

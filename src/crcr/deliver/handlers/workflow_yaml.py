@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from itertools import islice
 
 from crcr.decide.github.inspection import WorkflowFacts
-from crcr.deliver.workflow_pins import find_pins
-from crcr.deliver.yaml_tree import NotYaml, TooMuch, Tree, compose, values
+from crcr.deliver.handlers.workflow_pins import find_pins
+from crcr.deliver.handlers.yaml_tree import NotYaml, TooMuch, Tree, compose, values
 
 MOST_TYPES = 50
 MOST_STEPS = 5_000

@@ -10,7 +10,7 @@ from typing import Protocol
 import structlog
 
 from crcr.decide.github.missed_webhooks import RecoveryReport
-from crcr.deliver.recover import Recovery, Tell
+from crcr.deliver.periodic.recover_webhooks import Recovery, Tell
 from crcr.errors import OutsideFault, Unavailable
 from crcr.ports import Clock
 

@@ -16,7 +16,7 @@ from crcr.decide.github.values import Role, Target
 from crcr.decide.health.relay import Health
 from crcr.decide.model import RepoName
 from crcr.decide.outbox.effect import ClaimedEffect
-from crcr.deliver.upstream_target import Upstreams
+from crcr.deliver.handlers.upstream_target import Upstreams
 from crcr.errors import OutsideRefused
 from crcr.ports import Clock, People
 

@@ -28,7 +28,7 @@ from crcr.decide.github.missed_webhooks import (
     webhooks,
 )
 from crcr.decide.github.values import LoggedDelivery
-from crcr.deliver.pace import Pace, wait
+from crcr.deliver.periodic.progress import Pace, wait
 from crcr.errors import (
     BadRequest,
     NoAllowlist,

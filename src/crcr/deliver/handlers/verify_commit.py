@@ -18,7 +18,7 @@ from crcr.decide.github.commit_origin import (
 from crcr.decide.github.values import Target
 from crcr.decide.model import RepoName
 from crcr.decide.outbox.effect import ClaimedEffect
-from crcr.deliver.upstream_target import Upstreams
+from crcr.deliver.handlers.upstream_target import Upstreams
 from crcr.ports import Clock, History
 
 

@@ -1,0 +1,1 @@
+"""What runs on a timer: sweeping, retention, reconciliation, leadership."""

@@ -10,10 +10,10 @@ from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from clock import ManualClock
-from crcr.github.app_auth import AppAuth
+from crcr.github.auth.app_key import AppAuth
+from crcr.github.auth.installation_tokens import TokenCache
 from crcr.github.client import GitHubClient
-from crcr.github.governor import Governor
-from crcr.github.tokens import TokenCache
+from crcr.github.http.rate_limiter import Governor
 
 PEM = (
     generate_private_key(65537, 2048)

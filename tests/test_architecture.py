@@ -141,7 +141,7 @@ def test_everything_is_caught_only_in_the_worker_and_at_the_edge() -> None:
             "record/store/postgres/database.py",  # the same, below
             "record/store/sqlite/database.py",  # one caller's failure is handed back to that caller; a failed group is rolled back
             "receive/http/body.py",  # gives its bytes back and raises on
-            "github/lanes.py",  # gives its connection back and raises on
+            "github/http/connections.py",  # gives its connection back and raises on
         }
     )
 

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from crcr.github import api
+from crcr.github.api import core
 from crcr.receive.webhook import parse
 
 MANIFEST = json.loads(
@@ -16,7 +16,7 @@ FOR_GITHUB_ITSELF = {"statuses", "merge_queues"}
 
 def used_permissions() -> dict[str, str]:
     used: dict[str, str] = {}
-    for name, value in vars(api).items():
+    for name, value in vars(core).items():
         if name.isupper() and name.endswith(("_READ", "_WRITE")):
             for permission, access in value:
                 used[permission] = max(used.get(permission, "read"), access)

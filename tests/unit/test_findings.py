@@ -13,8 +13,8 @@ from crcr.decide.github.setup_facts import LastCallback, LastDispatch, LastRefus
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoName
 from crcr.decide.views.overview import Answer
 from crcr.deliver.handlers.workflow_yaml import workflow_facts
-from crcr.github.api import Response, dispatch
-from crcr.github.faults import fault_of
+from crcr.github.api.core import Response, dispatch
+from crcr.github.http.errors import fault_of
 from crcr.join.files import generate
 from crcr.join.finding import Finding, ago
 from crcr.join.findings import State

@@ -14,8 +14,8 @@ from crcr.decide.github.values import FoundCheck
 from crcr.decide.model import Conclusion, RepoName
 from crcr.decide.outbox.urgency import Urgency
 from crcr.errors import OutsideRefused, OutsideUnsure
-from crcr.github import api_checks
-from crcr.github.api import MAX_LIST_BYTES, Request, Response
+from crcr.github.api import checks
+from crcr.github.api.core import MAX_LIST_BYTES, Request, Response
 
 REPO = RepoName("Org/Up")
 SHA = "a" * 40
@@ -39,11 +39,11 @@ def sent(request: Request) -> Any:
 
 
 def output(shown: Shown) -> Any:
-    return sent(api_checks.update_check(REPO, 1, shown))["output"]
+    return sent(checks.update_check(REPO, 1, shown))["output"]
 
 
 def test_a_check_is_created_with_all_that_it_shows() -> None:
-    request = api_checks.create_check(
+    request = checks.create_check(
         REPO, head_sha=SHA, name="crcr/gate", external_id="g/1", shown=DONE, urgency=Urgency.CHECKS
     )
     assert (request.method, request.path, request.points, request.urgency) == (
@@ -82,7 +82,7 @@ def test_a_check_is_created_with_all_that_it_shows() -> None:
 
 
 def test_an_update_replaces_text_and_buttons_and_names_nothing() -> None:
-    request = api_checks.update_check(REPO, 12, WAITING)
+    request = checks.update_check(REPO, 12, WAITING)
     assert (request.method, request.path, request.points) == ("PATCH", "/repos/Org/Up/check-runs/12", 5)
     assert sent(request) == {
         "status": "queued",
@@ -93,7 +93,7 @@ def test_an_update_replaces_text_and_buttons_and_names_nothing() -> None:
 
 def test_an_end_is_sent_only_when_the_check_is_completed() -> None:
     running = replace(DONE, status=CheckStatus.IN_PROGRESS)
-    body = sent(api_checks.update_check(REPO, 1, running))
+    body = sent(checks.update_check(REPO, 1, running))
     assert body["status"] == "in_progress"
     assert not {"conclusion", "completed_at"} & set(body)
 
@@ -101,12 +101,12 @@ def test_an_end_is_sent_only_when_the_check_is_completed() -> None:
 @pytest.mark.parametrize("conclusion", [Conclusion.NONE, None])
 def test_a_conclusion_that_github_does_not_know_is_our_mistake(conclusion: Conclusion | None) -> None:
     with pytest.raises(ValueError, match="conclusion"):
-        api_checks.update_check(REPO, 1, replace(DONE, conclusion=conclusion))
+        checks.update_check(REPO, 1, replace(DONE, conclusion=conclusion))
 
 
 @pytest.mark.parametrize("conclusion", [each for each in Conclusion if each is not Conclusion.NONE])
 def test_every_other_conclusion_is_sent_as_it_is(conclusion: Conclusion) -> None:
-    body = sent(api_checks.update_check(REPO, 1, replace(DONE, conclusion=conclusion)))
+    body = sent(checks.update_check(REPO, 1, replace(DONE, conclusion=conclusion)))
     assert body["conclusion"] == conclusion.value
 
 
@@ -126,13 +126,13 @@ def test_what_does_not_fit_is_cut_where_a_reader_sees_it() -> None:
 
 def test_no_more_annotations_and_buttons_than_github_takes() -> None:
     many = replace(DONE, annotations=DONE.annotations * 51, buttons=DONE.buttons * 4)
-    body = sent(api_checks.update_check(REPO, 1, many))
+    body = sent(checks.update_check(REPO, 1, many))
     assert (len(body["output"]["annotations"]), len(body["actions"])) == (50, 3)
 
 
 def test_buttons_are_cut_to_their_size() -> None:
     button = Button("l" * 21, "d" * 41, "i" * 21)
-    (action,) = sent(api_checks.update_check(REPO, 1, replace(DONE, buttons=(button,))))["actions"]
+    (action,) = sent(checks.update_check(REPO, 1, replace(DONE, buttons=(button,))))["actions"]
     assert action == {"label": "l" * 19 + "…", "description": "d" * 39 + "…", "identifier": "i" * 20}
 
 
@@ -158,7 +158,7 @@ def test_no_text_makes_a_body_that_cannot_be_read(title: str, message: str) -> N
         annotations=(Annotation(title or "a", 1, title, message or "a"),),
         buttons=(Button(title, message, title),),
     )
-    body = sent(api_checks.update_check(REPO, 1, hostile))
+    body = sent(checks.update_check(REPO, 1, hostile))
     json.dumps(body, ensure_ascii=False).encode()
     assert len(body["output"]["title"]) <= 255
 
@@ -168,7 +168,7 @@ def test_lone_surrogates_are_replaced() -> None:
 
 
 def test_checks_are_looked_for_by_commit_and_name() -> None:
-    request = api_checks.find_checks(REPO, "refs/../x", "crcr/gate & more")
+    request = checks.find_checks(REPO, "refs/../x", "crcr/gate & more")
     assert (request.method, request.points, request.most_bytes) == ("GET", 1, MAX_LIST_BYTES)
     assert request.path == (
         "/repos/Org/Up/commits/refs%2F..%2Fx/check-runs"
@@ -179,19 +179,19 @@ def test_checks_are_looked_for_by_commit_and_name() -> None:
 @pytest.mark.parametrize("sha", ["", ".", ".."])
 def test_a_commit_that_would_change_the_path_is_refused(sha: str) -> None:
     with pytest.raises(OutsideRefused):
-        api_checks.find_checks(REPO, sha, "crcr/gate")
+        checks.find_checks(REPO, sha, "crcr/gate")
 
 
 def test_found_checks_become_values() -> None:
     body = b'{"total_count":2,"check_runs":[{"id":4,"external_id":"g/1","app":{"id":1}},{"id":5,"external_id":null}]}'
-    assert api_checks.found_checks(Response(200, {}, body)) == (FoundCheck(4, "g/1"), FoundCheck(5, None))
-    assert api_checks.check_run_id(Response(201, {}, b'{"id":4}')) == 4
+    assert checks.found_checks(Response(200, {}, body)) == (FoundCheck(4, "g/1"), FoundCheck(5, None))
+    assert checks.check_run_id(Response(201, {}, b'{"id":4}')) == 4
 
 
 @pytest.mark.parametrize(
     "body", [b"", b"[]", b'{"check_runs":{}}', b'{"check_runs":[{"id":"4"}]}', b'{"id":0}']
 )
 def test_an_answer_that_cannot_be_read_leaves_the_outcome_open(body: bytes) -> None:
-    for reader in (api_checks.found_checks, api_checks.check_run_id):
+    for reader in (checks.found_checks, checks.check_run_id):
         with pytest.raises(OutsideUnsure):
             reader(Response(200, {}, body))

@@ -10,8 +10,8 @@ from crcr.decide.github.values import Target
 from crcr.decide.model import RepoName
 from crcr.decide.outbox.urgency import Urgency
 from crcr.errors import OutsideLimited, OutsideRefused, OutsideUnsure
-from crcr.github import api_history
-from crcr.github.api import Response
+from crcr.github.api import commits
+from crcr.github.api.core import Response
 from crcr.github.client import GitHubClient
 from fake_github import FakeGitHub, connect
 
@@ -28,10 +28,10 @@ def page(body: object) -> Response:
 
 def test_every_call_has_its_path_and_leaves_the_minute_to_others() -> None:
     asked = [
-        api_history.repository(REPO),
-        api_history.matching_branches(REPO, "release/"),
-        api_history.ancestry(REPO, "release/2.1", SHA),
-        api_history.commit(REPO, SHA),
+        commits.repository(REPO),
+        commits.matching_branches(REPO, "release/"),
+        commits.ancestry(REPO, "release/2.1", SHA),
+        commits.commit(REPO, SHA),
     ]
     assert [request.path for request in asked] == [
         "/repos/Org/Up",
@@ -47,7 +47,7 @@ def test_every_call_has_its_path_and_leaves_the_minute_to_others() -> None:
 @pytest.mark.parametrize("branch", ["a..b", "a:b", "a b", "a^", "a~1", "a\\b", "a\nb"])
 def test_what_is_no_branch_is_not_asked_about(branch: str) -> None:
     with pytest.raises(OutsideRefused):
-        api_history.ancestry(REPO, branch, SHA)
+        commits.ancestry(REPO, branch, SHA)
 
 
 @pytest.mark.parametrize(
@@ -55,18 +55,18 @@ def test_what_is_no_branch_is_not_asked_about(branch: str) -> None:
     [("behind", True), ("identical", True), ("ahead", False), ("diverged", False), ("something new", False)],
 )
 def test_only_behind_and_identical_are_history(status: str, is_ancestor: bool) -> None:
-    assert api_history.is_ancestor(page({"status": status, "ahead_by": 0})) is is_ancestor
+    assert commits.is_ancestor(page({"status": status, "ahead_by": 0})) is is_ancestor
 
 
 def test_a_branch_begins_as_asked() -> None:
     refs = [{"ref": f"refs/heads/{name}"} for name in ("release-notes", "release/2.0", "release/x")]
-    assert api_history.branches(page(refs), "release/") == ("release/2.0", "release/x")
+    assert commits.branches(page(refs), "release/") == ("release/2.0", "release/x")
 
 
 @pytest.mark.parametrize("body", [{}, [], {"status": 3}, "behind"])
 def test_an_answer_that_cannot_be_read_is_no_verdict(body: object) -> None:
     with pytest.raises(OutsideUnsure):
-        api_history.is_ancestor(page(body))
+        commits.is_ancestor(page(body))
 
 
 @pytest.fixture

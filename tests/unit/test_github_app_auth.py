@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from clock import ManualClock
-from crcr.github.app_auth import AppAuth, load_private_key
+from crcr.github.auth.app_key import AppAuth, load_private_key
 
 KEY = rsa.generate_private_key(65537, 2048)
 

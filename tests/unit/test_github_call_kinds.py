@@ -15,25 +15,16 @@ from crcr.decide.github.values import Budget, CallKind, FilePlace, Target
 from crcr.decide.model import RepoName
 from crcr.decide.outbox.urgency import Urgency
 from crcr.errors import OutsideFault
-from crcr.github import (
-    api,
-    api_actions,
-    api_app,
-    api_changes,
-    api_checks,
-    api_history,
-    api_people,
-    api_setup,
-)
-from crcr.github.api import Request
-from crcr.github.app_auth import AppAuth
-from crcr.github.call_kinds import kind_of, status_class
+from crcr.github.api import actions, changes, checks, comments_and_roles, commits, core, delivery_log, setup
+from crcr.github.api.core import Request
+from crcr.github.auth.app_key import AppAuth
+from crcr.github.auth.installation_tokens import TokenCache
 from crcr.github.client import GitHubClient
-from crcr.github.governor import Governor
-from crcr.github.tokens import TokenCache
+from crcr.github.http.call_kinds import kind_of, status_class
+from crcr.github.http.rate_limiter import Governor
 from fake_github import PEM, FakeGitHub
 
-MODULES = (api, api_actions, api_app, api_changes, api_checks, api_history, api_people, api_setup)
+MODULES = (core, actions, delivery_log, changes, checks, commits, comments_and_roles, setup)
 SHOWN = Shown(status=CheckStatus.QUEUED, conclusion=None, title="t", summary="s")
 NOW = datetime(2026, 8, 3, 12, tzinfo=UTC)
 BY_NAME: dict[str, Any] = {

@@ -13,7 +13,7 @@ from crcr.decide.github.values import FoundCheck, LogPage, PostedComment, Role, 
 from crcr.decide.model import Conclusion, RepoName
 from crcr.decide.outbox.urgency import Urgency
 from crcr.errors import HeldBy, OutsideLimited, OutsideRefused, OutsideUnsure
-from crcr.github.api import MAX_LIST_BYTES
+from crcr.github.api.core import MAX_LIST_BYTES
 from crcr.github.client import GitHubClient
 from fake_github import FakeGitHub, connect
 

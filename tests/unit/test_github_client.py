@@ -20,7 +20,7 @@ from crcr.errors import (
     OutsideUnreachable,
     OutsideUnsure,
 )
-from crcr.github.api import MAX_ANSWER_BYTES
+from crcr.github.api.core import MAX_ANSWER_BYTES
 from crcr.github.client import GitHubClient
 from crcr.ports import GitHub, still_held
 from fake_github import FakeGitHub, connect

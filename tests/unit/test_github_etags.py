@@ -8,10 +8,10 @@ import pytest
 from clock import ManualClock
 from crcr.decide.github.values import Role, Target
 from crcr.decide.model import RepoName
-from crcr.github.api import Request, Response
+from crcr.github.api.core import Request, Response
+from crcr.github.auth.installation_tokens import Scope
 from crcr.github.client import GitHubClient
-from crcr.github.etags import KeptAnswers, conditional
-from crcr.github.tokens import Scope
+from crcr.github.http.etags import KeptAnswers, conditional
 from fake_github import connect
 
 HERE = Target(RepoName("org/up"), 9, 5)

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from clock import settle
 from crcr.decide.outbox.urgency import Urgency
 from crcr.errors import HeldBy, OutsideLimited
-from crcr.github.api import READ_POINTS, WRITE_POINTS
-from crcr.github.governor import APP, KEPT_POINTS, LEAST_WAIT_S, Governor
-from crcr.github.hour import ANSWER_S, RETURN_AFTER_S
+from crcr.github.api.core import READ_POINTS, WRITE_POINTS
+from crcr.github.http.hour_budget import ANSWER_S, RETURN_AFTER_S
+from crcr.github.http.rate_limiter import APP, KEPT_POINTS, LEAST_WAIT_S, Governor
 
 T = 1_767_225_600.0
 HOME = 5

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crcr.decide.outbox.urgency import Urgency
-from crcr.github.governor import Governor
-from crcr.github.hour import ANSWER_S, BURST_S, HourCount, Spending, hour_wait_s
+from crcr.github.http.hour_budget import ANSWER_S, BURST_S, HourCount, Spending, hour_wait_s
+from crcr.github.http.rate_limiter import Governor
 
 T = 1_767_225_600.0
 HOME = 5

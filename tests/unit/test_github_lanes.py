@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import httpx
 import pytest
 
-from crcr.github.lanes import Lanes, open_http
+from crcr.github.http.connections import Lanes, open_http
 
 
 @dataclass

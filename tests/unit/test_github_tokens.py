@@ -7,8 +7,8 @@ import pytest
 
 from clock import ManualClock, settle
 from crcr.errors import OutsideUnsure
-from crcr.github.api import CONTENTS_READ, CONTENTS_WRITE, Token
-from crcr.github.tokens import Scope, TokenCache
+from crcr.github.api.core import CONTENTS_READ, CONTENTS_WRITE, Token
+from crcr.github.auth.installation_tokens import Scope, TokenCache
 
 SCOPE = Scope(5, 9, CONTENTS_WRITE)
 

@@ -32,7 +32,7 @@ from crcr.demo.join import Joining
 from crcr.demo.join_key import kept_key
 from crcr.demo.traffic import BLOCKED, LABELLED, UPSTREAM, demo_world, run_traffic
 from crcr.errors import NotPossible
-from crcr.github.lanes import Lanes
+from crcr.github.http.connections import Lanes
 from crcr.settings import Settings, load_settings
 from crcr.show.pages.sandbox_trial import trial
 from crcr.wiring.front import build_app

@@ -4,45 +4,45 @@ from crcr.decide.github.inspection import AppFacts, BranchFacts, HookFacts, Inst
 from crcr.decide.github.values import Target
 from crcr.decide.model import RepoName
 from crcr.errors import OutsideRefused
-from crcr.github import api, api_setup
-from crcr.github.line import Line
+from crcr.github.api import core, setup
+from crcr.github.http.requests import Line
 
 
 class SetupCalls(Line):
     async def read_installation(self, repo: RepoName) -> InstallationFacts | None:
         """None where the App is not installed."""
         try:
-            return api_setup.installation(await self._as_app(api.find_installation(repo)))
+            return setup.installation(await self._as_app(core.find_installation(repo)))
         except OutsideRefused as refused:
             if refused.status != 404:
                 raise
             return None
 
     async def read_branch(self, where: Target) -> BranchFacts:
-        request = api_setup.read_branch(where.repository)
-        return api_setup.branch(await self._at(where, request, api.METADATA_READ))
+        request = setup.read_branch(where.repository)
+        return setup.branch(await self._at(where, request, core.METADATA_READ))
 
     async def workflow_files(self, where: Target, ref: str) -> tuple[ListedFile, ...]:
         """None of them where there is no such folder."""
-        request = api_setup.workflow_files(where.repository, ref)
+        request = setup.workflow_files(where.repository, ref)
         try:
-            return api_setup.files(await self._at(where, request, api.CONTENTS_READ))
+            return setup.files(await self._at(where, request, core.CONTENTS_READ))
         except OutsideRefused as refused:
             if refused.status != 404:
                 raise
             return ()
 
     async def workflow_text(self, where: Target, path: str, ref: str) -> str:
-        request = api_setup.workflow_file(where.repository, path, ref)
-        return api_setup.text(await self._at(where, request, api.CONTENTS_READ))
+        request = setup.workflow_file(where.repository, path, ref)
+        return setup.text(await self._at(where, request, core.CONTENTS_READ))
 
     async def workflow_states(self, where: Target) -> dict[str, str]:
         """GitHub's word for each workflow, by its path."""
-        request = api_setup.workflow_states(where.repository)
-        return api_setup.states(await self._at(where, request, api.ACTIONS_READ))
+        request = setup.workflow_states(where.repository)
+        return setup.states(await self._at(where, request, core.ACTIONS_READ))
 
     async def read_app(self) -> AppFacts:
-        return api_setup.app(await self._as_app(api_setup.read_app()))
+        return setup.app(await self._as_app(setup.read_app()))
 
     async def read_hook(self) -> HookFacts:
-        return api_setup.hook(await self._as_app(api_setup.read_hook()))
+        return setup.hook(await self._as_app(setup.read_hook()))

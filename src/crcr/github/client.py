@@ -7,11 +7,11 @@ calls beside dispatching stand by subject in `calls.py`.
 from crcr.decide.github.values import FilePlace, FileText, PullFacts, RepositoryFacts, Target
 from crcr.decide.model import RepoName
 from crcr.errors import OutsideRefused
-from crcr.github import api
+from crcr.github.api import core
+from crcr.github.auth.installation_tokens import Scope
 from crcr.github.calls import ActionsCalls, ChangeCalls, CheckCalls, LogCalls, PeopleCalls
 from crcr.github.calls_history import HistoryCalls
 from crcr.github.calls_setup import SetupCalls
-from crcr.github.tokens import Scope
 
 _KNOWN_INSTALLATIONS = 1000
 
@@ -22,7 +22,7 @@ class GitHubClient(CheckCalls, ChangeCalls, PeopleCalls, ActionsCalls, LogCalls,
     async def find_installation(self, repo: RepoName) -> int:
         """Ask GitHub anew; `read_file` goes by the last answer."""
         try:
-            found = api.installation_id(await self._as_app(api.find_installation(repo)))
+            found = core.installation_id(await self._as_app(core.find_installation(repo)))
         except OutsideRefused as refused:
             self._installations.pop(repo, None)
             if refused.status != 404:
@@ -34,23 +34,23 @@ class GitHubClient(CheckCalls, ChangeCalls, PeopleCalls, ActionsCalls, LogCalls,
         return found
 
     async def read_repository(self, repo: RepoName, installation_id: int) -> RepositoryFacts:
-        scope = Scope(installation_id, None, api.METADATA_READ)
-        return api.repository_facts(await self._in_scope(api.read_repository(repo), scope))
+        scope = Scope(installation_id, None, core.METADATA_READ)
+        return core.repository_facts(await self._in_scope(core.read_repository(repo), scope))
 
     async def dispatch(self, target: Target, body: bytes) -> None:
-        await self._at(target, api.dispatch(target.repository, body), api.CONTENTS_WRITE)
+        await self._at(target, core.dispatch(target.repository, body), core.CONTENTS_WRITE)
 
     async def read_pull(self, repo: RepoName, number: int, installation_id: int) -> PullFacts:
-        scope = Scope(installation_id, None, api.PULLS_READ)
-        return api.pull_facts(await self._in_scope(api.read_pull(repo, number), scope))
+        scope = Scope(installation_id, None, core.PULLS_READ)
+        return core.pull_facts(await self._in_scope(core.read_pull(repo, number), scope))
 
     async def read_file(self, place: FilePlace, *, etag: str | None) -> FileText | None:
-        request = api.read_file(place, etag)
+        request = core.read_file(place, etag)
         repo = place.repository
         installation_id = self._installations.get(repo) or await self.find_installation(repo)
-        scope = Scope(installation_id, None, api.CONTENTS_READ)
+        scope = Scope(installation_id, None, core.CONTENTS_READ)
         try:
-            return api.file_text(await self._in_scope(request, scope))
+            return core.file_text(await self._in_scope(request, scope))
         except OutsideRefused:
             # The App may have been installed anew, under another id.
             self._installations.pop(repo, None)

@@ -11,11 +11,11 @@ from crcr.clock import SystemClock
 from crcr.decide.checks.wanted_checks import JobChecks
 from crcr.decide.model import RepoName
 from crcr.errors import BadSettings
-from crcr.github.app_auth import AppAuth
+from crcr.github.auth.app_key import AppAuth
+from crcr.github.auth.installation_tokens import TokenCache
 from crcr.github.client import GitHubClient
-from crcr.github.governor import Governor
-from crcr.github.lanes import open_http
-from crcr.github.tokens import TokenCache
+from crcr.github.http.connections import open_http
+from crcr.github.http.rate_limiter import Governor
 from crcr.ports import Clock, Trace, Untraced
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.receive.oidc.issuers import GITHUB_ACTIONS

@@ -17,7 +17,7 @@ from crcr.deliver.periodic.sweeper import Sweeper
 from crcr.deliver.periodic.worker_count import Attendance
 from crcr.deliver.worker import Worker
 from crcr.github.client import GitHubClient
-from crcr.github.governor import Governor
+from crcr.github.http.rate_limiter import Governor
 from crcr.ports import Clock, Limits, Trace
 from crcr.receive.callback.intake import (
     CALLBACK,

@@ -72,7 +72,7 @@ class Fault:
 
 
 class Faults:
-    """`github.faults`: each method sets one switch and returns it; `remove` and `clear` take them back."""
+    """`github.http.errors`: each method sets one switch and returns it; `remove` and `clear` take them back."""
 
     def __init__(self) -> None:
         self._active: list[Fault] = []

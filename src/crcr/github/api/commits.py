@@ -8,8 +8,8 @@ import msgspec
 
 from crcr.decide.model import RepoName
 from crcr.decide.outbox.urgency import Urgency
-from crcr.github import api_changes
-from crcr.github.api import MAX_LIST_BYTES, Request, Response, decode, segment
+from crcr.github.api import changes
+from crcr.github.api.core import MAX_LIST_BYTES, Request, Response, decode, segment
 
 """Points of a minute that such questions leave to the gate. The checks of jobs leave more, so these never starve."""
 _HEADS = "refs/heads/"
@@ -31,7 +31,7 @@ def matching_branches(repo: RepoName, prefix: str) -> Request:
 
 
 def ancestry(repo: RepoName, branch: str, sha: str) -> Request:
-    path = api_changes.compare(repo, branch, sha).path.partition("?")[0]
+    path = changes.compare(repo, branch, sha).path.partition("?")[0]
     return Request("GET", f"{path}?per_page=1&page=2", urgency=Urgency.DETAILS)
 
 

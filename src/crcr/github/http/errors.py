@@ -12,7 +12,7 @@ from datetime import datetime
 import msgspec
 
 from crcr.errors import HeldBy, OutsideFault, OutsideLimited, OutsideRefused, OutsideUnsure
-from crcr.github.api import Request, Response
+from crcr.github.api.core import Request, Response
 
 MESSAGE_CHARS = 300
 SECONDARY_WAIT_S = 60.0

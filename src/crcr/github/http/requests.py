@@ -19,15 +19,15 @@ from crcr.decide.github.values import CallKind, Target
 from crcr.decide.model import RepoName
 from crcr.decide.outbox.urgency import Urgency
 from crcr.errors import HeldBy, OutsideLimited, OutsideRefused, OutsideUnreachable, OutsideUnsure
-from crcr.github import api
-from crcr.github.api import Permissions, Request, Response, Token
-from crcr.github.app_auth import AppAuth
-from crcr.github.call_kinds import kind_of, status_class
-from crcr.github.etags import KeptAnswers, conditional
-from crcr.github.faults import fault_of, readable
-from crcr.github.governor import APP, Governor
-from crcr.github.hour import RETURN_AFTER_S
-from crcr.github.tokens import Scope, TokenCache
+from crcr.github.api import core
+from crcr.github.api.core import Permissions, Request, Response, Token
+from crcr.github.auth.app_key import AppAuth
+from crcr.github.auth.installation_tokens import Scope, TokenCache
+from crcr.github.http.call_kinds import kind_of, status_class
+from crcr.github.http.errors import fault_of, readable
+from crcr.github.http.etags import KeptAnswers, conditional
+from crcr.github.http.hour_budget import RETURN_AFTER_S
+from crcr.github.http.rate_limiter import APP, Governor
 from crcr.ports import Clock, no_lease, still_held
 
 _NEVER_SENT = (
@@ -106,8 +106,8 @@ class Line:
         """Ask for a list page by page: to its end, to `most` pages, or to one that is too large to read."""
         pages: list[Response] = []
         for number in range(1, most + 1):
-            pages.append(await self._in_scope(api.turned(request, number), scope))
-            if pages[-1].cut or api.next_link(pages[-1]) is None:
+            pages.append(await self._in_scope(core.turned(request, number), scope))
+            if pages[-1].cut or core.next_link(pages[-1]) is None:
                 break
         return pages
 
@@ -145,17 +145,17 @@ class Line:
         self._reserve(scope.installation_id, 0)
         ids = () if scope.repository_id is None else (scope.repository_id,)
         names = () if scope.repository is None else (scope.repository,)
-        request = api.installation_token(scope.installation_id, ids, scope.permissions, repositories=names)
+        request = core.installation_token(scope.installation_id, ids, scope.permissions, repositories=names)
         # Counted by GitHub for the App and on an endpoint per installation, at most one an hour and scope:
         # points for it would hold up a start with a thousand installations for minutes. Blocks do count.
-        return api.minted_token(await self._as_app(request, points=0))
+        return core.minted_token(await self._as_app(request, points=0))
 
     # How it is sent
 
     async def _ask(self, request: Request, token: Token, budget: int, points: int | None = None) -> Response:
         cost = request.points if points is None else points
         response = await self._exchange(request, token, budget, cost)
-        onward = api.onward(request, response, self._api_url)
+        onward = core.onward(request, response, self._api_url)
         if onward is not None:
             request, response = onward, await self._exchange(onward, token, budget, cost)
         self._judge(request, response, budget)

@@ -23,8 +23,8 @@ from dataclasses import dataclass, field, replace
 from crcr.decide.github.values import Budget
 from crcr.decide.outbox.urgency import Urgency
 from crcr.errors import HeldBy, OutsideLimited
-from crcr.github.faults import LONGEST_WAIT_S, header_number
-from crcr.github.hour import (
+from crcr.github.http.errors import LONGEST_WAIT_S, header_number
+from crcr.github.http.hour_budget import (
     GITHUB_LIMIT,
     RETURN_AFTER_S,
     HourCount,

@@ -9,8 +9,8 @@ https://docs.github.com/en/rest/using-the-rest-api/best-practices-for-using-the-
 from collections import OrderedDict
 from dataclasses import replace
 
-from crcr.github.api import Request, Response
-from crcr.github.tokens import Scope
+from crcr.github.api.core import Request, Response
+from crcr.github.auth.installation_tokens import Scope
 
 _Key = tuple[str, str, Scope]
 MOST_BYTES = 16 << 20

@@ -15,7 +15,7 @@ from crcr.decide.github.inspection import AppFacts, BranchFacts, HookFacts, Inst
 from crcr.decide.model import RepoName
 from crcr.decide.outbox.urgency import Urgency
 from crcr.errors import OutsideRefused
-from crcr.github.api import RAW_TYPE, Id, Request, Response, Time, decode, listing, segment
+from crcr.github.api.core import RAW_TYPE, Id, Request, Response, Time, decode, listing, segment
 
 WORKFLOWS = ".github/workflows"
 MAX_FILE_BYTES = 256 * 1024

@@ -14,7 +14,7 @@ import msgspec
 from crcr.decide.github.values import ChangedFiles, Comparison, Target
 from crcr.decide.model import RepoName
 from crcr.errors import OutsideRefused
-from crcr.github.api import Id, Request, Response, decode, listing, next_link, segment
+from crcr.github.api.core import Id, Request, Response, decode, listing, next_link, segment
 
 MOST_PULL_FILES = 3000
 MOST_COMPARED_FILES = 300

@@ -12,7 +12,7 @@ import msgspec
 
 from crcr.decide.github.values import LoggedDelivery, LogPage
 from crcr.errors import OutsideUnsure
-from crcr.github.api import MAX_LARGE_BYTES, Id, Request, Response, Time, decode, listing, next_link
+from crcr.github.api.core import MAX_LARGE_BYTES, Id, Request, Response, Time, decode, listing, next_link
 
 # Requests
 

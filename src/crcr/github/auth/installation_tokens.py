@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 
-from crcr.github.api import Permissions, Token
+from crcr.github.api.core import Permissions, Token
 from crcr.ports import Clock
 
 

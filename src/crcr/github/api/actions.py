@@ -12,7 +12,7 @@ from crcr.decide.github.actions_vocabulary import check_run_id_of, conclusion_of
 from crcr.decide.github.values import ActionsJob, ActionsRun
 from crcr.decide.model import RepoName
 from crcr.decide.outbox.urgency import Urgency
-from crcr.github.api import Id, Request, Response, Time, decode, listing, moment
+from crcr.github.api.core import Id, Request, Response, Time, decode, listing, moment
 
 RUNS_A_PAGE = 50
 

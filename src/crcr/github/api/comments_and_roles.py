@@ -10,7 +10,7 @@ import msgspec
 
 from crcr.decide.github.values import PostedComment, Role
 from crcr.decide.model import RepoName
-from crcr.github.api import (
+from crcr.github.api.core import (
     MAX_LARGE_BYTES,
     Id,
     Request,
@@ -21,7 +21,7 @@ from crcr.github.api import (
     moment,
     segment,
 )
-from crcr.github.texts import long
+from crcr.github.api.truncate import long
 
 MOST_COMMENT = 65_536
 _ROLES = {role.name.lower(): role for role in Role}

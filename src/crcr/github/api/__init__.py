@@ -1,0 +1,1 @@
+"""GitHub's REST requests and answers as data, without IO."""

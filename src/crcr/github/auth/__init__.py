@@ -1,0 +1,1 @@
+"""The App's key and installation tokens."""

@@ -1,0 +1,1 @@
+"""Sending requests to GitHub: connections, rate limits, ETags, errors."""

@@ -379,9 +379,7 @@ def _github(told: Callable[..., str]) -> Ci:
     by_dispatch = told("GITHUB_EVENT_NAME") == "repository_dispatch"
     workflow, job = told("GITHUB_WORKFLOW"), told("GITHUB_JOB")
     event_file = told("GITHUB_EVENT_PATH")
-    return Ci(
-        "GitHub Actions", run, attempt, workflow, job, page, dispatched=by_dispatch, event_file=event_file
-    )
+    return Ci("GitHub Actions", run, attempt, workflow, job, page, dispatched=by_dispatch, event_file=event_file)
 
 
 def _buildkite(told: Callable[..., str]) -> Ci:
@@ -422,9 +420,7 @@ def _one_more(count: str) -> str:
 
 def _leg(job: str, index: str, count: str) -> str:
     """Parallel copies of one job have one name; each is reported for itself."""
-    return (
-        f"{job} ({_one_more(index)}/{count})" if job and _one_more(index) and count not in ("", "1") else job
-    )
+    return f"{job} ({_one_more(index)}/{count})" if job and _one_more(index) and count not in ("", "1") else job
 
 
 def read_dispatch(env: Mapping[str, str], voice: Voice) -> dict[str, str]:
@@ -499,10 +495,7 @@ class Line:
             wait = self._pause(tries, retry_after(answer, self.machine.now()))
             if not worth_another_try(answer) or wait is None:
                 return answer
-            why = (
-                answer.fault
-                or f"it answered {answer.status} {plain(_error(answer).get('code', ''), 40)}".strip()
-            )
+            why = answer.fault or f"it answered {answer.status} {plain(_error(answer).get('code', ''), 40)}".strip()
             self.voice.say(f"{who} cannot take it now ({why}); trying again in {wait:.1f} s")
             self.machine.sleep(wait)
 
@@ -524,12 +517,7 @@ def address_problem(address: str) -> str | None:
         host, _ = parts.hostname or "", parts.port
     except ValueError:
         return "it is no address"
-    if (
-        not host
-        or parts.username is not None
-        or not address.isascii()
-        or re.search(r"[\x00-\x20\x7f]", address)
-    ):
+    if not host or parts.username is not None or not address.isascii() or re.search(r"[\x00-\x20\x7f]", address):
         return "it is no plain address"
     if parts.scheme == "https" or (parts.scheme == "http" and is_loopback(host)):
         return None
@@ -820,11 +808,7 @@ class JunitReader:
         # Reruns and flaky failures are children of other names: what counts is how the case ended.
 
     def _data(self, text: str) -> None:
-        if (
-            self._case is not None
-            and self._names[-1] in ("failure", "error")
-            and len(self._text) < MAX_TEXT_BYTES
-        ):
+        if self._case is not None and self._names[-1] in ("failure", "error") and len(self._text) < MAX_TEXT_BYTES:
             self._text += text[:MAX_TEXT_BYTES]
 
     def _end(self, _: str) -> None:
@@ -859,9 +843,7 @@ def read_junit(
     whole, read, left_out, until = Tally(), 0, 0, machine.clock() + JUNIT_S
     for number, path in enumerate(matching_files(patterns, voice)):
         if number == MAX_JUNIT_FILES or machine.clock() > until:
-            voice.warn(
-                f"there are too many test files, or they take too long: only the first {number} were read"
-            )
+            voice.warn(f"there are too many test files, or they take too long: only the first {number} were read")
             break
         try:
             tally, size = read_file(path, room)
@@ -881,9 +863,7 @@ def read_junit(
 
 def read_file(path: str, room: int) -> tuple[Tally, int]:
     # A link or a pipe may have been put in the place of the file since it was found.
-    flags = (
-        os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-    )
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     with os.fdopen(os.open(path, flags), "rb") as file:
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode):
@@ -944,9 +924,7 @@ class Glob:
 
     def __init__(self, pattern: str) -> None:
         self._steps = re.findall(r"\*\*/|\*\*|\*|\?|\[!?[^]/]+\]|.", pattern, re.DOTALL)
-        wild = [place for place, step in enumerate(self._steps) if len(step) > 1 or step in "*?"] or [
-            len(self._steps)
-        ]
+        wild = [place for place, step in enumerate(self._steps) if len(step) > 1 or step in "*?"] or [len(self._steps)]
         self._start = "".join(self._steps[: wild[0]])
         self._end = "".join(self._steps[wild[-1] + 1 :])
 
@@ -1032,9 +1010,7 @@ class Report:
         return Report({**self.body, "workflow": own})
 
 
-def make_report(
-    asked: Asked, ci: Ci, dispatch: Mapping[str, str], voice: Voice, machine: Machine
-) -> Report | None:
+def make_report(asked: Asked, ci: Ci, dispatch: Mapping[str, str], voice: Voice, machine: Machine) -> Report | None:
     """The report, or None when there is nothing to report."""
     status = asked.get("status")
     if status not in ("in_progress", "completed"):
@@ -1070,9 +1046,7 @@ def make_report(
 
 def _no_delivery(ci: Ci, voice: Voice) -> None:
     if ci.dispatched:
-        raise Problem(
-            "the dispatch that started this run has no delivery_id, so it is not one of the relay's"
-        )
+        raise Problem("the dispatch that started this run has no delivery_id, so it is not one of the relay's")
     voice.notice(
         "this run was not started by a dispatch of the relay (there is no delivery id): nothing to report. "
         "In a workflow that another one starts, pass delivery-id on."
@@ -1166,9 +1140,7 @@ def _json_of(asked: Asked, name: str, kind: type, voice: Voice) -> Any:
         found = None
     if isinstance(found, kind):
         return found
-    voice.warn(
-        f"--{name} is not a JSON {'object' if kind is dict else 'list'}; the report is sent without it"
-    )
+    voice.warn(f"--{name} is not a JSON {'object' if kind is dict else 'list'}; the report is sent without it")
     return None
 
 
@@ -1263,9 +1235,7 @@ def explain(answer: Answer, report: Report, voice: Voice) -> None:
         raise Problem(refusal(answer))
     hint = f" {plain(told['hint'])}" if told.get("hint") else ""
     if told.get("status") == "ignored":
-        voice.notice(
-            f"the relay ignores this report: {plain(told.get('reason', 'it gives no reason'))}.{hint}"
-        )
+        voice.notice(f"the relay ignores this report: {plain(told.get('reason', 'it gives no reason'))}.{hint}")
         return
     result = f" ({own['conclusion']})" if own.get("conclusion") else ""
     again = "; it was already recorded" if told.get("repeat") is True else ""
@@ -1274,9 +1244,7 @@ def explain(answer: Answer, report: Report, voice: Voice) -> None:
         named = f" It is recorded as {plain(told['job_name'], 260)!r}." if told.get("job_name") else ""
         voice.notice(f"the relay says: {plain(told['warning'])}.{named}")
     if told.get("sandbox"):
-        voice.notice(
-            f"this went into the relay's sandbox, where it counts for nothing and is removed soon.{hint}"
-        )
+        voice.notice(f"this went into the relay's sandbox, where it counts for nothing and is removed soon.{hint}")
 
 
 def refusal(answer: Answer) -> str:
@@ -1290,9 +1258,7 @@ def refusal(answer: Answer) -> str:
         return f"not recorded: what answered ({answer.status}) is no relay. Check its address in relays."
     error = _error(answer)
     code = plain(error.get("code") or "", 60)
-    otherwise = (
-        BUSY if worth_another_try(answer) else MEANING["not_found"] if answer.status == 404 else REFUSED
-    )
+    otherwise = BUSY if worth_another_try(answer) else MEANING["not_found"] if answer.status == 404 else REFUSED
     said = [f"The relay says: {plain(error['detail'])}."] if error.get("detail") else []
     said += [f"Its hint: {plain(error['hint'])}."] if error.get("hint") else []
     said += [f"Request {plain(error['request_id'], 80)}."] if error.get("request_id") else []
@@ -1323,13 +1289,9 @@ def show(report: Report, relay: Relay, voice: Voice) -> None:
     voice.say(f"would be sent to {plain(relay.url)}")
     voice.say(f"with a token for {plain(relay.audience)}")
     said = [_object(report.body["payload"]).get("head_sha", ""), report.body["delivery_id"]]
-    if report.body["event_type"] in SELF_REPORTS and not any(
-        re.fullmatch("[0-9a-fA-F]{40}", each) for each in said
-    ):
+    if report.body["event_type"] in SELF_REPORTS and not any(re.fullmatch("[0-9a-fA-F]{40}", each) for each in said):
         shown = plain(said[0] or said[1], 80)
-        voice.warn(
-            f"{shown!r} is not a commit (40 hex digits), so the result would stand for none: pass head-sha"
-        )
+        voice.warn(f"{shown!r} is not a commit (40 hex digits), so the result would stand for none: pass head-sha")
     report.bytes()
     # ASCII keeps hostile text harmless, and this escape is the same JSON without GitHub's older command marker.
     text = json.dumps(report.body, indent=2).replace("##[", r"#\u0023[")

@@ -7,7 +7,7 @@ from typing import Any
 
 from crcr.decide.model import Level, RepoName
 from crcr.join.files import generate
-from crcr.join.wanted import Ci, Wanted
+from crcr.join.request import Ci, Wanted
 
 RELAY = "https://relay.example.org"
 ACTION = f"pytorch/crcr/action@{'a' * 40}"

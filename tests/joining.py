@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from crcr.decide.model import RepoName
 from crcr.join.files import allowlist_entry, generate, registration
-from crcr.join.wanted import Ci, Wanted
+from crcr.join.request import Ci, Wanted
 from github_sim.github import GitHub
 from github_sim.oidc.other_cis import BuildkiteIssuer, CircleCiIssuer, GitLabIssuer
 from github_sim.rest.server import Server

@@ -9,7 +9,7 @@ from browser.conftest import site
 from browser.watching import go
 from crcr.decide.model import Level, RepoName
 from crcr.join.files import generate
-from crcr.join.wanted import Ci, Wanted
+from crcr.join.request import Ci, Wanted
 from show_reading import HOSTILE
 from stage import AUDIENCE, UPSTREAM
 

@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from crcr.cli.doctor.relay.redis import redis_findings
-from crcr.join.finding import Finding, State
+from crcr.join.findings.finding import Finding, State
 from crcr.record.redis.connection import RedisLink, redis_place
 from crcr.settings import load_settings
 from services.redis import RedisServer

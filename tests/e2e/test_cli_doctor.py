@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from crcr.join.reporter import reporter_text
+from crcr.join.shipped.texts import reporter_text
 from desk_world import environ_for
 from github_sim.github import GitHub, JobSpec, Workflow
 from github_sim.rest.server import serve

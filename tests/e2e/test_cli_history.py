@@ -10,7 +10,7 @@ from crcr.cli.doctor.relay.clickhouse import history_findings
 from crcr.demo.history.backends import Listed
 from crcr.demo.history.fill import fill_database
 from crcr.demo.history.generate import Plan
-from crcr.join.finding import Finding, State
+from crcr.join.findings.finding import Finding, State
 from crcr.record.store.times import to_us
 from crcr.settings import load_settings
 from desk_world import World, environ_for

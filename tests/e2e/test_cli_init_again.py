@@ -8,9 +8,9 @@ import pytest
 
 from crcr.cli.init.previous_files import earlier_ci, read_earlier
 from crcr.decide.model import Level
+from crcr.join.ci_kinds import Ci
 from crcr.join.files import generate
-from crcr.join.place import Ci
-from crcr.join.wanted import Wanted
+from crcr.join.request import Wanted
 from init_stage import FLAGS, REPORTER, WORKFLOW, checkout, files, init
 from join_wishes import wish, wishes
 

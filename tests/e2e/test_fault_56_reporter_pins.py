@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from crcr.join.wanted import Ci
+from crcr.join.request import Ci
 from join_wishes import ACTION as ACTION_USED
 from joining import DOWNSTREAM, Joined, joined, wanted
 from reporter_world import ACTION, TOKEN, process

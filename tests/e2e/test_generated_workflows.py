@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from crcr.decide.model import Level, RepoName
-from crcr.join.wanted import Ci
+from crcr.join.request import Ci
 from gating import gate
 from joining import DOWNSTREAM, Joined, joined, wanted
 from stage import UPSTREAM

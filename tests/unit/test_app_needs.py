@@ -10,8 +10,8 @@ from crcr.decide.allowlist.entries import Entry
 from crcr.decide.github import app_permissions
 from crcr.decide.github.inspection import InstallationFacts
 from crcr.decide.model import Level, RepoName
-from crcr.join.finding import State
-from crcr.join.findings_github import _permissions
+from crcr.join.findings.finding import State
+from crcr.join.findings.github import _permissions
 
 REPO = RepoName("org/backend")
 

@@ -15,7 +15,7 @@ from crcr.cli.doctor.reachability import reached, skew, version_in
 from crcr.cli.doctor.relay.github_app import _log
 from crcr.cli.doctor.relay.sqlite import file_findings
 from crcr.decide.github.values import LoggedDelivery, LogPage
-from crcr.join.finding import Finding, State
+from crcr.join.findings.finding import Finding, State
 from crcr.record.migrations.run import head
 
 NOW = datetime(2026, 8, 3, 12, tzinfo=UTC)

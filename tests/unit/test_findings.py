@@ -15,12 +15,12 @@ from crcr.decide.views.overview import Answer
 from crcr.deliver.handlers.workflow_yaml import workflow_facts
 from crcr.github.api.core import Response, dispatch
 from crcr.github.http.errors import fault_of
+from crcr.join.ci_kinds import Ci
 from crcr.join.files import generate
-from crcr.join.finding import Finding, ago
-from crcr.join.findings import State
-from crcr.join.findings import examine as examine_for
-from crcr.join.place import Ci
-from crcr.join.pointers import pointers_on_the_page, pointers_to
+from crcr.join.findings.examine import State
+from crcr.join.findings.examine import examine as examine_for
+from crcr.join.findings.finding import Finding, ago
+from crcr.join.help_links import pointers_on_the_page, pointers_to
 from join_wishes import wish
 
 NOW = datetime(2026, 8, 3, 12, tzinfo=UTC)

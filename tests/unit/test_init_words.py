@@ -8,8 +8,8 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from crcr.cli.main import app
-from crcr.join.place import PLACES, Ci, PlacePart
-from crcr.join.wanted import check_wanted
+from crcr.join.ci_kinds import PLACES, Ci, PlacePart
+from crcr.join.request import check_wanted
 from join_wishes import wish
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "downstream.md").read_text(encoding="utf-8")

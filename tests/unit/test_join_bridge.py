@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from crcr.join import bridge
+from crcr.join.shipped import bridge
 
 SHA = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
 TOLD = {

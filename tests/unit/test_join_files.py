@@ -10,10 +10,10 @@ import yaml
 
 from crcr.decide.model import Level, RepoName
 from crcr.decide.report.registration import Registration, unmet
-from crcr.join.bridge import FORMS
 from crcr.join.files import NewFile, allowlist_entry, generate, registration
-from crcr.join.reporter import reporter_text
-from crcr.join.wanted import Ci, Wanted
+from crcr.join.request import Ci, Wanted
+from crcr.join.shipped.bridge import FORMS
+from crcr.join.shipped.texts import reporter_text
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.settings.registrations import registrations
 from crcr.settings.table import Given

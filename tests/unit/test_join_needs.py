@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from crcr.join.files import generate
-from crcr.join.needs import lead, needs, safety
-from crcr.join.wanted import Ci
+from crcr.join.manual_steps import lead, needs, safety
+from crcr.join.request import Ci
 from join_wishes import wish
 
 PLACES: dict[Ci, dict[str, Any]] = {

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from crcr.decide.model import Level, RepoName
-from crcr.join.wanted import Ci, check_wanted
+from crcr.join.request import Ci, check_wanted
 from join_wishes import ACTION, wish, wishes
 
 HOSTILE = (

@@ -21,9 +21,9 @@ from crcr.cli.main import app as cli
 from crcr.decide.model import RepoName
 from crcr.errors import NotFound
 from crcr.join.files import generate
-from crcr.join.needs import needs
-from crcr.join.reporter import reporter_text
-from crcr.join.wanted import Ci, Wanted
+from crcr.join.manual_steps import needs
+from crcr.join.request import Ci, Wanted
+from crcr.join.shipped.texts import reporter_text
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.show.pages import routes as pages_routes
 from crcr.show.pages.frame import Frame

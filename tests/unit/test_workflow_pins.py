@@ -7,7 +7,7 @@ import pytest
 from crcr.decide.github.relay_pins import Pinning, callback_address, read_pins
 from crcr.deliver.handlers.workflow_pins import MOST_PINS, find_pins_elsewhere
 from crcr.deliver.handlers.workflow_yaml import workflow_facts
-from crcr.join import bridge
+from crcr.join.shipped import bridge
 from reporter_world import reporter
 
 PIN = "https://relay.example.org/github/callback crcr"

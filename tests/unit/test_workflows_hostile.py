@@ -16,7 +16,7 @@ import yaml
 
 from crcr.decide.model import Level
 from crcr.join.files import generate
-from crcr.join.wanted import Ci, Wanted
+from crcr.join.request import Ci, Wanted
 from github_sim.runner.github.templating import filled_text
 from github_sim.runner.github.workflow_file import JobFile, WorkflowFile, read_workflow
 from join_wishes import text_of, wish

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from crcr.join.files import generate
-from crcr.join.wanted import Ci
+from crcr.join.request import Ci
 from join_wishes import wish, write_all
 from published import npm_dir, package_file
 

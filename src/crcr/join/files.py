@@ -13,11 +13,11 @@ from functools import cache
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from crcr.decide.model import Level
-from crcr.join.entry import allowlist_entry, registration
-from crcr.join.pointers import doctor_command
-from crcr.join.reporter import bridge_text, reporter_text
-from crcr.join.unusual import runs_what_was_named, secret_goes_elsewhere
-from crcr.join.wanted import Ci, Wanted, check_wanted
+from crcr.join.allowlist_entry import allowlist_entry, registration
+from crcr.join.help_links import doctor_command
+from crcr.join.request import Ci, Wanted, check_wanted
+from crcr.join.risky_values import runs_what_was_named, secret_goes_elsewhere
+from crcr.join.shipped.texts import bridge_text, reporter_text
 
 __all__ = ["NewFile", "allowlist_entry", "generate", "registration"]
 

@@ -8,7 +8,7 @@ import typer
 from rich.text import Text
 
 from crcr.cli.printing import console, plain, print_json
-from crcr.join.finding import Finding, State
+from crcr.join.findings.finding import Finding, State
 
 _MARKS = {
     State.OK: ("✓", "ok", "green"),

@@ -7,7 +7,7 @@ from email.utils import parsedate_to_datetime
 import httpx
 
 from crcr.cli.http_client import keeps_secrets
-from crcr.join.finding import Finding, ok, problem, warning
+from crcr.join.findings.finding import Finding, ok, problem, warning
 
 _SKEW_WARNING_S = 10
 _SKEW_PROBLEM_S = 60

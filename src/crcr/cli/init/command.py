@@ -26,7 +26,7 @@ from crcr.cli.init.options import (
 )
 from crcr.cli.options import RUN_IT, examples
 from crcr.cli.printing import complain
-from crcr.join.place import PLACES
+from crcr.join.ci_kinds import PLACES
 
 
 def register(app: typer.Typer) -> None:
@@ -83,7 +83,7 @@ def init(
     from crcr.cli.init.target_folder import find_here
     from crcr.cli.init.write_files import place_files
     from crcr.join.files import generate
-    from crcr.join.wanted import check_wanted
+    from crcr.join.request import check_wanted
 
     said = Said(
         ci=ci, relay=relay, audience=audience, upstream=upstream, repository=repository, level=level,

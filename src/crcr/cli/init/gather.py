@@ -19,8 +19,8 @@ from crcr.cli.init.target_folder import Here
 from crcr.cli.options import repo_name
 from crcr.cli.printing import plain, say, warn
 from crcr.decide.model import Level, RepoName
-from crcr.join.place import PLACES, Ci, PlacePart
-from crcr.join.wanted import USUAL_COMMAND, Wanted, address_problems
+from crcr.join.ci_kinds import PLACES, Ci, PlacePart
+from crcr.join.request import USUAL_COMMAND, Wanted, address_problems
 
 _NO_JUNIT = "none"
 _USUAL = {"command": USUAL_COMMAND, "job_name": "build", "runs_on": "ubuntu-latest"}

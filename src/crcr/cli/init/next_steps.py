@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from crcr.cli.init.previous_files import left_over
 from crcr.cli.printing import say
 from crcr.join.files import allowlist_entry, registration
-from crcr.join.needs import needs
-from crcr.join.pointers import doctor_command
+from crcr.join.help_links import doctor_command
+from crcr.join.manual_steps import needs
 
 if TYPE_CHECKING:
     from crcr.cli.init.gather import Wish

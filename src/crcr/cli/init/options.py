@@ -8,7 +8,7 @@ import typer
 from crcr.cli.init.questions import read_ci, read_level
 from crcr.cli.options import repo_name
 from crcr.decide.model import Level, RepoName
-from crcr.join.place import Ci
+from crcr.join.ci_kinds import Ci
 
 _WHOSE = "Whose build it is"
 _BUILD = "The build"

@@ -13,8 +13,8 @@ from typing import Any
 import yaml
 
 from crcr.cli.init.questions import problems_of
+from crcr.join.ci_kinds import Ci
 from crcr.join.files import BRIDGE, BRIDGE_WORKFLOW, CI_FILES, NIGHTLY_WORKFLOW, WORKFLOW
-from crcr.join.place import Ci
 
 MADE_BY_US = "Made by `crcr init`"
 

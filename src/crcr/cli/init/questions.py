@@ -11,8 +11,8 @@ import typer
 
 from crcr.cli.printing import complain, plain
 from crcr.decide.model import Level, RepoName
-from crcr.join.place import Ci
-from crcr.join.wanted import Wanted, check_wanted
+from crcr.join.ci_kinds import Ci
+from crcr.join.request import Wanted, check_wanted
 
 Read = TypeVar("Read")
 

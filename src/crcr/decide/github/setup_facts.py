@@ -1,4 +1,4 @@
-"""What is known of one downstream's set-up with one upstream, gathered for `join.findings` to examine."""
+"""What is known of one downstream's set-up with one upstream, gathered for `join.findings.examine` to examine."""
 
 from dataclasses import dataclass
 from datetime import datetime

@@ -16,8 +16,8 @@ from starlette.requests import Request
 from crcr.decide.github.setup_facts import SetupFacts
 from crcr.decide.model import RepoName
 from crcr.errors import BadRequest, NotAdmin, NotAuthentic, NotFound, NotRegistered, NotSignedIn
-from crcr.join.findings import examine
-from crcr.join.pointers import Pointers, pointers_to
+from crcr.join.findings.examine import examine
+from crcr.join.help_links import Pointers, pointers_to
 from crcr.ports import Clock, Limits, Verifier
 from crcr.show.access.middleware import FAILED_SIGN_IN
 from crcr.show.access.reader import reader_of

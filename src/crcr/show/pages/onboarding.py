@@ -18,10 +18,10 @@ from crcr.decide.github.relay_pins import relay_pin
 from crcr.decide.github.setup_facts import SetupFacts
 from crcr.decide.model import Level, RepoName, is_repo_name
 from crcr.errors import BadRequest, NotFound
-from crcr.join.findings import Finding, State, examine
-from crcr.join.needs import lead, safety
-from crcr.join.pointers import pointers_on_the_page
-from crcr.join.wanted import PLACES, Ci, Wanted
+from crcr.join.findings.examine import Finding, State, examine
+from crcr.join.help_links import pointers_on_the_page
+from crcr.join.manual_steps import lead, safety
+from crcr.join.request import PLACES, Ci, Wanted
 from crcr.show.http.forms import read_form
 from crcr.show.http.same_site import local_path
 from crcr.show.pages.frame import Frame

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from crcr.decide.model import Level, RepoName, is_repo_name
-from crcr.join.wanted import PLACES, Ci, Wanted, check_wanted
+from crcr.join.request import PLACES, Ci, Wanted, check_wanted
 from crcr.show.render.status import LEVELS
 
 EXAMPLE = RepoName("your-org/your-repo")

@@ -11,11 +11,11 @@ from hashlib import sha256
 from urllib.parse import urlencode
 
 from crcr.join.files import BRIDGE, REPORTER, NewFile, allowlist_entry, generate, registration
-from crcr.join.needs import Need, needs
-from crcr.join.pointers import doctor_command
-from crcr.join.reporter import bridge_text, reporter_text
-from crcr.join.unusual import runs_what_was_named, secret_goes_elsewhere
-from crcr.join.wanted import Wanted
+from crcr.join.help_links import doctor_command
+from crcr.join.manual_steps import Need, needs
+from crcr.join.request import Wanted
+from crcr.join.risky_values import runs_what_was_named, secret_goes_elsewhere
+from crcr.join.shipped.texts import bridge_text, reporter_text
 
 PROGRAMS: Mapping[str, tuple[str, str]] = {
     REPORTER: ("/crcr/onboarding/report.py", "report.py"),

@@ -12,11 +12,11 @@ from crcr.decide.github.relay_pins import Pinning
 from crcr.decide.model import RepoName
 from crcr.deliver.handlers.workflow_pins import find_pins_elsewhere
 from crcr.deliver.handlers.workflow_yaml import workflow_facts
+from crcr.join.ci_kinds import Ci
 from crcr.join.files import BRIDGE, CI_FILES, REPORTER
-from crcr.join.finding import Finding, ok, problem, unknown, warning
-from crcr.join.findings_pins import finding_of, lines_to_add, pins_relay
-from crcr.join.place import Ci
-from crcr.join.reporter import bridge_text, reporter_text
+from crcr.join.findings.finding import Finding, ok, problem, unknown, warning
+from crcr.join.findings.pins import finding_of, lines_to_add, pins_relay
+from crcr.join.shipped.texts import bridge_text, reporter_text
 
 _VENDORED = {REPORTER: reporter_text, BRIDGE: bridge_text}
 _WORKFLOWS = Path(".github/workflows")

@@ -21,8 +21,8 @@ from crcr.cli.http_client import client_for, keeps_secrets
 from crcr.cli.init.ask_relay import same_host
 from crcr.decide.github.relay_pins import relay_pin
 from crcr.decide.model import RepoName
-from crcr.join.finding import State
-from crcr.join.wanted import address_problems
+from crcr.join.findings.finding import State
+from crcr.join.request import address_problems
 
 _TIMEOUT_S = 10.0
 _CALLBACK = "/github/callback"

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import msgspec
 
-from crcr.join.finding import Finding, State, problem, unknown
+from crcr.join.findings.finding import Finding, State, problem, unknown
 
 _ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,99}")
 

@@ -20,7 +20,7 @@ from crcr.cli.doctor.downstream.relay_answers import (
     unreadable,
 )
 from crcr.cli.printing import console, plain
-from crcr.join.finding import Finding, State, ok, problem, unknown, warning
+from crcr.join.findings.finding import Finding, State, ok, problem, unknown, warning
 
 _LOOK_EVERY_S = 0.3
 _WHO_MAY = (

@@ -17,7 +17,7 @@ from crcr.cli.doctor.downstream.relay_answers import body_of, findings_in, lost,
 from crcr.cli.doctor.output import Section
 from crcr.cli.doctor.reachability import date_of
 from crcr.cli.printing import ProgressLine
-from crcr.join.finding import Finding, warning
+from crcr.join.findings.finding import Finding, warning
 
 _INSPECTED_WITHIN_S = 30.0
 _ASKED_AT_MOST_EVERY_S = 60.0

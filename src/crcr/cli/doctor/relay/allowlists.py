@@ -13,7 +13,7 @@ from crcr.decide.model import RepoName
 from crcr.decide.views.overview import AllowlistState
 from crcr.errors import OutsideFault
 from crcr.github.client import GitHubClient
-from crcr.join.finding import Finding, State, ago, listed, ok, problem, unknown, warning
+from crcr.join.findings.finding import Finding, State, ago, listed, ok, problem, unknown, warning
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.settings import UpstreamSetting
 from crcr.wiring.services import source_of

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from crcr.errors import OutsideFault, OutsideHeld, StoreUnavailable
-from crcr.join.finding import Finding, ok, problem, unknown, warning
+from crcr.join.findings.finding import Finding, ok, problem, unknown, warning
 from crcr.record.clickhouse.connection import ANSWER_WITHIN_S, TAKEN_WITHIN_S, ClickHouseLink
 from crcr.record.clickhouse.feed_state import mark
 from crcr.record.clickhouse.rows import JOBS

@@ -27,7 +27,7 @@ from crcr.decide.views.overview import AllowlistState
 from crcr.errors import BadSettings, StoreUnavailable
 from crcr.github.client import GitHubClient
 from crcr.github.http.connections import open_http
-from crcr.join.finding import Finding, State, ok, problem, warning
+from crcr.join.findings.finding import Finding, State, ok, problem, warning
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.receive.oidc.issuers import GITHUB_ACTIONS
 from crcr.receive.oidc.jwks import http_fetcher

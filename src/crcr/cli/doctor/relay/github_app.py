@@ -12,7 +12,7 @@ from crcr.decide.github.inspection import AppFacts, HookFacts
 from crcr.decide.github.values import LogPage
 from crcr.errors import OutsideFault, OutsideRefused
 from crcr.github.client import GitHubClient
-from crcr.join.finding import Finding, ago, listed, ok, problem, unknown, warning
+from crcr.join.findings.finding import Finding, ago, listed, ok, problem, unknown, warning
 from crcr.settings import Settings
 
 _LATELY = timedelta(hours=24)

@@ -7,7 +7,7 @@ from crcr.decide.allowlist.entries import Allowlist
 from crcr.decide.report.identity import IssuerKind
 from crcr.decide.report.registration import RULES, Registration
 from crcr.errors import KeysUnavailable
-from crcr.join.finding import Finding, ok, problem, warning
+from crcr.join.findings.finding import Finding, ok, problem, warning
 from crcr.receive.oidc.issuers import Issuer
 from crcr.receive.oidc.jwks import Fetch, read_keys
 from crcr.settings import Settings

@@ -10,7 +10,7 @@ import asyncpg
 
 from crcr.cli.doctor.relay.schema import schema_finding
 from crcr.errors import StoreUnavailable
-from crcr.join.finding import Finding, ok, problem, warning
+from crcr.join.findings.finding import Finding, ok, problem, warning
 from crcr.record.migrations.run import head, revision
 from crcr.record.store.location import PostgresPlace
 from crcr.record.store.postgres.connection import FAULTS, WHAT_TO_CHECK, Connection, connect

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from crcr.join.finding import Finding, ok, problem, unknown, warning
+from crcr.join.findings.finding import Finding, ok, problem, unknown, warning
 from crcr.settings import Settings, Sqlite
 from crcr.settings.readers import LOOPBACK
 from crcr.wiring.sharing import link_of

@@ -1,6 +1,6 @@
 """The schema of the relay's database against this release's, as a line of the doctor."""
 
-from crcr.join.finding import Finding, ok, problem, warning
+from crcr.join.findings.finding import Finding, ok, problem, warning
 from crcr.record.migrations.run import head, is_known
 
 

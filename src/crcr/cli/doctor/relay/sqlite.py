@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 from crcr.cli.doctor.relay.schema import schema_finding
-from crcr.join.finding import Finding, ok, problem, unknown, warning
+from crcr.join.findings.finding import Finding, ok, problem, unknown, warning
 from crcr.record.migrations.run import head
 from crcr.record.store.sqlite.private_file import is_open_to_others
 

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from crcr.cli.doctor.relay import sqlite
 from crcr.decide.views.overview import Vitals
 from crcr.errors import StoreUnavailable
-from crcr.join.finding import Finding, ok, problem, warning
+from crcr.join.findings.finding import Finding, ok, problem, warning
 from crcr.record.store.database import Tx
 from crcr.record.store.location import PostgresPlace
 from crcr.record.store.signals import Signals

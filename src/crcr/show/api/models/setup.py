@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic import ConfigDict, Field
 
-from crcr.join.findings import State
+from crcr.join.findings.examine import State
 from crcr.show.api.models.core import LevelName, Model, Name
 
 _SETUP: dict[str, Any] = {

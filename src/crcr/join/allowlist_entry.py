@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 
 from crcr.decide.model import Level
-from crcr.join.wanted import PLACES, Ci, Wanted, check_wanted
+from crcr.join.request import PLACES, Ci, Wanted, check_wanted
 
 _GITLAB = "https://gitlab.com"
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")

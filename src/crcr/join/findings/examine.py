@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from crcr.decide.github.setup_facts import SetupFacts
-from crcr.join.finding import Finding, State, ago, listed, ok, problem, unknown, warning
-from crcr.join.findings_github import github_findings
-from crcr.join.findings_traffic import traffic_findings
-from crcr.join.pointers import Pointers
+from crcr.join.findings.finding import Finding, State, ago, listed, ok, problem, unknown, warning
+from crcr.join.findings.github import github_findings
+from crcr.join.findings.traffic import traffic_findings
+from crcr.join.help_links import Pointers
 
 
 def examine(facts: SetupFacts, now: datetime, pointers: Pointers) -> tuple[Finding, ...]:

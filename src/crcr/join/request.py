@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from crcr.decide.github.relay_pins import relay_pin
 from crcr.decide.model import Level, RepoName
-from crcr.join.place import PLACES, Ci
+from crcr.join.ci_kinds import PLACES, Ci
 
 __all__ = ["PLACES", "USUAL_COMMAND", "Ci", "Wanted", "address_problems", "check_wanted"]
 

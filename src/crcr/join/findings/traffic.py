@@ -9,8 +9,8 @@ from crcr.decide.github.setup_facts import LastCallback, LastDispatch, LastRefus
 from crcr.decide.model import DispatchState, JobState, Level
 from crcr.decide.statistics.figures import ANSWER_WITHIN
 from crcr.decide.views.overview import Answer
-from crcr.join.finding import Finding, ago, ok, problem, unknown, warning
-from crcr.join.pointers import Pointers
+from crcr.join.findings.finding import Finding, ago, ok, problem, unknown, warning
+from crcr.join.help_links import Pointers
 
 _FRESH = timedelta(hours=24)
 _NIGHTLY_WITHIN = timedelta(hours=48)

@@ -9,10 +9,10 @@ from crcr.decide.github.inspection import Inspection, InstallationFacts, Workflo
 from crcr.decide.github.setup_facts import SetupFacts
 from crcr.decide.model import Level
 from crcr.decide.report.report import SELF_REPORTS
-from crcr.join.finding import Finding, ago, listed, ok, problem, unknown, warning, which_workflows
-from crcr.join.findings_pins import pin_findings
-from crcr.join.place import Ci
-from crcr.join.pointers import Pointers
+from crcr.join.ci_kinds import Ci
+from crcr.join.findings.finding import Finding, ago, listed, ok, problem, unknown, warning, which_workflows
+from crcr.join.findings.pins import pin_findings
+from crcr.join.help_links import Pointers
 
 TEST_EVENT = "crcr_test"
 _ACCEPT = "have an owner of the organisation accept the new permissions: Settings, GitHub Apps, Configure, Review request"

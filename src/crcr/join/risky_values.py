@@ -7,8 +7,8 @@ the page tells them, and the files begin with them.
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
-from crcr.join.place import PLACES, Ci
-from crcr.join.wanted import USUAL_COMMAND, Wanted
+from crcr.join.ci_kinds import PLACES, Ci
+from crcr.join.request import USUAL_COMMAND, Wanted
 
 _LONGEST = 160
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from crcr.decide.github.inspection import WorkflowFacts
 from crcr.decide.github.relay_pins import Pinning, read_pins
-from crcr.join.finding import Finding, ok, problem, unknown, warning, which_workflows
-from crcr.join.place import Ci
+from crcr.join.ci_kinds import Ci
+from crcr.join.findings.finding import Finding, ok, problem, unknown, warning, which_workflows
 
 NAME = "pins"
 _PLACES = {

@@ -5,8 +5,8 @@ Nothing of it can be written into a file, so `crcr init` and the onboarding page
 
 from dataclasses import dataclass
 
-from crcr.join.place import Ci
-from crcr.join.wanted import Wanted
+from crcr.join.ci_kinds import Ci
+from crcr.join.request import Wanted
 
 _ENVIRONMENT = "GitHub, this repository: Settings, Environments"
 

@@ -1,0 +1,1 @@
+../../../../action/report.py

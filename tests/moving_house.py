@@ -16,7 +16,7 @@ from crcr.record.store.location import PostgresPlace
 from crcr.record.store.sqlite.backup import copy_database
 from crcr.record.store.times import to_us
 from crcr.settings import Postgres, Settings
-from crcr.settings.services import ServiceUrl
+from crcr.settings.readers.service_urls import ServiceUrl
 from crcr.wiring.front import build_app
 from crcr.wiring.ground import Seams
 from crcr.wiring.services import build

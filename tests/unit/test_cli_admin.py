@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from crcr.cli.main import app
-from crcr.settings.sources import tokens
-from crcr.settings.table import Given
+from crcr.settings.readers.locations import tokens
+from crcr.settings.setting import Given
 
 
 def made(*words: str) -> Result:

@@ -15,8 +15,8 @@ from crcr.join.request import Ci, Wanted
 from crcr.join.shipped.bridge import FORMS
 from crcr.join.shipped.texts import reporter_text
 from crcr.receive.allowlist_yaml import read_allowlist
-from crcr.settings.registrations import registrations
-from crcr.settings.table import Given
+from crcr.settings.readers.registrations import registrations
+from crcr.settings.setting import Given
 from github_sim.runner.github.expression_functions import Standing
 from github_sim.runner.github.templating import filled_text, holds
 from github_sim.runner.github.workflow_file import WorkflowFile, read_workflow

@@ -9,8 +9,8 @@ import pytest
 from crcr.decide.model import RepoName
 from crcr.decide.report.identity import IssuerKind
 from crcr.decide.report.registration import Registration, find, register, to_register, unmet
-from crcr.settings.registrations import registrations
-from crcr.settings.table import Given, Wrong
+from crcr.settings.readers.registrations import registrations
+from crcr.settings.setting import Given, Wrong
 
 BUILDKITE = {
     "issuer": "https://agent.buildkite.com",

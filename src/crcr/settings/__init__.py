@@ -5,7 +5,7 @@ Only `wiring`, `cli` and the documentation know these types; everything below th
 
 from crcr.settings.load import load_settings
 from crcr.settings.model import Settings
-from crcr.settings.sources import (
+from crcr.settings.readers.locations import (
     AllowlistSource,
     FileSource,
     GitHubSource,
@@ -14,7 +14,7 @@ from crcr.settings.sources import (
     Sqlite,
     TokenSetting,
 )
-from crcr.settings.table import Setting, rows
+from crcr.settings.setting import Setting, rows
 from crcr.settings.upstreams import UpstreamSetting
 
 __all__ = [

@@ -13,9 +13,9 @@ from pydantic import SecretStr
 
 from crcr.errors import BadSettings
 from crcr.settings.model import Settings
-from crcr.settings.readers import cover_everything
-from crcr.settings.sources import GitHubSource, web_of
-from crcr.settings.table import FILE_SUFFIX, PREFIX, UNREADABLE, Given, Setting, hint, missing, read, rows
+from crcr.settings.readers.locations import GitHubSource, web_of
+from crcr.settings.readers.values import cover_everything
+from crcr.settings.setting import FILE_SUFFIX, PREFIX, UNREADABLE, Given, Setting, hint, missing, read, rows
 from crcr.settings.upstreams import UpstreamSetting, read_upstreams
 
 DEFAULT_FILE = "crcr.toml"

@@ -12,13 +12,14 @@ from urllib.parse import urlsplit
 from pydantic import SecretStr
 
 from crcr.decide.report.registration import Registration
-from crcr.settings import readers, registrations, sources
-from crcr.settings.services import ServiceUrl
-from crcr.settings.sources import IssuerSetting, Postgres, TokenSetting
+from crcr.settings.observability import WatchingSettings
+from crcr.settings.readers import locations, registrations
+from crcr.settings.readers import values as readers_values
+from crcr.settings.readers.locations import IssuerSetting, Postgres, TokenSetting
+from crcr.settings.readers.service_urls import ServiceUrl
+from crcr.settings.setting import FROZEN, Setting, rows
 from crcr.settings.stores import StoreSettings
-from crcr.settings.table import FROZEN, Setting, rows
 from crcr.settings.upstreams import UpstreamSetting
-from crcr.settings.watching import WatchingSettings
 
 _SHORT = 16
 
@@ -32,7 +33,7 @@ class Settings(StoreSettings, WatchingSettings):
         Setting(
             "GITHUB_APP_ID",
             "github.app_id",
-            readers.app_id,
+            readers_values.app_id,
             "id or client id of the GitHub App; one App serves all upstreams",
             required=True,
         ),
@@ -42,7 +43,7 @@ class Settings(StoreSettings, WatchingSettings):
         Setting(
             "GITHUB_APP_PRIVATE_KEY",
             "github.app_private_key",
-            readers.private_key,
+            readers_values.private_key,
             "the App's private key, PEM",
             required=True,
             secret=True,
@@ -53,7 +54,7 @@ class Settings(StoreSettings, WatchingSettings):
         Setting(
             "GITHUB_WEBHOOK_SECRET",
             "github.webhook_secret",
-            readers.secret,
+            readers_values.secret,
             "the secret that signs the App's webhooks; 16 random characters or more are wise",
             required=True,
             secret=True,
@@ -64,7 +65,7 @@ class Settings(StoreSettings, WatchingSettings):
         Setting(
             "GITHUB_API_URL",
             "github.api_url",
-            readers.safe_url,
+            readers_values.safe_url,
             "API of GitHub, or of a GitHub Enterprise Server (`https://HOST/api/v3`)",
             default="https://api.github.com",
         ),
@@ -74,7 +75,7 @@ class Settings(StoreSettings, WatchingSettings):
         Setting(
             "PUBLIC_URL",
             "public_url",
-            readers.url,
+            readers_values.url,
             "where callers reach the relay; goes into dispatches and links",
             default="http://127.0.0.1:8000",
         ),
@@ -84,7 +85,7 @@ class Settings(StoreSettings, WatchingSettings):
         Setting(
             "OIDC_AUDIENCE",
             "oidc.audience",
-            readers.texts,
+            readers_values.texts,
             "the `aud` that callers' tokens must carry, one or a comma list",
             required=True,
         ),
@@ -94,7 +95,7 @@ class Settings(StoreSettings, WatchingSettings):
         Setting(
             "OIDC_ISSUERS",
             "oidc.issuer",
-            sources.issuers,
+            locations.issuers,
             'token issuers added or replaced, as JSON `[{"issuer":…,"kind":"github","jwks_url":…}]`, or '
             "as `[[oidc.issuer]]` tables; the public ones are known",
         ),
@@ -115,7 +116,7 @@ class Settings(StoreSettings, WatchingSettings):
         Setting(
             "RATE_LIMIT_PER_MIN",
             "rate_limit_per_min",
-            readers.whole(1, 1_000_000),
+            readers_values.whole(1, 1_000_000),
             "callbacks taken per repository and minute",
             default="300",
         ),
@@ -125,7 +126,7 @@ class Settings(StoreSettings, WatchingSettings):
         Setting(
             "JOB_TIMEOUT",
             "job_timeout",
-            readers.duration,
+            readers_values.duration,
             "silence after which a job counts as timed out; the allowlist can say it per downstream",
             default="6h",
         ),
@@ -135,7 +136,7 @@ class Settings(StoreSettings, WatchingSettings):
         Setting(
             "GATE_TIMEOUT",
             "gate_timeout",
-            readers.duration,
+            readers_values.duration,
             "how long the gate waits from the dispatch on; never below the job's time-out",
             default="8h",
         ),
@@ -145,7 +146,7 @@ class Settings(StoreSettings, WatchingSettings):
         Setting(
             "HUD_FORWARD_URL",
             "hud.forward_url",
-            readers.url,
+            readers_values.url,
             "another HUD that gets every result; goes with its token",
         ),
     ] = None
@@ -154,7 +155,7 @@ class Settings(StoreSettings, WatchingSettings):
         Setting(
             "HUD_FORWARD_TOKEN",
             "hud.forward_token",
-            readers.secret,
+            readers_values.secret,
             "the token that the other HUD expects",
             secret=True,
         ),
@@ -164,7 +165,7 @@ class Settings(StoreSettings, WatchingSettings):
         Setting(
             "HUD_INGEST_TOKEN",
             "hud.ingest_token",
-            readers.secret,
+            readers_values.secret,
             "the token with which another relay sends us its results (`POST /api/crcr/results`), different from the one "
             "above; not set: ingest is off",
             secret=True,
@@ -175,7 +176,7 @@ class Settings(StoreSettings, WatchingSettings):
         Setting(
             "HUD_ACCESS",
             "hud.access",
-            readers.one_of("public", "token", "proxy"),
+            readers_values.one_of("public", "token", "proxy"),
             "who sees the pages: `public`; `token`: who signs in; `proxy`: whom a trusted proxy names in a header",
             default="public",
         ),
@@ -185,7 +186,7 @@ class Settings(StoreSettings, WatchingSettings):
         Setting(
             "HUD_TOKENS",
             "hud.tokens",
-            sources.tokens("crcr admin token NAME --reader"),
+            locations.tokens("crcr admin token NAME --reader"),
             "who may read the pages where access is `token`: a comma list of `name=sha256:…` as "
             "`crcr admin token NAME --reader` prints it, or a `[hud.tokens]` table",
             secret=True,
@@ -196,7 +197,7 @@ class Settings(StoreSettings, WatchingSettings):
         Setting(
             "ADMIN_TOKENS",
             "admin_tokens",
-            sources.tokens("crcr admin token NAME"),
+            locations.tokens("crcr admin token NAME"),
             "who may act on the pages and through `/api/v1/admin`, and read too: a comma list of `name=sha256:…` as "
             "`crcr admin token NAME` prints it, or an `[admin_tokens]` table; the names stand in the audit log; "
             "not set: administration is by command line only",
@@ -208,7 +209,7 @@ class Settings(StoreSettings, WatchingSettings):
         Setting(
             "SANDBOX",
             "sandbox",
-            readers.one_of("off", "on"),
+            readers_values.one_of("off", "on"),
             "`on`: repositories that are on no allowlist may try their reports at `/crcr/sandbox`, in a space of its own "
             "that decides nothing (20 reports an hour for each, kept for 48 hours)",
             default="off",
@@ -219,7 +220,7 @@ class Settings(StoreSettings, WatchingSettings):
         Setting(
             "HUD_PROXY_HEADER",
             "hud.proxy_header",
-            readers.header_name,
+            readers_values.header_name,
             "where access is `proxy`: the header that names the reader; counts only from `CRCR_TRUSTED_PROXIES`",
             default="X-Forwarded-User",
         ),
@@ -229,21 +230,23 @@ class Settings(StoreSettings, WatchingSettings):
         Setting(
             "TRUSTED_PROXIES",
             "trusted_proxies",
-            readers.networks,
+            readers_values.networks,
             "addresses or networks whose `X-Forwarded-For` counts, as a comma list; and `CRCR_HUD_PROXY_HEADER`, "
             "where access is `proxy`",
         ),
     ] = ()
-    host: Annotated[str, Setting("HOST", "host", readers.host, "address to listen on", default="127.0.0.1")]
+    host: Annotated[
+        str, Setting("HOST", "host", readers_values.host, "address to listen on", default="127.0.0.1")
+    ]
     port: Annotated[
-        int, Setting("PORT", "port", readers.whole(1, 65535), "port to listen on", default="8000")
+        int, Setting("PORT", "port", readers_values.whole(1, 65535), "port to listen on", default="8000")
     ]
     drain_s: Annotated[
         int,
         Setting(
             "DRAIN_S",
             "drain_s",
-            readers.whole(0, 300),
+            readers_values.whole(0, 300),
             "seconds that a process which was told to stop still takes requests while `/readyz` says 503, so that a load "
             "balancer leaves it out first; 0 where there is none",
             default="0",
@@ -254,7 +257,7 @@ class Settings(StoreSettings, WatchingSettings):
         Setting(
             "LOG_FORMAT",
             "log.format",
-            readers.one_of("auto", "json", "console"),
+            readers_values.one_of("auto", "json", "console"),
             "`json`, `console`, or `auto`: console on a terminal, else JSON lines",
             default="auto",
         ),
@@ -264,7 +267,7 @@ class Settings(StoreSettings, WatchingSettings):
         Setting(
             "LOG_LEVEL",
             "log.level",
-            readers.one_of("debug", "info", "warning", "error"),
+            readers_values.one_of("debug", "info", "warning", "error"),
             "the least level that is written: `debug`, `info`, `warning` or `error`",
             default="info",
         ),
@@ -274,7 +277,7 @@ class Settings(StoreSettings, WatchingSettings):
         Setting(
             "WORKER_CONCURRENCY",
             "worker_concurrency",
-            readers.whole(1, 1000),
+            readers_values.whole(1, 1000),
             "effects that one worker carries out at the same time",
             default="64",
         ),
@@ -298,11 +301,13 @@ class Settings(StoreSettings, WatchingSettings):
 
     def _exposed(self) -> tuple[str, ...]:
         found = []
-        if (parts := urlsplit(self.public_url)).scheme == "http" and parts.hostname not in readers.LOOPBACK:
+        if (
+            parts := urlsplit(self.public_url)
+        ).scheme == "http" and parts.hostname not in readers_values.LOOPBACK:
             found.append(
                 "CRCR_PUBLIC_URL is http://, so callers send their tokens unencrypted; use https://."
             )
-        if readers.cover_everything(self.trusted_proxies):
+        if readers_values.cover_everything(self.trusted_proxies):
             found.append(
                 "CRCR_TRUSTED_PROXIES trusts every address, so callers can make up theirs; name the proxies."
             )

@@ -5,10 +5,10 @@ from typing import Annotated
 
 from pydantic import BaseModel
 
-from crcr.settings import readers, services, sources
-from crcr.settings.services import ServiceUrl
-from crcr.settings.sources import Postgres, Sqlite
-from crcr.settings.table import FROZEN, Setting
+from crcr.settings.readers import locations, service_urls, values
+from crcr.settings.readers.locations import Postgres, Sqlite
+from crcr.settings.readers.service_urls import ServiceUrl
+from crcr.settings.setting import FROZEN, Setting
 
 
 class StoreSettings(BaseModel):
@@ -19,7 +19,7 @@ class StoreSettings(BaseModel):
         Setting(
             "DATABASE_URL",
             "database_url",
-            sources.database,
+            locations.database,
             "where the data is kept: `sqlite:///path`, or for several processes "
             "`postgresql://user:password@host:5432/name` (`?sslmode=verify-full`, `?host=/folder` for a socket)",
             default="sqlite:///crcr.db",
@@ -31,7 +31,7 @@ class StoreSettings(BaseModel):
         Setting(
             "DATABASE_POOL",
             "database_pool",
-            readers.whole(4, 500),
+            values.whole(4, 500),
             "connections to PostgreSQL that one process opens at most, half of them for writing; one more listens",
             default="10",
         ),
@@ -41,7 +41,7 @@ class StoreSettings(BaseModel):
         Setting(
             "DATABASE_CA",
             "database_ca",
-            services.ca_file,
+            service_urls.ca_file,
             "PEM file with the certificates that prove the PostgreSQL server; not set: as `sslmode` says",
         ),
     ] = None
@@ -50,7 +50,7 @@ class StoreSettings(BaseModel):
         Setting(
             "REDIS_URL",
             "redis_url",
-            services.redis_url,
+            service_urls.redis_url,
             "Redis, for limits, wake-ups and caches shared by several processes: `redis://[:password@]host:port/number`, "
             "or `rediss://…` with TLS; not set: each process keeps its own",
             secret=True,
@@ -61,7 +61,7 @@ class StoreSettings(BaseModel):
         Setting(
             "REDIS_CA",
             "redis_ca",
-            services.ca_file,
+            service_urls.ca_file,
             "PEM file with the certificates that prove a `rediss://` server; not set: those of the system",
         ),
     ] = None
@@ -70,7 +70,7 @@ class StoreSettings(BaseModel):
         Setting(
             "CLICKHOUSE_URL",
             "clickhouse_url",
-            services.clickhouse_url,
+            service_urls.clickhouse_url,
             "ClickHouse, which history is fed to and read from: `clickhouse://user:password@host:8123/database`, "
             "`clickhouses://…` with TLS (port 8443), or `chdb:///folder` in this process; not set: the database answers",
             secret=True,
@@ -81,7 +81,7 @@ class StoreSettings(BaseModel):
         Setting(
             "CLICKHOUSE_CA",
             "clickhouse_ca",
-            services.ca_file,
+            service_urls.ca_file,
             "PEM file with the certificates that prove a `clickhouses://` server; not set: those of the system",
         ),
     ] = None
@@ -90,7 +90,7 @@ class StoreSettings(BaseModel):
         Setting(
             "CLICKHOUSE_KEEP_DAYS",
             "clickhouse_keep_days",
-            readers.whole(100, 36_500),
+            values.whole(100, 36_500),
             "days that ClickHouse keeps results; at least 100, because pages look back 90; not set: for ever",
         ),
     ] = None
@@ -99,7 +99,7 @@ class StoreSettings(BaseModel):
         Setting(
             "KEEP_BODIES_DAYS",
             "keep_bodies_days",
-            readers.whole(1, 3650),
+            values.whole(1, 3650),
             "days that the bodies of webhooks are kept for replay",
             default="30",
         ),
@@ -109,7 +109,7 @@ class StoreSettings(BaseModel):
         Setting(
             "KEEP_JOBS_DAYS",
             "keep_jobs_days",
-            readers.whole_or_none(100, 36500),
+            values.whole_or_none(100, 36500),
             "days that deliveries are kept with their dispatches, runs and jobs, and other results; 100 or more, since "
             "pages look back 90; 0: for ever. Figures are kept for ever",
             default="400",
@@ -120,7 +120,7 @@ class StoreSettings(BaseModel):
         Setting(
             "KEEP_EFFECTS_DAYS",
             "keep_effects_days",
-            readers.whole(1, 3650),
+            values.whole(1, 3650),
             "days that effects are kept after they were done or cancelled; parked ones stay",
             default="7",
         ),
@@ -130,7 +130,7 @@ class StoreSettings(BaseModel):
         Setting(
             "KEEP_AUDIT_DAYS",
             "keep_audit_days",
-            readers.whole_or_none(30, 36500),
+            values.whole_or_none(30, 36500),
             "days that the audit log is kept; 0: for ever",
             default="0",
         ),

@@ -10,21 +10,22 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel
 
 from crcr.decide.model import RepoName, is_repo_name
-from crcr.settings import readers, sources
-from crcr.settings.sources import AllowlistSource
-from crcr.settings.table import FROZEN, Given, Setting, Wrong, hint, missing, read, rows
+from crcr.settings.readers import locations
+from crcr.settings.readers import values as readers_values
+from crcr.settings.readers.locations import AllowlistSource
+from crcr.settings.setting import FROZEN, Given, Setting, Wrong, hint, missing, read, rows
 
 
 def _repo_name(given: Given) -> RepoName:
     if not isinstance(given.value, str) or not is_repo_name(given.value.strip()):
-        raise Wrong(f"must be owner/repo, not {readers.shown(given.value)}.")
+        raise Wrong(f"must be owner/repo, not {readers_values.shown(given.value)}.")
     return RepoName(given.value.strip())
 
 
 def _gate(given: Given) -> str:
     if isinstance(given.value, bool):
         return "on" if given.value else "off"
-    return readers.one_of("auto", "on", "off")(given)
+    return readers_values.one_of("auto", "on", "off")(given)
 
 
 class UpstreamSetting(BaseModel):
@@ -41,7 +42,7 @@ class UpstreamSetting(BaseModel):
         Setting(
             "ALLOWLIST",
             "upstream.allowlist",
-            sources.allowlist_source,
+            locations.allowlist_source,
             "its allowlist: a file's path, or `https://github.com/owner/repo/blob/branch/path` read with "
             "the App's token (a `/` in the branch is written `%2F`)",
             required=True,
@@ -62,7 +63,7 @@ class UpstreamSetting(BaseModel):
         Setting(
             "",
             "upstream.label_prefixes",
-            readers.list_of_texts,
+            readers_values.list_of_texts,
             "what a label begins with that asks for an L3 device",
             default="ciflow/crcr/",
         ),
@@ -72,7 +73,7 @@ class UpstreamSetting(BaseModel):
         Setting(
             "",
             "upstream.l3_conclusion",
-            readers.one_of("neutral", "failure"),
+            readers_values.one_of("neutral", "failure"),
             "how the check of a failed L3 job ends: `neutral` or `failure` (red, still not required)",
             default="neutral",
         ),
@@ -82,7 +83,7 @@ class UpstreamSetting(BaseModel):
         Setting(
             "",
             "upstream.l3_pending",
-            readers.one_of("in_progress", "neutral"),
+            readers_values.one_of("in_progress", "neutral"),
             "how a running L3 job shows; `neutral` for merge tools that wait for every pending check",
             default="in_progress",
         ),
@@ -92,7 +93,7 @@ class UpstreamSetting(BaseModel):
         Setting(
             "",
             "upstream.job_checks",
-            readers.one_of("failures", "all", "none"),
+            readers_values.one_of("failures", "all", "none"),
             "which jobs have a check of their own beside their backend's: `failures`: the first 3 of a backend that "
             "fail; `all`: all of a backend with up to 20, which costs two requests to GitHub for each; `none`",
             default="failures",
@@ -103,7 +104,7 @@ class UpstreamSetting(BaseModel):
         Setting(
             "",
             "upstream.ignore_refs",
-            readers.list_of_texts,
+            readers_values.list_of_texts,
             "globs of refs whose pushes are never dispatched",
             default="refs/heads/gh/**, refs/heads/gh-readonly-queue/**",
         ),

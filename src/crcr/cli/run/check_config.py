@@ -90,7 +90,7 @@ def _shown(field: str, value: Any) -> str | None:
     from pydantic import SecretStr
 
     from crcr.settings import Postgres
-    from crcr.settings.services import ServiceUrl
+    from crcr.settings.readers.service_urls import ServiceUrl
 
     match value:
         case None | ():

@@ -18,10 +18,11 @@ from crcr.cli.operator_session import read_settings
 from crcr.cli.printing import ProgressLine, print_json, say, warn
 from crcr.record.sqlite_to_postgres.copy import Move, Progress, move
 from crcr.record.store.location import PostgresPlace
-from crcr.settings import Postgres, readers
-from crcr.settings.services import ca_file, postgres_url
-from crcr.settings.sources import sqlite_file
-from crcr.settings.table import Given, Wrong
+from crcr.settings import Postgres
+from crcr.settings.readers import values
+from crcr.settings.readers.locations import sqlite_file
+from crcr.settings.readers.service_urls import ca_file, postgres_url
+from crcr.settings.setting import Given, Wrong
 from crcr.wiring.stores import place_of
 
 T = TypeVar("T")
@@ -79,7 +80,7 @@ def _from_settings(config: Path | None) -> Target:
 
 
 def _postgres(given: Given) -> Postgres:
-    return Postgres(postgres_url(readers.text(given)))
+    return Postgres(postgres_url(values.text(given)))
 
 
 def _read(reader: Callable[[Given], T], written: str, option: str) -> T:

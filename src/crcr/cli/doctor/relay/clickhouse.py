@@ -17,7 +17,7 @@ from crcr.record.store.database import Tx
 from crcr.record.store.signals import Signals
 from crcr.record.views.relay.clickhouse_lag import history_lag
 from crcr.settings import Settings
-from crcr.settings.readers import LOOPBACK
+from crcr.settings.readers.values import LOOPBACK
 from crcr.wiring.past import link_of
 from crcr.wiring.stores import open_database
 

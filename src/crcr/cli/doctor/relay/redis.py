@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from crcr.join.findings.finding import Finding, ok, problem, unknown, warning
 from crcr.settings import Settings, Sqlite
-from crcr.settings.readers import LOOPBACK
+from crcr.settings.readers.values import LOOPBACK
 from crcr.wiring.sharing import link_of
 
 if TYPE_CHECKING:

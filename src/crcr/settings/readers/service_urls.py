@@ -13,8 +13,8 @@ from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 from cryptography.x509 import load_pem_x509_certificates
 from pydantic import SecretStr
 
-from crcr.settings import readers
-from crcr.settings.table import Given, Wrong
+from crcr.settings.readers import values
+from crcr.settings.setting import Given, Wrong
 
 _ENCRYPTED = frozenset({"rediss", "clickhouses"})
 _MAX_CA_BYTES = 1024 * 1024
@@ -49,8 +49,8 @@ def service_url(*schemes: str, checked: Callable[[SplitResult], None]) -> Callab
     wanted = " or ".join(f"{scheme}://…" for scheme in schemes)
 
     def read(given: Given) -> ServiceUrl:
-        value = readers.text(given)
-        parts = readers.split_url(value)
+        value = values.text(given)
+        parts = values.split_url(value)
         if parts is None or parts.scheme not in schemes:
             raise Wrong(f"must be an address such as {wanted}.")
         if not parts.hostname:
@@ -82,7 +82,7 @@ _clickhouse_server = service_url("clickhouse", "clickhouses", checked=_database_
 
 def clickhouse_url(given: Given) -> ServiceUrl:
     """Read the address of a server, or a folder for chDB, the same engine in our own process."""
-    value = readers.text(given)
+    value = values.text(given)
     if not value.startswith("chdb:"):
         return _clickhouse_server(given)
     folder = value.removeprefix("chdb://")
@@ -97,7 +97,7 @@ _SSL_MODES = frozenset({"disable", "prefer", "require", "verify-ca", "verify-ful
 
 def postgres_url(value: str) -> ServiceUrl:
     """Read `postgresql://user:password@host:port/name`; a socket's folder is `?host=/folder`."""
-    parts = readers.split_url(value)
+    parts = values.split_url(value)
     if parts is None or parts.scheme not in {"postgresql", "postgres"} or parts.fragment:
         raise Wrong("must be an address such as postgresql://user:password@host:5432/name.")
     options = parse_qs(parts.query, keep_blank_values=True)
@@ -118,7 +118,7 @@ def postgres_url(value: str) -> ServiceUrl:
 
 def ca_file(given: Given) -> Path:
     """Read the path of a PEM file with the certificates that prove a server."""
-    path = given.folder / readers.text(given)
+    path = given.folder / values.text(given)
     try:
         with path.open("rb") as file:
             content = file.read(_MAX_CA_BYTES)

@@ -4,8 +4,8 @@ from typing import Annotated
 
 from pydantic import BaseModel
 
-from crcr.settings import readers
-from crcr.settings.table import FROZEN, Setting
+from crcr.settings.readers import values
+from crcr.settings.setting import FROZEN, Setting
 
 
 class WatchingSettings(BaseModel):
@@ -16,7 +16,7 @@ class WatchingSettings(BaseModel):
         Setting(
             "METRICS_PORT",
             "metrics_port",
-            readers.whole(1, 65535),
+            values.whole(1, 65535),
             "port on `CRCR_HOST` where `crcr worker` answers `/metrics`, `/healthz` and `/readyz`; not set: nowhere "
             "(`crcr serve` has them on its own port)",
         ),
@@ -26,7 +26,7 @@ class WatchingSettings(BaseModel):
         Setting(
             "OTEL_ENDPOINT",
             "otel_endpoint",
-            readers.url,
+            values.url,
             "OpenTelemetry collector that gets traces over OTLP/HTTP (`http://127.0.0.1:4318`); needs `crcr[tracing]`; "
             "not set: no traces",
         ),

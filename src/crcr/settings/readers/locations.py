@@ -15,9 +15,9 @@ from urllib.parse import unquote, urlsplit
 from crcr.decide.github.values import FilePlace
 from crcr.decide.model import RepoName, is_repo_name
 from crcr.decide.report.identity import IssuerKind
-from crcr.settings import readers
-from crcr.settings.services import ServiceUrl, postgres_url
-from crcr.settings.table import Given, Wrong
+from crcr.settings.readers import values
+from crcr.settings.readers.service_urls import ServiceUrl, postgres_url
+from crcr.settings.setting import Given, Wrong
 
 _BLOB = re.compile(
     r"/(?P<owner>[^/]+)/(?P<repo>[^/]+)/blob/(?P<ref>[^/]+)/(?P<path>[^/]+(?:/[^/]+)*)", re.ASCII
@@ -81,17 +81,17 @@ class TokenSetting:
 
 
 def allowlist_source(given: Given) -> AllowlistSource:
-    value = readers.text(given)
+    value = values.text(given)
     if "://" in value:
         return _github_source(value)
     path = given.folder / value
     if not path.is_file():
-        raise Wrong(f"names {readers.shown(str(path))}, and there is no such file.")
+        raise Wrong(f"names {values.shown(str(path))}, and there is no such file.")
     return FileSource(path)
 
 
 def _github_source(value: str) -> GitHubSource:
-    parts = readers.split_url(value)
+    parts = values.split_url(value)
     found = _BLOB.fullmatch(parts.path) if parts else None
     if parts is None or found is None or parts.scheme not in {"http", "https"} or parts.username is not None:
         raise Wrong(f"must be a file's path or an address such as {_FORM}.")
@@ -113,7 +113,7 @@ def web_of(api_url: str) -> str:
 
 
 def database(given: Given) -> Sqlite | Postgres:
-    value = readers.text(given)
+    value = values.text(given)
     if value.startswith(("postgresql:", "postgres:", "postgresql+")):
         return Postgres(postgres_url(value))
     return sqlite_file(given, " or postgresql://user@host/name")
@@ -121,7 +121,7 @@ def database(given: Given) -> Sqlite | Postgres:
 
 def sqlite_file(given: Given, otherwise: str = "") -> Sqlite:
     """Read `sqlite:///path`; `otherwise` is what else could stand there, for the sentence about what is wrong."""
-    value = readers.text(given)
+    value = values.text(given)
     name = value.removeprefix(_SQLITE)
     if not value.startswith(_SQLITE) or name in {"", ":memory:"} or "?" in name:
         raise Wrong(f"must be sqlite:///path (four slashes for a path from the root){otherwise}.")
@@ -160,7 +160,7 @@ def _issuer(given: Given, number: int, table: object) -> IssuerSetting:
         raise Wrong(f"(number {number}): kind must be one of {', '.join(IssuerKind)}.") from None
     try:
         addresses = [
-            readers.safe_url(Given(table[name], name, given.folder))
+            values.safe_url(Given(table[name], name, given.folder))
             for name in ("issuer", "jwks_url")
             if name in table
         ]

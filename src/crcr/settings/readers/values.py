@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from pydantic import SecretStr
 
-from crcr.settings.table import Given, Wrong
+from crcr.settings.setting import Given, Wrong
 
 _DURATION = re.compile(r"([0-9]{1,9})\s?([smhd])")
 _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}

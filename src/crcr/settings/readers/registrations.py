@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from crcr.decide.model import RepoName, is_repo_name
 from crcr.decide.report.identity import IssuerKind
 from crcr.decide.report.registration import RULES, Registration, register
-from crcr.settings.table import Given, Wrong
+from crcr.settings.setting import Given, Wrong
 
 _BY_ADDRESS = (
     ("https://agent.buildkite.com", IssuerKind.BUILDKITE),

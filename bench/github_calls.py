@@ -16,9 +16,9 @@ import structlog
 
 from bench.world import AUDIENCE, Row
 from crcr.settings import load_settings
-from crcr.wiring.front import build_app
-from crcr.wiring.ground import Seams
+from crcr.wiring.core import Seams
 from crcr.wiring.services import Services, build
+from crcr.wiring.web_app import build_app
 from github_sim.github import GitHub, JobSpec, Workflow
 from github_sim.world.call_counts import CallCounts, count_calls
 

@@ -18,9 +18,9 @@ from bench.simulated_time import SimulatedClock
 from crcr import log as logs
 from crcr.record.migrations.run import migrate
 from crcr.settings import Settings
-from crcr.wiring.front import build_app
-from crcr.wiring.ground import Seams
+from crcr.wiring.core import Seams
 from crcr.wiring.services import Services, build
+from crcr.wiring.web_app import build_app
 from github_sim.github import GitHub
 
 RELAY_URL = "http://relay.test"

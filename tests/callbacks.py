@@ -16,7 +16,7 @@ from crcr.record.reports.forwards import Forwards
 from crcr.record.reports.outcomes import Outcomes
 from crcr.record.reports.reports import Reports
 from crcr.record.store.database import Database, Unit
-from crcr.wiring.front import build_app
+from crcr.wiring.web_app import build_app
 from github_sim.github import Job, JobSpec, Workflow, WorkflowRun
 from stage import AUDIENCE, RELAY_URL, UPSTREAM, WORKFLOW, Stage, stage
 

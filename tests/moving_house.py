@@ -17,9 +17,9 @@ from crcr.record.store.sqlite.backup import copy_database
 from crcr.record.store.times import to_us
 from crcr.settings import Postgres, Settings
 from crcr.settings.readers.service_urls import ServiceUrl
-from crcr.wiring.front import build_app
-from crcr.wiring.ground import Seams
+from crcr.wiring.core import Seams
 from crcr.wiring.services import build
+from crcr.wiring.web_app import build_app
 from gating import GATING, INFORMING
 from nightlies import head, night, tell
 from served import ONLY_TOLD, SECRET, with_history

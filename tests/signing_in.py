@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from crcr.wiring.front import build_app
+from crcr.wiring.web_app import build_app
 from stage import RELAY_URL, Stage, settings_for, stage
 
 ADMIN, READER = "crcr_" + "A" * 43, "crcr_" + "R" * 43

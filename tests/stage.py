@@ -25,9 +25,9 @@ from crcr.app import Edge
 from crcr.decide.model import RepoName
 from crcr.record.migrations.run import migrate
 from crcr.settings import Postgres, Settings, Sqlite, load_settings
-from crcr.wiring.front import build_app
-from crcr.wiring.ground import Seams
+from crcr.wiring.core import Seams
 from crcr.wiring.services import Services, build
+from crcr.wiring.web_app import build_app
 from github_sim.github import GitHub, JobSpec, Workflow
 from services.postgres import new_database, run_on
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from crcr.deliver.periodic.sweeper import REFRESH_EVERY_S
-from crcr.wiring.company import Company
+from crcr.wiring.background import Company
 from github_sim.github import GitHub, Match
 from stage import UPSTREAM, Stage, repo, stage
 from told import BOTH, TWO, actions, eventually

@@ -11,7 +11,7 @@ from crcr.record.checks.refresh import Publishing
 from crcr.record.repositories.allowlists import Allowlists
 from crcr.record.repositories.downstreams import Targets
 from crcr.record.store.signals import Signals
-from crcr.wiring.stores import open_database
+from crcr.wiring.database import open_database
 from stage import UPSTREAM, Stage, repo, stage
 from told import BOTH, TWO, actions
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from callbacks import BACKEND, client_of, dispatched, post, refused
 from crcr.decide.model import RepoName
 from crcr.receive.oidc.issuers import GITHUB_ACTIONS
-from crcr.wiring.front import build_app
+from crcr.wiring.web_app import build_app
 from github_sim.world.faults import Match
 from stage import AUDIENCE, UPSTREAM, Stage, stage
 

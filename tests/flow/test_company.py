@@ -10,8 +10,8 @@ from clock import settle
 from crcr.deliver.periodic.leader_tasks import UPKEEP
 from crcr.deliver.worker import Worker
 from crcr.record.outbox.leader import Leaders
-from crcr.wiring.company import Company
-from crcr.wiring.ground import Seams
+from crcr.wiring.background import Company
+from crcr.wiring.core import Seams
 from crcr.wiring.services import Services, build
 from github_sim.world.faults import Match
 from stage import UPSTREAM, Stage, stage

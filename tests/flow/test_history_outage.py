@@ -88,7 +88,7 @@ async def test_who_stops_using_it_has_nothing_noted_any_more(tmp_path: Path) -> 
 
 def test_a_relay_without_clickhouse_does_not_load_its_driver() -> None:
     script = (
-        "import sys; import crcr.wiring.front, crcr.wiring.services, crcr.wiring.past, crcr.cli.main;"
+        "import sys; import crcr.wiring.web_app, crcr.wiring.services, crcr.wiring.clickhouse, crcr.cli.main;"
         "sys.exit(any(name.split('.')[0] in {'clickhouse_connect', 'chdb'} for name in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

@@ -8,9 +8,9 @@ from typing import Any
 import httpx
 
 from callbacks import BACKEND, LISTED, client_of, outcome, post
-from crcr.wiring.front import build_app
-from crcr.wiring.ground import Seams
+from crcr.wiring.core import Seams
 from crcr.wiring.services import build
+from crcr.wiring.web_app import build_app
 from gating import GATING, finish, gate, gated, newest_run, open_pull, start
 from moving_house import elsewhere, move_house
 from stage import UPSTREAM, Stage, stage

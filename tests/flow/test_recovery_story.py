@@ -11,7 +11,7 @@ import pytest
 
 from crcr.decide.github.missed_webhooks import RecoveryReport
 from crcr.settings import Postgres, Sqlite
-from crcr.wiring.ground import Seams
+from crcr.wiring.core import Seams
 from crcr.wiring.services import build
 from github_sim.github import Match, PullRequest
 from services.postgres import dump, restore_dump

@@ -14,10 +14,10 @@ from callbacks import BACKEND, LISTED, client_of, dispatched, outcome, post, ref
 from crcr.record.redis.connection import RedisLink, redis_place
 from crcr.record.store.signals import ALLOWLIST
 from crcr.settings import load_settings
-from crcr.wiring.company import Company
-from crcr.wiring.front import build_app
-from crcr.wiring.ground import Seams
+from crcr.wiring.background import Company
+from crcr.wiring.core import Seams
 from crcr.wiring.services import Services, build
+from crcr.wiring.web_app import build_app
 from services.redis import RedisServer
 from signing_in import ADMIN, TOKENS, visitor
 from stage import UPSTREAM, Stage, environment, stage

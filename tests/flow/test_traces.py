@@ -72,7 +72,7 @@ async def test_fault_a_collector_that_is_away_costs_its_spans_and_nothing_else(t
 
 def test_nothing_is_imported_while_nobody_wants_traces() -> None:
     """FastAPI takes the bare interface by itself where it is installed; what sends is never loaded."""
-    asked = "import crcr.wiring.services, crcr.wiring.front, sys; print(*sys.modules)"
+    asked = "import crcr.wiring.services, crcr.wiring.web_app, sys; print(*sys.modules)"
     told = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
     heavy = ("opentelemetry.sdk", "opentelemetry.exporter", "crcr.tracing")
     assert [name for name in told.stdout.split() if name.startswith(heavy)] == []

@@ -24,9 +24,9 @@ from crcr.record.repositories.downstreams import Targets
 from crcr.record.store.signals import Signals
 from crcr.record.views.logs.operator import OperatorViews
 from crcr.settings import Settings, load_settings
+from crcr.wiring.core import publishing_of
+from crcr.wiring.database import open_database, require_database
 from crcr.wiring.drivers import require_drivers
-from crcr.wiring.ground import publishing_of
-from crcr.wiring.stores import open_database, require_database
 
 T = TypeVar("T")
 

@@ -35,9 +35,9 @@ from crcr.errors import NotPossible
 from crcr.github.http.connections import Lanes
 from crcr.settings import Settings, load_settings
 from crcr.show.pages.sandbox_trial import trial
-from crcr.wiring.front import build_app
-from crcr.wiring.ground import Seams
+from crcr.wiring.core import Seams
 from crcr.wiring.services import Services, build
+from crcr.wiring.web_app import build_app
 from github_sim.github import GitHub
 from github_sim.rest.server import serve as serve_github
 from github_sim.runner.runner import Runner

@@ -46,12 +46,12 @@ from crcr.show.access.middleware import FAILED_SIGN_IN
 from crcr.show.api.setup import INSPECTION, TEST_DISPATCH
 from crcr.show.live.shared_health import SharedHealth
 from crcr.show.metrics.registry import Metrics
-from crcr.wiring.doors import callback_door, ingest_door, webhook_door
-from crcr.wiring.ground import Ground, Seams, open_ground, outcomes_of
-from crcr.wiring.handlers import effect_handlers
-from crcr.wiring.past import Past
-from crcr.wiring.sharing import Shared, share
-from crcr.wiring.upkeep import attendance_of, leaders_of, reconciler_of, sweeper_of
+from crcr.wiring.clickhouse import Past
+from crcr.wiring.core import Ground, Seams, open_ground, outcomes_of
+from crcr.wiring.effect_handlers import effect_handlers
+from crcr.wiring.intakes import callback_door, ingest_door, webhook_door
+from crcr.wiring.periodic import attendance_of, leaders_of, reconciler_of, sweeper_of
+from crcr.wiring.redis import Shared, share
 
 log = structlog.get_logger(__name__)
 

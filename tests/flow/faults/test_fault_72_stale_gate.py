@@ -10,7 +10,7 @@ import pytest
 from checking import UPDATES, ever
 from crcr.decide.checks.wanted_checks import Tier
 from crcr.decide.model import RepoName
-from crcr.wiring.ground import open_ground
+from crcr.wiring.core import open_ground
 from crcr.wiring.services import Services, build
 from gating import GATE, GATING, Stage, finish, gate, gated, newest_run, open_pull, start
 from github_sim.github import Match, PullRequest

@@ -21,7 +21,7 @@ def backup(target: TargetArgument, config: ConfigOption = None) -> None:
     from crcr.errors import NotPossible
     from crcr.record.store.sqlite.backup import copy_database
     from crcr.settings import Sqlite
-    from crcr.wiring.stores import require_database
+    from crcr.wiring.database import require_database
 
     settings = read_settings(config)
     database = settings.database

@@ -13,8 +13,8 @@ from crcr.errors import NotPossible
 from crcr.record.clickhouse.backfill import Backfill, Counted
 from crcr.record.store.signals import Signals
 from crcr.settings import Settings
-from crcr.wiring.past import Past, past_of
-from crcr.wiring.stores import open_database, require_database
+from crcr.wiring.clickhouse import Past, past_of
+from crcr.wiring.database import open_database, require_database
 
 
 class Bars:

@@ -23,7 +23,7 @@ from crcr.settings.readers import values
 from crcr.settings.readers.locations import sqlite_file
 from crcr.settings.readers.service_urls import ca_file, postgres_url
 from crcr.settings.setting import Given, Wrong
-from crcr.wiring.stores import place_of
+from crcr.wiring.database import place_of
 
 T = TypeVar("T")
 

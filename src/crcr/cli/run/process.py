@@ -23,9 +23,9 @@ from crcr.cli.printing import console, say
 from crcr.cli.run.http_limits import http_limits, limited_http
 from crcr.errors import NotPossible
 from crcr.settings import Settings
-from crcr.wiring.company import Company
-from crcr.wiring.front import build_app, build_probes
+from crcr.wiring.background import Company
 from crcr.wiring.services import Services, build
+from crcr.wiring.web_app import build_app, build_probes
 
 log = structlog.get_logger(__name__)
 

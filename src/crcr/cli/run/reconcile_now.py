@@ -9,8 +9,8 @@ from crcr.cli.operator_session import read_settings
 from crcr.deliver.periodic.reconcile import Reconciled
 from crcr.deliver.periodic.recover_webhooks import Tell
 from crcr.settings import Settings
+from crcr.wiring.database import require_database
 from crcr.wiring.services import build
-from crcr.wiring.stores import require_database
 
 
 def reconcile_now(config: Path | None, tell: Tell) -> Reconciled:

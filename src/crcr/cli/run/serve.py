@@ -111,7 +111,7 @@ def migrate(
         return
     from crcr.cli.operator_session import read_settings
     from crcr.record.migrations.run import migrate as bring_up_to_date
-    from crcr.wiring.stores import place_of
+    from crcr.wiring.database import place_of
 
     settings = read_settings(config)
     before, after = bring_up_to_date(place_of(settings))

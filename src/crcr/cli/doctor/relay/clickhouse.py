@@ -18,8 +18,8 @@ from crcr.record.store.signals import Signals
 from crcr.record.views.relay.clickhouse_lag import history_lag
 from crcr.settings import Settings
 from crcr.settings.readers.values import LOOPBACK
-from crcr.wiring.past import link_of
-from crcr.wiring.stores import open_database
+from crcr.wiring.clickhouse import link_of
+from crcr.wiring.database import open_database
 
 _LATE_S = 60.0
 _BACKFILL = "`crcr history backfill` fills it; until then pages read the main store"

@@ -36,9 +36,9 @@ from crcr.record.store.database import Tx
 from crcr.record.store.signals import Signals
 from crcr.record.views.visibility import allowlist_state
 from crcr.settings import Settings, UpstreamSetting, load_settings
+from crcr.wiring.core import github_client
+from crcr.wiring.database import open_database
 from crcr.wiring.drivers import require_drivers
-from crcr.wiring.ground import github_client
-from crcr.wiring.stores import open_database
 
 
 def examine_relay(

@@ -11,7 +11,7 @@ from crcr.join.findings.finding import Finding, ok, problem, warning
 from crcr.receive.oidc.issuers import Issuer
 from crcr.receive.oidc.jwks import Fetch, read_keys
 from crcr.settings import Settings
-from crcr.wiring.doors import issuers_of
+from crcr.wiring.intakes import issuers_of
 
 
 async def issuer_findings(settings: Settings, fetch: Fetch) -> tuple[Finding, ...]:

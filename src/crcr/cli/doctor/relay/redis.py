@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from crcr.join.findings.finding import Finding, ok, problem, unknown, warning
 from crcr.settings import Settings, Sqlite
 from crcr.settings.readers.values import LOOPBACK
-from crcr.wiring.sharing import link_of
+from crcr.wiring.redis import link_of
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis

@@ -12,7 +12,7 @@ from crcr.record.store.location import PostgresPlace
 from crcr.record.store.signals import Signals
 from crcr.record.views.relay.state import vitals_of
 from crcr.settings import Settings
-from crcr.wiring.stores import open_database, place_of
+from crcr.wiring.database import open_database, place_of
 
 _LAG = timedelta(minutes=2)
 _LONG_LAG = timedelta(minutes=15)

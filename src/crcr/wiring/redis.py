@@ -16,7 +16,7 @@ from crcr.record.limits.memory import MemoryLimits, Rule
 from crcr.record.limits.monitored import WatchedLimits
 from crcr.record.store.signals import ALLOWLIST
 from crcr.settings import Settings
-from crcr.wiring.ground import Ground
+from crcr.wiring.core import Ground
 
 if TYPE_CHECKING:
     from crcr.record.redis.connection import RedisLink

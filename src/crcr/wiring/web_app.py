@@ -41,7 +41,7 @@ from crcr.show.pages import routes as pages_routes
 from crcr.show.pages.frame import Frame
 from crcr.show.pages.onboarding import Welcome
 from crcr.show.pages.problems import ProblemPages
-from crcr.wiring.company import Company
+from crcr.wiring.background import Company
 from crcr.wiring.services import Services
 
 

@@ -17,7 +17,7 @@ from crcr.record.upkeep.retention import Keeps, Retention
 from crcr.record.upkeep.timeouts import Sweeps
 from crcr.record.workflow_runs.unanswered import Silences
 from crcr.settings import Settings
-from crcr.wiring.ground import Ground, outcomes_of
+from crcr.wiring.core import Ground, outcomes_of
 
 _BREATH_S = 0.02
 """Between two steps of forgetting: whoever waits to write gets most of the time."""

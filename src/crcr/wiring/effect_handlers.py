@@ -26,7 +26,7 @@ from crcr.record.reports.tested_commits import Commits
 from crcr.record.repositories.inspections import Inspections
 from crcr.record.workflow_runs.lookups import Lookups
 from crcr.settings import Settings
-from crcr.wiring.ground import Ground, outcomes_of
+from crcr.wiring.core import Ground, outcomes_of
 
 
 def effect_handlers(ground: Ground, refreshers: dict[str, AllowlistRefresher]) -> dict[EffectKind, Handler]:

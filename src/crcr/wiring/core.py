@@ -33,9 +33,9 @@ from crcr.record.views.relay.health import HealthViews
 from crcr.settings import Settings, Sqlite, UpstreamSetting
 from crcr.show.live.shared_health import SHARED_FOR_S, SharedHealth
 from crcr.show.metrics.registry import Metrics
+from crcr.wiring.clickhouse import Past, past_of
+from crcr.wiring.database import open_database, place_of
 from crcr.wiring.drivers import require_drivers
-from crcr.wiring.past import Past, past_of
-from crcr.wiring.stores import open_database, place_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

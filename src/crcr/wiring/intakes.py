@@ -25,7 +25,7 @@ from crcr.record.reports.self_reports import SelfReports
 from crcr.record.repositories.installations import Installations
 from crcr.record.workflow_runs.webhook_events import ActionsNews
 from crcr.settings import FileSource, Settings
-from crcr.wiring.ground import Ground, outcomes_of
+from crcr.wiring.core import Ground, outcomes_of
 
 _BODIES_AT_ONCE = 128 * 1024 * 1024
 """For each intake: webhooks from strangers must not keep callbacks out, nor the other way round."""

@@ -30,12 +30,11 @@ import unicodedata
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TextIO
+from typing import Any, Callable, Dict, Iterator, Mapping, Sequence, TextIO
 from xml.parsers import expat
 
-Json = dict[str, Any]
+Json = Dict[str, Any]
 
 BUDGET_S = 300.0
 REQUEST_S = 30.0
@@ -606,7 +605,7 @@ def callback_address(address: str) -> str:
     """An address as it is compared and used: one slash at the end does not count, and a relay's bare address is enough.
     Nothing else is made alike; upper case, ports and paths count as they are written.
     """
-    plain_end = address.removesuffix("/")
+    plain_end = address[:-1] if address.endswith("/") else address
     return plain_end + "/github/callback" if re.fullmatch(r"https?://[^/?#]+", plain_end) else plain_end
 
 

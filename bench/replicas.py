@@ -27,7 +27,7 @@ sys.path.append(
     str(Path(__file__).parents[1] / "tests")
 )  # its PostgreSQL in a temporary folder serves here too
 if TYPE_CHECKING:
-    from services.postgres import Cluster
+    from support.services.postgres import Cluster
 
 CALLBACKS = 3_000
 ROUNDS = 3
@@ -51,7 +51,7 @@ class Setting:
 
 
 def replicas(folder: Path) -> Iterator[Row]:
-    from services.postgres import Cluster  # noqa: PLC0415  see above
+    from support.services.postgres import Cluster  # noqa: PLC0415  see above
 
     cluster = Cluster.make(durable=True)
     try:
@@ -198,7 +198,7 @@ def _wait_for(port: int) -> None:
 
 def _database(cluster: "Cluster") -> str:
     """A new one, as a new installation has."""
-    from services.postgres import run_on  # noqa: PLC0415  see above
+    from support.services.postgres import run_on  # noqa: PLC0415  see above
 
     name = f"bench_{uuid4().hex}"
     run_on(cluster.admin_url, f"CREATE DATABASE {name}")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "crcr"
+SIMULATOR = SOURCE.parent / "github_sim"
 ROOMS = (
     "decide",
     "receive",
@@ -17,8 +18,8 @@ ROOMS = (
     "show",
     "settings",
     "join",
-    "sim",
     "wiring",
+    "demo",
     "cli",
 )
 EVERYWHERE = {"errors"}
@@ -36,11 +37,11 @@ ALLOWED: dict[str, set[str]] = {
     "join": {"join", "decide", "errors"},
     "show": {"show", "join", "decide", "ports", "errors", ""},
     "settings": {"settings", "decide", "errors"},
-    "sim": {"sim"},
     "docs": {"settings", "decide", "app"},
     "app": {"decide", "errors", "receive", ""},
     "tracing": {"decide", ""},
     "wiring": {"*"},
+    "demo": {"*"},
     "cli": {"*"},
     "__main__": {"cli"},
     "": set(),
@@ -52,7 +53,7 @@ PURE = {"abc", "collections", "contextlib", "dataclasses", "datetime", "difflib"
 
 
 # A link to the reporter in `action/`, which runs alone on an older Python and is shipped as text.
-SHIPPED_AS_TEXT = {SOURCE / "join" / "report.py"}
+SHIPPED_AS_TEXT = {SOURCE / "join" / "shipped" / "report.py"}
 
 
 def modules() -> list[Path]:
@@ -88,14 +89,28 @@ def test_a_room_imports_only_what_the_rule_allows(path: Path) -> None:
     assert "*" in allowed or rooms_imported(path) <= allowed
 
 
-def test_only_the_command_line_and_tests_know_the_simulator() -> None:
-    users = {room_of(path) for path in modules() if "sim" in rooms_imported(path)}
-    assert users <= {"sim", "cli"}
+def test_only_the_demo_and_tests_know_the_simulator() -> None:
+    users = {
+        room_of(path) for path in modules() if any(name.startswith("github_sim") for name in imports(path))
+    }
+    assert users == {"demo"}
+
+
+def test_only_the_command_line_knows_the_demo() -> None:
+    assert {room_of(path) for path in modules() if "demo" in rooms_imported(path)} <= {"demo", "cli"}
+
+
+@pytest.mark.parametrize(
+    "path", sorted(SIMULATOR.rglob("*.py")), ids=lambda path: str(path.relative_to(SIMULATOR))
+)
+def test_the_simulator_imports_nothing_of_the_relay(path: Path) -> None:
+    assert not {name for name in imports(path) if name.split(".")[0] == "crcr"}
+    assert ast.get_docstring(ast.parse(path.read_text()))
 
 
 def test_only_wiring_the_command_line_and_the_docs_know_the_settings() -> None:
     users = {room_of(path) for path in modules() if "settings" in rooms_imported(path)}
-    assert users <= {"settings", "wiring", "cli", "docs"}
+    assert users <= {"settings", "wiring", "demo", "cli", "docs"}
 
 
 @pytest.mark.parametrize("path", [p for p in modules() if room_of(p) == "decide"], ids=lambda path: path.stem)
@@ -132,7 +147,7 @@ def test_everything_is_caught_only_in_the_worker_and_at_the_edge() -> None:
             }:
                 catching.add(str(path.relative_to(SOURCE)))
     assert (
-        {name for name in catching if not name.startswith("sim/")}
+        catching
         <= {
             "app.py",
             "deliver/worker.py",
@@ -159,10 +174,10 @@ def writes_outcomes(path: Path) -> bool:
 
 def test_a_jobs_outcome_is_written_in_one_place_that_forwards_it() -> None:
     writers = {path.name for path in modules() if room_of(path) == "record" and writes_outcomes(path)}
-    assert writers == {"job_rows.py"}
+    assert writers == {"jobs.py"}
     names = {"open_job", "close_job", "dispute_job", "time_out_job", "verify_job", "end_job"}
     callers = {path.name for path in modules() if names & names_in(path)}
-    assert callers == {"job_rows.py", "outcomes.py"}
+    assert callers == {"jobs.py", "outcomes.py"}
 
 
 def names_in(path: Path) -> set[str]:

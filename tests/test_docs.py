@@ -26,7 +26,7 @@ from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.record.clickhouse.rows import TABLES
 from crcr.settings import Settings, UpstreamSetting, rows
 from crcr.show.metrics.registry import Metrics
-from stage import stage
+from support.stage import stage
 from test_architecture import ALLOWED
 
 ROOT = Path(__file__).parent.parent

@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from test_architecture import SOURCE, imports, modules
+from test_architecture import SIMULATOR, SOURCE, imports, modules
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "requirements"
@@ -25,7 +25,7 @@ EXTRAS = ("chdb", "tracing")
 PINNED = ("app", *EXTRAS, "build", "dev")
 ON_DEMAND = {"sqlalchemy.ext.asyncio": "greenlet"}
 """Packages that a module needs and that nothing imports by name; the module's own package does not bring them."""
-WHERE = {"tracing.py": "tracing"}
+WHERE = {"crcr/tracing.py": "tracing"}
 """Modules that only an extra can load."""
 
 
@@ -103,17 +103,18 @@ def test_fault_71_all_that_the_requirements_bring_is_pinned(name: str) -> None:
 
 
 def test_fault_71_what_is_imported_is_a_package_of_ours() -> None:
-    foreign = {str(path.relative_to(SOURCE)): names for path in modules() if (names := _foreign(path))}
+    shipped = [*modules(), *SIMULATOR.rglob("*.py")]
+    foreign = {str(path.relative_to(SOURCE.parent)): names for path in shipped if (names := _foreign(path))}
     assert foreign == {}
 
 
 def _foreign(path: Path) -> set[str]:
     """Imports of a module that the requirements do not bring."""
-    provided = brought_by(WHERE.get(str(path.relative_to(SOURCE)), "app"))
+    provided = brought_by(WHERE.get(str(path.relative_to(SOURCE.parent)), "app"))
     found = set()
     for name in imports(path):
         top = name.partition(".")[0]
-        if top == "crcr" or top in sys.stdlib_module_names:
+        if top in {"crcr", "github_sim"} or top in sys.stdlib_module_names:
             continue
         if not {canonicalize_name(each) for each in _packages().get(top, ())} & provided:
             found.add(name)

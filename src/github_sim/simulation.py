@@ -11,7 +11,6 @@ from typing import Any, Self
 
 import httpx
 
-from crcr.demo.join import Joining
 from github_sim.bodies.repositories import client_id
 from github_sim.bodies.webhooks import from_app
 from github_sim.ci.downstream import DownstreamCi
@@ -27,6 +26,7 @@ from github_sim.oidc.other_cis import (
 from github_sim.oidc.request_tokens import RequestTokens
 from github_sim.rest.app import RestApi
 from github_sim.rest.auth import Authenticator
+from github_sim.rest.exchange import Route
 from github_sim.runner.other_cis.projects import OtherCis
 from github_sim.webhooks.sender import Webhooks
 from github_sim.world.call_counts import CallCounts
@@ -94,7 +94,7 @@ class Simulation:
         self._client: httpx.AsyncClient | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self.other_cis: OtherCis | None = None
-        self.joining: Joining | None = None
+        self.extra_routes: list[Route] = []
         self.on_close: list[Callable[[], None]] = []
         self._silent = False
 

@@ -11,7 +11,7 @@ import pytest
 from playwright.async_api import Browser, Page, async_playwright
 
 from github_sim.rest.server import Server
-from stage import Stage, stage
+from support.stage import Stage, stage
 
 ARGUMENTS = (
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),

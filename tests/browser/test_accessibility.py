@@ -7,9 +7,9 @@ import pytest
 from playwright.async_api import Browser
 
 from browser.conftest import Site, site
-from newcomers import try_out
-from published import package_file
-from stage import UPSTREAM
+from support.downstream.sandbox_callers import try_out
+from support.published_files import package_file
+from support.stage import UPSTREAM
 
 pytestmark = pytest.mark.slow
 

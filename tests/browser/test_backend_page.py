@@ -19,9 +19,9 @@ from crcr.show.pages.frame import Frame
 from crcr.show.urls.job_tokens import key_of
 from github_sim.github import JobSpec, Workflow, WorkflowRun
 from github_sim.rest.server import Server
-from show_world import UPSTREAM as STORED
-from show_world import World, open_world
-from stage import RELAY_URL, UPSTREAM
+from support.data.store_rows import UPSTREAM as STORED
+from support.data.store_rows import World, open_world
+from support.stage import RELAY_URL, UPSTREAM
 
 pytestmark = pytest.mark.slow
 

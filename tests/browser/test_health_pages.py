@@ -7,9 +7,20 @@ import pytest
 from playwright.async_api import Browser, expect
 
 from browser.conftest import site
-from browser.watching import go
-from gating import BOTH, GATE, GATED, LABEL, NAMED, finish, gate, newest_run, open_pull, start
-from stage import UPSTREAM
+from support.browser_pages import go
+from support.github.gated_upstream import (
+    BOTH,
+    GATE,
+    GATED,
+    LABEL,
+    NAMED,
+    finish,
+    gate,
+    newest_run,
+    open_pull,
+    start,
+)
+from support.stage import UPSTREAM
 
 pytestmark = pytest.mark.slow
 

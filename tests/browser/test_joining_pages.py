@@ -6,8 +6,8 @@ import pytest
 from playwright.async_api import Browser, expect
 
 from browser.conftest import site
-from browser.watching import BACKEND, LISTED, NAMES, go, pulls
-from newcomers import try_out
+from support.browser_pages import BACKEND, LISTED, NAMES, go, pulls
+from support.downstream.sandbox_callers import try_out
 
 pytestmark = pytest.mark.slow
 

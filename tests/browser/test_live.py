@@ -7,9 +7,9 @@ import pytest
 from playwright.async_api import Browser, Page, Request, Route, expect
 
 from browser.conftest import site, wire
-from browser.watching import BACKEND, LISTED, NAMES, dot, go, pulls, report, row
 from crcr.show.live.event_stream import HEARTBEAT_S
-from stage import UPSTREAM
+from support.browser_pages import BACKEND, LISTED, NAMES, dot, go, pulls, report, row
+from support.stage import UPSTREAM
 
 pytestmark = pytest.mark.slow
 

@@ -7,8 +7,8 @@ import pytest
 from playwright.async_api import Browser, Route, expect
 
 from browser.conftest import site
-from browser.watching import BACKEND, LISTED, NAMES, dot, go, pulls, report, row
 from github_sim.github import JobSpec, Workflow
+from support.browser_pages import BACKEND, LISTED, NAMES, dot, go, pulls, report, row
 
 pytestmark = pytest.mark.slow
 

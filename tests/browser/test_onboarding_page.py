@@ -6,12 +6,12 @@ import pytest
 from playwright.async_api import Browser, Locator, Page, expect
 
 from browser.conftest import site
-from browser.watching import go
 from crcr.decide.model import Level, RepoName
 from crcr.join.files import generate
 from crcr.join.request import Ci, Wanted
-from show_reading import HOSTILE
-from stage import AUDIENCE, UPSTREAM
+from support.browser_pages import go
+from support.page_reader import HOSTILE
+from support.stage import AUDIENCE, UPSTREAM
 
 pytestmark = pytest.mark.slow
 

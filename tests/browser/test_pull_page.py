@@ -8,8 +8,8 @@ import pytest
 from playwright.async_api import Browser, expect
 
 from browser.conftest import Site, site
-from gating import GATING, NAMED, newest_run, open_pull, run_all, say, start
-from stage import UPSTREAM
+from support.github.gated_upstream import GATING, NAMED, newest_run, open_pull, run_all, say, start
+from support.stage import UPSTREAM
 
 pytestmark = pytest.mark.slow
 

@@ -6,7 +6,7 @@ import pytest
 from playwright.async_api import Browser, Locator, Page, expect
 
 from browser.conftest import Site, site
-from stage import UPSTREAM
+from support.stage import UPSTREAM
 
 pytestmark = pytest.mark.slow
 

@@ -15,7 +15,7 @@ from github_sim.github import Comment, GitHub, MergeGroup, PullRequest, Workflow
 from github_sim.world.git_content import differences
 from github_sim.world.records import Dispatch
 from github_sim.world.world import merge_base
-from stage import UPSTREAM
+from support.stage import UPSTREAM
 
 HARMLESS = frozenset({"success", "skipped", "neutral"})
 WAIVING = frozenset({"maintainer"})

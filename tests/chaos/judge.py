@@ -12,10 +12,10 @@ from typing import Any
 
 from chaos.load import Load
 from chaos.world import DOWNSTREAMS, GATE, GATING, JOBS, Installation
-from gate_oracle import Event, Listed, Truth
 from github_sim.github import Delivery, MergeGroup, PullRequest
-from stage import UPSTREAM
-from sums_oracle import DAY_US, HOUR_US, backend_sums, day_sums, differences, stored_sums
+from support.data.sums_oracle import DAY_US, HOUR_US, backend_sums, day_sums, differences, stored_sums
+from support.github.gate_oracle import Event, Listed, Truth
+from support.stage import UPSTREAM
 
 TABLES = ("deliveries", "dispatches", "recovered", "jobs", "hours", "days", "job_days")
 DISPATCHED = frozenset({"opened", "reopened", "synchronize", "closed"})

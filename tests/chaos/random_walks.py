@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stage import Stage
+from support.stage import Stage
 
 Step = tuple[str, dict[str, Any]]
 Draw = Callable[[Random], dict[str, Any]]

@@ -21,7 +21,6 @@ import structlog
 
 from chaos.attack_oracle import Gating, Oracle
 from chaos.random_walks import Rule, Step, check_walk, deliver_some, draw_steps, reconcile
-from gating import GATE
 from github_sim.github import (
     Job,
     JobSpec,
@@ -32,7 +31,8 @@ from github_sim.github import (
     Workflow,
     WorkflowRun,
 )
-from stage import UPSTREAM, Stage, stage
+from support.github.gated_upstream import GATE
+from support.stage import UPSTREAM, Stage, stage
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 

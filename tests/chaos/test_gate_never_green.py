@@ -23,10 +23,10 @@ from chaos.random_walks import Rule, Step, check_walk, deliver_some, draw_steps,
 from crcr.errors import StoreUnavailable
 from crcr.record.outbox.leases import free_leases
 from crcr.record.store.sqlite.database import SqliteDatabase
-from gate_oracle import HARMLESS, Listed, Truth
-from gating import GATE, GATING, LABEL, NAMED
 from github_sim.github import Job, Match, PullRequest, WorkflowRun
-from stage import UPSTREAM, Stage, stage
+from support.github.gate_oracle import HARMLESS, Listed, Truth
+from support.github.gated_upstream import GATE, GATING, LABEL, NAMED
+from support.stage import UPSTREAM, Stage, stage
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 

@@ -24,9 +24,9 @@ import pytest
 import structlog
 
 from chaos.random_walks import deliver_some
-from gating import GATE, GATED, GATING, INFORMING, LABEL, gated
 from github_sim.github import CheckRun, Delivery, MergeGroup, PullRequest, WorkflowRun
-from stage import UPSTREAM, Stage
+from support.github.gated_upstream import GATE, GATED, GATING, INFORMING, LABEL, gated
+from support.stage import UPSTREAM, Stage
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -18,9 +18,9 @@ import structlog
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from callbacks import BACKEND, LISTED, outcome
 from github_sim.github import Job, JobSpec, Workflow, WorkflowRun
-from stage import UPSTREAM, Stage, stage
+from support.downstream.callbacks import BACKEND, LISTED, outcome
+from support.stage import UPSTREAM, Stage, stage
 
 pytestmark = pytest.mark.timeout(600)  # a failure takes minutes to shrink to the steps that matter
 

@@ -20,11 +20,11 @@ import httpx
 
 from github_sim.github import GitHub, JobSpec, Workflow
 from github_sim.rest.server import serve
-from running import environment as only
-from running import free_port
-from services.postgres import Cluster, run_on
-from services.redis import RedisServer
-from stage import AUDIENCE, RELAY_URL, UPSTREAM, environment
+from support.process import environment as only
+from support.process import free_port
+from support.services.postgres import Cluster, run_on
+from support.services.redis import RedisServer
+from support.stage import AUDIENCE, RELAY_URL, UPSTREAM, environment
 
 GATE = "crcr/gate"
 TOLD, REPORTING, SIGNALLING, GATING = "told/one", "report/one", "signal/one", ("gate/one", "gate/two")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from contract.databases import database, open_database, stores
+from support.stores.databases import database, open_database, stores
 
 __all__ = ["database", "open_database", "stores"]
 
@@ -29,7 +29,7 @@ _FEWER_WALKS = 8
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    ours = [item for item in items if item.path.parent == _HERE]
+    ours = [item for item in items if item.path.is_relative_to(_HERE)]
     spared = {item for item in ours if _is_spared(item)}
     config.hook.pytest_deselected(items=list(spared))
     items[:] = [item for item in items if item not in spared]

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 import yaml
 
-from alerting import ALERT_TESTS, ALERTS, named, promtool, rules, series
-from deploying import ROOT
+from support.deploy.alerts import ALERT_TESTS, ALERTS, named, promtool, rules, series
+from support.deploy.deploy_files import ROOT
+from support.paths import ROOT
 
 OPERATIONS = ROOT / "docs" / "operations.md"
 MAY_BE_MISSING = {

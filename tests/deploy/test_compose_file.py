@@ -15,10 +15,10 @@ import yaml
 
 from crcr import __version__
 from crcr.settings import Settings, load_settings
-from deploying import DEPLOY, DRAIN_ROOM_S, STOP_S
-from desk_world import environ_for
 from github_sim.oidc.rsa_keys import private_pem
-from running import crcr, free_port
+from support.data.operator_database import environ_for
+from support.deploy.deploy_files import DEPLOY, DRAIN_ROOM_S, STOP_S
+from support.process import crcr, free_port
 
 FOLDER = DEPLOY / "compose"
 FILE = yaml.safe_load((FOLDER / "compose.yaml").read_text())

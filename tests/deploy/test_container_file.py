@@ -19,10 +19,11 @@ from typer.core import TyperGroup
 from crcr import __version__
 from crcr.cli.main import app
 from crcr.settings import Settings, rows
-from deploying import CONTAINER, ROOT, all_of, last, listed, stages
-from desk_world import environ_for
-from running import free_port, installed_environment
-from services.postgres import new_database
+from support.data.operator_database import environ_for
+from support.deploy.deploy_files import CONTAINER, all_of, last, listed, stages
+from support.paths import ROOT
+from support.process import free_port, installed_environment
+from support.services.postgres import new_database
 
 BIN = Path(sys.executable).parent
 

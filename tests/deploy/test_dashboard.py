@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from alerting import DASHBOARD, dashboard, named, panels, promtool, series
+from support.deploy.alerts import DASHBOARD, dashboard, named, panels, promtool, series
 
 WIDTH = 24
 VARIABLES = {"$__rate_interval": "5m", "$upstream": ".*"}

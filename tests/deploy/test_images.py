@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from deploying import CONTAINER, DEPLOY
+from support.deploy.deploy_files import CONTAINER, DEPLOY
 
 OURS = "crcr:${IMAGE_TAG:-"
 PIN = re.compile(r"(?P<name>[a-z0-9./-]+):(?P<tag>v?\d+\.\d+[-.\w]*)@sha256:[0-9a-f]{64}")

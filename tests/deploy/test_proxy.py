@@ -17,7 +17,6 @@ from typing import Any
 import httpx
 import pytest
 
-from certificates import Authority
 from crcr.receive.callback import intake
 from crcr.receive.ingest import intake as ingest_intake
 from crcr.receive.webhook import intake as webhook_intake
@@ -26,9 +25,10 @@ from crcr.show.live.event_stream import HEARTBEAT_S
 from crcr.wiring.services import _FAILED_PER_MINUTE
 from github_sim.github import GitHub, JobSpec, Workflow
 from github_sim.rest.server import serve
-from proxying import FOLDER, PROXIES, PUBLIC_HOST, Proxy, nginx, program, proxied
-from running import Running, crcr, free_port
-from stage import UPSTREAM, environment
+from support.deploy.certificates import Authority
+from support.deploy.proxies import FOLDER, PROXIES, PUBLIC_HOST, Proxy, nginx, program, proxied
+from support.process import Running, crcr, free_port
+from support.stage import UPSTREAM, environment
 
 pytestmark = pytest.mark.slow
 

@@ -19,8 +19,8 @@ from github_sim.github import CheckRun, GitHub, PullRequest
 from github_sim.rest.app import ROUTES
 from github_sim.rest.exchange import Auth
 from github_sim.world.records import Json
+from support.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 HINT = "npm install --no-package-lock --no-save --prefix .cache/npm @octokit/openapi@23.0.2"
 # GitHub answers these on any route; the description lists them only on some.
 ANYWHERE = {301, 304, 307, 401, 403, 404, 422}

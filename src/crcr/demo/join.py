@@ -69,7 +69,7 @@ class Joining:
         self._names: set[str] = set()
         self._listed: set[str] = set()
         self.key = secrets.token_urlsafe(32)
-        github.joining = self
+        github.extra_routes.append(Route("POST", PATH, self._answer, Auth.OPEN))
 
     async def join(self, wish: Wish) -> Json:
         """Join, or take the files of one that joined before anew."""
@@ -92,6 +92,26 @@ class Joining:
             "workflows": workflows,
             "relay": self._relay_url,
         }
+
+    async def _answer(self, _sim: "Simulation", ask: Ask) -> Reply:
+        shown = ask.headers.get("authorization", "").partition(" ")[2]
+        if not secrets.compare_digest(shown.encode(), self.key.encode()):
+            raise ApiError(401, "The demo's key is missing or wrong")
+        body = ask.json()
+        wish = Wish(
+            name=str(body.get("name")),
+            folder=Path(str(body.get("folder"))),
+            level=str(body.get("level", "L2")),
+            listed=body.get("listed", True) is not False,
+        )
+        try:
+            return Reply(201, await self.join(wish))
+        except CannotJoin as problem:
+            raise ApiError(422, str(problem), errors=[{"message": problem.hint}]) from None
+        except Problem as problem:
+            raise ApiError(422, str(problem)) from None
+        except OSError as fault:
+            raise ApiError(422, f"cannot read {wish.folder}: {fault.strerror}") from None
 
     def _refuse_taken(self, wish: Wish, known: Repository | None) -> None:
         if known is not None and wish.key not in self._names:
@@ -151,28 +171,3 @@ def with_entry(allowlist: str, name: str, level: str) -> str:
         if line.startswith(f"{level}:"):
             return "".join([*lines[: number + 1], f"  - {name}\n", *lines[number + 1 :]])
     return f"{allowlist}{level}:\n  - {name}\n"
-
-
-async def join(sim: "Simulation", ask: Ask) -> Reply:
-    joining = sim.joining
-    shown = ask.headers.get("authorization", "").partition(" ")[2]
-    if joining is None or not secrets.compare_digest(shown.encode(), joining.key.encode()):
-        raise ApiError(401, "The demo's key is missing or wrong")
-    body = ask.json()
-    wish = Wish(
-        name=str(body.get("name")),
-        folder=Path(str(body.get("folder"))),
-        level=str(body.get("level", "L2")),
-        listed=body.get("listed", True) is not False,
-    )
-    try:
-        return Reply(201, await joining.join(wish))
-    except CannotJoin as problem:
-        raise ApiError(422, str(problem), errors=[{"message": problem.hint}]) from None
-    except Problem as problem:
-        raise ApiError(422, str(problem)) from None
-    except OSError as fault:
-        raise ApiError(422, f"cannot read {wish.folder}: {fault.strerror}") from None
-
-
-ROUTES = (Route("POST", PATH, join, Auth.OPEN),)

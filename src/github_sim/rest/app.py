@@ -7,6 +7,7 @@ also fails the test at `finish()`.
 
 import hashlib
 import re
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import httpx
@@ -14,7 +15,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from crcr.demo import join
 from github_sim.oidc import request_tokens
 from github_sim.rest import (
     actions,
@@ -52,7 +52,6 @@ ROUTES: tuple[Route, ...] = tuple(
             *actions.ROUTES,
             *oidc.ROUTES,
             *git_refs.ROUTES,
-            *join.ROUTES,
             *other_cis.ROUTES,
             *request_tokens.ROUTES,
         ),
@@ -215,7 +214,8 @@ class _Exchange:
         return f"/repos/{repository.full_name}{found['rest'] or ''}"
 
     def _find(self, path: str) -> tuple[Route, dict[str, str]]:
-        for route, pattern in _PATTERNS:
+        added = ((route, route.pattern) for route in self._sim.extra_routes)
+        for route, pattern in chain(_PATTERNS, added):
             if route.method == self._method and (found := pattern.fullmatch(path)):
                 return route, found.groupdict()
         if not is_for_people(self._method, self._headers.get("accept", "")):

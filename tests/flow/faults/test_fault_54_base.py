@@ -6,12 +6,12 @@ The judge is the simulator's merge rule: whether GitHub would let the pull reque
 from pathlib import Path
 from typing import Any
 
-from checking import open_twin
-from commanding import WAIVE
-from gating import GATE, GATING, Stage, gate, gated, open_pull, run_all, say
 from github_sim.github import PullRequest
-from queueing import queued, settle, told
-from stage import UPSTREAM
+from support.github.checks import open_twin
+from support.github.commands import WAIVE
+from support.github.gated_upstream import GATE, GATING, Stage, gate, gated, open_pull, run_all, say
+from support.github.merge_queue import queued, settle, told
+from support.stage import UPSTREAM
 
 STACK = "stack"
 ATEN = f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: [build, test], paths: ['aten/**']}}\n"

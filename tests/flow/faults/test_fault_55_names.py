@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from gating import GATING, gate, gated, look, newest_run, open_pull
 from github_sim.github import JobSpec, Workflow
-from stage import Stage
+from support.github.gated_upstream import GATING, gate, gated, look, newest_run, open_pull
+from support.stage import Stage
 
 MINUTE = 60.0
 

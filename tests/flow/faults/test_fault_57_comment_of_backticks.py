@@ -7,8 +7,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from commanding import answers, reactions
-from gating import Stage, gate, gated, open_pull, run_all, say
+from support.github.commands import answers, reactions
+from support.github.gated_upstream import Stage, gate, gated, open_pull, run_all, say
 
 SIZES = (8_000, 64_000)
 """Characters; GitHub takes 65,536 in a comment."""

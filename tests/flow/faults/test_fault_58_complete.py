@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from gating import (
+from github_sim.github import JobSpec, Workflow
+from support.github.gated_upstream import (
     GATE,
     GATING,
     check,
@@ -17,8 +18,7 @@ from gating import (
     open_pull,
     start,
 )
-from github_sim.github import JobSpec, Workflow
-from stage import Stage
+from support.stage import Stage
 
 MINUTE, HOUR = 60.0, 3600.0
 ONE = (GATING,)

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from gating import (
+from github_sim.github import Job, JobSpec, Match, Workflow, WorkflowRun
+from support.github.gated_upstream import (
     GATE,
     GATING,
     check,
@@ -17,8 +18,7 @@ from gating import (
     open_pull,
     start,
 )
-from github_sim.github import Job, JobSpec, Match, Workflow, WorkflowRun
-from stage import UPSTREAM, Stage
+from support.stage import UPSTREAM, Stage
 
 MINUTE, HOUR = 60.0, 3600.0
 ONE = (GATING,)

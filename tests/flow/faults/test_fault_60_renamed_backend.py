@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from crcr.decide.model import RepoName
-from gating import (
+from github_sim.github import Match, PullRequest
+from support.github.gated_upstream import (
     GATE,
     GATING,
     NAMED,
@@ -22,8 +23,7 @@ from gating import (
     shown,
     start,
 )
-from github_sim.github import Match, PullRequest
-from stage import UPSTREAM
+from support.stage import UPSTREAM
 
 RENAMED = "org/renamed"
 MOVED = "elsewhere/gating"

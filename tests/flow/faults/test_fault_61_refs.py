@@ -5,11 +5,21 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from callbacks import BACKEND, outcome, refused
-from gating import GATED, GATING, Stage, finish, gate, gated, newest_run, open_pull, start
 from github_sim.github import GitHub, Workflow
-from nightlies import NIGHTLY, head, tell
-from stage import WORKFLOW, stage
+from support.downstream.callbacks import BACKEND, outcome, refused
+from support.downstream.self_reports import NIGHTLY, head, tell
+from support.github.gated_upstream import (
+    GATED,
+    GATING,
+    Stage,
+    finish,
+    gate,
+    gated,
+    newest_run,
+    open_pull,
+    start,
+)
+from support.stage import WORKFLOW, stage
 
 EVIL = "refs/heads/evil"
 BY_HAND = Workflow(

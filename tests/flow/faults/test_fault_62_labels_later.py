@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from gating import GATING, INFORMING, Stage, gate, gated, open_pull, run_all, say
 from github_sim.github import PullRequest
-from stage import UPSTREAM, repo
+from support.github.gated_upstream import GATING, INFORMING, Stage, gate, gated, open_pull, run_all, say
+from support.stage import UPSTREAM, repo
 
 NPU = "npu"
 LABELLED = f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: [build, test], labels: [{NPU}]}}\n"

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from commanding import answers, obeyed
-from gating import GATE, GATED, GATING, check, gate, gated, open_pull, run_all, say
 from github_sim.github import MergeBlocked
-from stage import UPSTREAM
-from told import actions
+from support.github.commands import answers, obeyed
+from support.github.dispatch_log import actions
+from support.github.gated_upstream import GATE, GATED, GATING, check, gate, gated, open_pull, run_all, say
+from support.stage import UPSTREAM
 
 WAIVE = f"/crcr waive {GATING} because the lab is down"
 APPROVED = f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: [build], authors: approved}}\n"

@@ -9,9 +9,9 @@ from typing import Any
 
 from starlette.types import Message
 
-from callbacks import BACKEND, LISTED, post
 from crcr.receive.http.body import LARGE_PER_ADDRESS
-from stage import UPSTREAM, Stage, stage
+from support.downstream.callbacks import BACKEND, LISTED, post
+from support.stage import UPSTREAM, Stage, stage
 
 MIB = 1024 * 1024
 FORGED = "sha256=" + "0" * 64

@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from commanding import WAIVE, failing_pull
-from gating import (
+from github_sim.world.records import Delivery
+from support.github.commands import WAIVE, failing_pull
+from support.github.dispatch_log import BOTH, TWO
+from support.github.gated_upstream import (
     GATE,
     GATING,
     Stage,
@@ -21,9 +23,7 @@ from gating import (
     say,
     start,
 )
-from github_sim.world.records import Delivery
-from stage import UPSTREAM, stage
-from told import BOTH, TWO
+from support.stage import UPSTREAM, stage
 
 EVENTS = {"pull_request", "workflow_run", "workflow_job", "installation_repositories"}
 HOUR, DAY = 3600.0, 86400.0

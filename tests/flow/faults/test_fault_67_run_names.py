@@ -5,11 +5,23 @@ from typing import Any
 
 import httpx
 
-from callbacks import CALLBACK, bearer, outcome, refused
-from commanding import audited
-from gating import GATING, NAMED, Stage, finish, gate, gated, look, newest_run, open_pull, run_all, start
 from github_sim.github import PullRequest, Workflow, WorkflowRun
-from stage import AUDIENCE
+from support.downstream.callbacks import CALLBACK, bearer, outcome, refused
+from support.github.commands import audited
+from support.github.gated_upstream import (
+    GATING,
+    NAMED,
+    Stage,
+    finish,
+    gate,
+    gated,
+    look,
+    newest_run,
+    open_pull,
+    run_all,
+    start,
+)
+from support.stage import AUDIENCE
 
 MINUTE = 60.0
 

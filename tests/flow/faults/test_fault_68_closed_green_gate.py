@@ -4,10 +4,21 @@ from pathlib import Path
 
 import pytest
 
-from gating import GATE, GATING, Stage, finish, gated, look, newest_run, open_pull, run_all, start
 from github_sim.github import Match, PullRequest
-from queueing import move_base, queued, settle
-from stage import UPSTREAM
+from support.github.gated_upstream import (
+    GATE,
+    GATING,
+    Stage,
+    finish,
+    gated,
+    look,
+    newest_run,
+    open_pull,
+    run_all,
+    start,
+)
+from support.github.merge_queue import move_base, queued, settle
+from support.stage import UPSTREAM
 
 ONE = f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: [build, test]}}\n"
 CHECK_RUNS = f"/repos/{UPSTREAM}/check-runs"

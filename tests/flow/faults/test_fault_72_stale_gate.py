@@ -7,14 +7,24 @@ from pathlib import Path
 
 import pytest
 
-from checking import UPDATES, ever
 from crcr.decide.checks.wanted_checks import Tier
 from crcr.decide.model import RepoName
 from crcr.wiring.core import open_ground
 from crcr.wiring.services import Services, build
-from gating import GATE, GATING, Stage, finish, gate, gated, newest_run, open_pull, start
 from github_sim.github import Match, PullRequest
-from stage import UPSTREAM
+from support.github.checks import UPDATES, ever
+from support.github.gated_upstream import (
+    GATE,
+    GATING,
+    Stage,
+    finish,
+    gate,
+    gated,
+    newest_run,
+    open_pull,
+    start,
+)
+from support.stage import UPSTREAM
 
 OVER_A_LEASE_S = 30
 

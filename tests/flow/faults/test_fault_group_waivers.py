@@ -2,9 +2,21 @@
 
 from pathlib import Path
 
-from gating import GATE, GATING, Stage, check, finish, gated, open_pull, run_all, say, shown, start
 from github_sim.github import PullRequest
-from queueing import move_base, queued_together, settle
+from support.github.gated_upstream import (
+    GATE,
+    GATING,
+    Stage,
+    check,
+    finish,
+    gated,
+    open_pull,
+    run_all,
+    say,
+    shown,
+    start,
+)
+from support.github.merge_queue import move_base, queued_together, settle
 
 ONE = f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: [build, test]}}\n"
 PATHS = f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: [build, test], paths: [src/**]}}\n"

@@ -10,10 +10,10 @@ from importlib.resources import files
 
 @cache
 def reporter_text() -> str:
-    return files("crcr.join").joinpath("report.py").read_text(encoding="utf-8")
+    return files("crcr.join.shipped").joinpath("report.py").read_text(encoding="utf-8")
 
 
 @cache
 def bridge_text() -> str:
     """Return the script of the bridge, which is vendored beside the reporter where another CI runs the build."""
-    return files("crcr.join").joinpath("bridge.py").read_text(encoding="utf-8")
+    return files("crcr.join.shipped").joinpath("bridge.py").read_text(encoding="utf-8")

@@ -1,0 +1,38 @@
+"""The same history questions have the same answers, whoever is asked: SQLite, PostgreSQL, ClickHouse."""
+
+import pytest
+
+from crcr.decide.statistics.window import Kind, Span, Window
+from crcr.record.views.backends.figures import figures_of
+from support.data.history_story import Answers, Fed, by_clickhouse, by_sql, names_by_clickhouse, names_by_sql
+from support.data.sums_walk import BACKENDS
+from support.services.clickhouse import new_database
+from support.stores.databases import CORE, Stores
+
+STEPS = 150
+
+
+def different(one: Answers, other: Answers) -> list[str]:
+    return [f"{asked}: {one[asked]} and {other[asked]}" for asked in one if one[asked] != other[asked]]
+
+
+@pytest.mark.parametrize("seed", [0, 2, 4])
+async def test_clickhouse_answers_what_the_main_store_answers(stores: Stores, seed: int) -> None:
+    fed = await Fed.begin(stores, new_database(), seed)
+    for _ in range(3):
+        await fed.steps(STEPS // 3)
+        assert await fed.feed()
+        now = fed.walk.now
+        wanted = await by_sql(stores, now)
+        assert different(wanted, await by_clickhouse(fed.history, now)) == []
+    answered = {kind for (_, kind, _), (_, jobs) in wanted.items() if jobs}
+    assert len(answered) >= len(Kind) - 1  # what was never generated is not compared
+    window = Window.of(Span.WEEK, now)
+    together = await fed.history.figures(CORE.key, Kind.PUSH, window)
+    for backend in BACKENDS:
+        alone = await fed.history.figures(CORE.key, Kind.PUSH, window, backend)
+        assert figures_of(alone.get(backend, []), window) == figures_of(together.get(backend, []), window)
+    for part in ("build", "TEST", "s", "no such"):
+        named = await names_by_sql(stores, part, now)
+        assert named == (await names_by_clickhouse(fed.history, part, now) if len(part) > 1 else set())
+    await fed.link.close()

@@ -1,0 +1,64 @@
+"""Every statement that units can ask in step is the same statement when its rows carry the number of their question."""
+
+import importlib
+import pkgutil
+from collections.abc import Iterator
+
+import asyncpg
+import pytest
+
+import crcr.record
+from crcr.record.store.postgres.batching import _numbered
+from crcr.record.store.statement import Adding, Statement
+from support.services.postgres import new_database
+
+
+def statements() -> dict[str, Statement]:
+    found: dict[str, Statement] = {}
+    for module in pkgutil.walk_packages(crcr.record.__path__, "crcr.record."):
+        if module.name.startswith("crcr.record.migrations"):
+            continue
+        for name, value in vars(importlib.import_module(module.name)).items():
+            for number, each in enumerate(_in(value)):
+                found[f"{module.name}.{name}.{number}"] = each
+    return found
+
+
+def _in(value: object) -> Iterator[Statement]:
+    if isinstance(value, Statement):
+        yield value
+    elif isinstance(value, Adding):
+        yield value.statement
+    elif isinstance(value, dict | tuple):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _in(each)
+
+
+async def columns_and_parameters(
+    connection: "asyncpg.Connection[asyncpg.Record]", sql: str
+) -> tuple[list[tuple[str, str]], list[str]]:
+    prepared = await connection.prepare(sql)
+    columns = [(column.name, column.type.name) for column in prepared.get_attributes()]
+    return columns, [parameter.name for parameter in prepared.get_parameters()]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+async def test_a_numbered_statement_asks_and_tells_what_it_did_and_its_number() -> None:
+    every = statements()
+    assert len(every) > 300
+    connection = await asyncpg.connect(new_database())
+    not_numbered = set()
+    for name, statement in every.items():
+        compiled = statement.for_dialect("postgresql")
+        numbered = _numbered(compiled.sql, len(compiled.order) + 1)
+        if numbered is None:
+            not_numbered.add(name)
+            continue
+        columns, parameters = await columns_and_parameters(connection, compiled.sql)
+        assert len({column for column, _ in columns}) == len(columns), name
+        both = ([*columns, ("nth_question", "int4")], [*parameters, "int4"])
+        assert await columns_and_parameters(connection, numbered) == both, name
+    await connection.close()
+    recursive = {name for name in not_numbered if name.startswith(("views_overview.", "views_health."))}
+    assert len(recursive) == 10  # read by pages alone, which have a connection of their own
+    assert not_numbered - recursive == {"outbox._CLAIM.0", "outbox._NEXT_DUE.0"}

@@ -1,0 +1,232 @@
+"""On PostgreSQL too no question walks a table that grows: what is asked all day of large tables, and every page.
+
+SQLite's plans are held by test_query_plans.py. Here the questions are noted as they are asked, then explained.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import httpx
+import pytest
+from starlette.applications import Starlette
+
+from contract.store.test_query_plans import ALLOWLIST, BACKENDS, GROWING, PAGES, UPSTREAM
+from crcr.decide.allowlist.entries import Reading
+from crcr.demo.history.fill import fill_database
+from crcr.demo.history.generate import Plan
+from crcr.record.store.location import PostgresPlace
+from crcr.record.store.postgres.transaction import PostgresTx
+from crcr.record.store.statement import Statement
+from crcr.record.store.times import to_us
+from crcr.record.views.sql_views import SqlViews
+from crcr.show.pages.frame import Frame
+from crcr.show.pages.routes import routes
+from support.clock import ManualClock
+from support.services.postgres import new_database, run_on
+from support.stores.databases import CORE, Stores
+from support.stores.race_harness import NOW, Process
+from support.stores.tables import opened, outright
+from support.stores.two_stores import copy_to_postgresql
+
+LATE = datetime(2026, 8, 3, 12, tzinfo=UTC)
+Asked = list[tuple[str, list[Any]]]
+_SCANS = {"Seq Scan", "Index Scan", "Index Only Scan", "Bitmap Index Scan", "Bitmap Heap Scan"}
+_FEW = {"ix_pulls_head", "ix_effects_queue", "ix_effects_lane", "ix_effects_claimed", "ix_effects_parked"}
+"""Indexes that hold only what is open or was given up: these may be read from one end to the other."""
+
+
+@contextmanager
+def noted(asked: Asked) -> Iterator[None]:
+    """Every statement that anybody runs meanwhile, with its arguments."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("one", "all", "run"):
+            patch.setattr(PostgresTx, name, _noting(getattr(PostgresTx, name), asked))
+        yield
+
+
+def _noting(original: Any, asked: Asked) -> Any:
+    async def noting(self: PostgresTx, statement: Statement, **params: Any) -> Any:
+        compiled = statement.for_dialect("postgresql")
+        asked.append((compiled.sql, compiled.arguments(params)))
+        return await original(self, statement, **params)
+
+    return noting
+
+
+async def plans(
+    url: str, asked: Asked, *, whatever_it_costs: bool = False
+) -> dict[str, list[dict[str, Any]]]:
+    """The scans of each statement's plan; `whatever_it_costs` takes an index wherever one can be used."""
+    connection = await asyncpg.connect(url)
+    if whatever_it_costs:
+        await connection.execute("SET enable_seqscan = off")
+    found = {}
+    for sql, arguments in asked:
+        if sql.lstrip()[:6].upper() in {"SELECT", "UPDATE", "DELETE", "WITH R"}:
+            told = await connection.fetchval(f"EXPLAIN (FORMAT JSON) {sql}", *arguments)
+            found[sql] = list(_scans(json.loads(told)[0]["Plan"]))
+    await connection.close()
+    return found
+
+
+def _scans(node: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    if node["Node Type"] in _SCANS:
+        yield {name: value for name, value in node.items() if name != "Plans"}
+    for each in node.get("Plans", ()):
+        yield from _scans(each)
+
+
+def walked(
+    found: Mapping[str, list[dict[str, Any]]], tables: tuple[str, ...] = GROWING
+) -> dict[str, list[str]]:
+    """By statement, those of the tables that are read from one end to the other."""
+    wrong = {sql: [_told(scan) for scan in scans if _walks(scan, tables)] for sql, scans in found.items()}
+    return {sql: tables for sql, tables in wrong.items() if tables}
+
+
+def _walks(scan: Mapping[str, Any], tables: tuple[str, ...]) -> bool:
+    if scan.get("Relation Name") not in tables:
+        return False
+    if scan["Node Type"] == "Seq Scan":
+        return True
+    if scan["Node Type"] == "Bitmap Heap Scan" or scan.get("Index Name") in _FEW:
+        return False
+    # An index in whose order a page is read up to its limit needs no condition; a whole count would show.
+    return "Index Cond" not in scan and not _is_end(scan)
+
+
+def _is_end(scan: Mapping[str, Any]) -> bool:
+    return scan.get("Index Name", "").startswith(
+        ("pk_", "changes_", "checks_", "ix_jobs_running")
+    ) or "pkey" in scan.get("Index Name", "")
+
+
+def _told(scan: Mapping[str, Any]) -> str:
+    return f"{scan['Node Type']} of {scan.get('Relation Name')} by {scan.get('Index Name')}"
+
+
+# What is asked all day, of large tables as the planner finds them
+
+
+_EFFECTS = """
+INSERT INTO effects (upstream, kind, target, lane, delivery, state, due_at, created_at, finished_at)
+SELECT 'pytorch-like/core', 'send_dispatch', 'org/b' || n % 20, 'pull/' || n % 500, 'old' || n,
+  CASE WHEN n % 40 = 0 THEN 'waiting' WHEN n % 997 = 0 THEN 'parked' ELSE 'done' END,
+  1767225600000000 + n, 1767225600000000, 1767225600000000 + n FROM generate_series(1, 40000) AS n
+"""
+_DELIVERIES = """
+INSERT INTO deliveries (guid, upstream, event, state, source, number, head_sha, received_at, body_bytes)
+SELECT 'old' || n, 'pytorch-like/core', 'pull_request', 'accepted', 'test', n, lpad(n::text, 40, '0'),
+  1767225600000000 + n, 0 FROM generate_series(1, 20000) AS n
+"""
+_DISPATCHES = """
+INSERT INTO dispatches (upstream, delivery, downstream, level, state, event, number, head_sha, lane, created_at,
+  attempted_at, sent_at) SELECT 'pytorch-like/core', 'old' || n, 'org/b' || b, 2, 'sent', 'pull_request', n,
+  lpad(n::text, 40, '0'), 'x', 1767225600000000 + n, 1, 1 FROM generate_series(1, 10000) AS n, generate_series(0, 2) AS b
+"""
+_JOBS = """
+INSERT INTO jobs (delivery, upstream, downstream, workflow, run_id, attempt, job_name, reported_name, state, conclusion,
+  level, event, number, workflow_name, in_progress_at, completed_at, silent_at, ended_as, trusted, untrusted)
+SELECT 'old' || n, 'pytorch-like/core', 'org/b' || b, 'ci.yml', (n * 10 + b)::text, 1, 'build', 'build', 'completed',
+  'success', 2, 'pull_request', n, 'CI', 1767225600000000 + n, 1767225600000000 + n, 0, 'success', '{}', ''
+FROM generate_series(1, 10000) AS n, generate_series(0, 2) AS b
+"""
+_RUNS = """
+INSERT INTO runs (run_id, upstream, downstream, delivery, workflow, workflow_name, issuer, first_seen_at)
+SELECT run_id, upstream, downstream, delivery, workflow, workflow_name, 'x', 0 FROM jobs
+"""
+
+
+LARGE = ("effects", "deliveries", "dispatches", "jobs", "runs")
+
+
+@pytest.fixture(scope="module")
+def large() -> str:
+    url = new_database()
+    for sql in (_EFFECTS, _DELIVERIES, _DISPATCHES, _JOBS, _RUNS, "ANALYZE"):
+        run_on(url, sql)
+    return url
+
+
+async def test_what_is_asked_all_day_searches(large: str) -> None:
+    listed = "L2:\n" + "".join(f"  - org/b{number}\n" for number in range(20)) + "  - org/backend\n"
+    process, asked = Process.at(large), Asked()
+    await process.stores.acts.register_upstreams((CORE,), NOW)
+    await process.stores.allowlists.take_reading(CORE, Reading("test", listed), NOW)
+    with noted(asked):
+        outbox = process.stores.outbox("w")
+        await outbox.claim(8, NOW)
+        await outbox.next_due(NOW)
+        guid = await process.sent(30_001)
+        await process.report(guid)
+        await process.report(guid, "completed", conclusion="success")
+        await process.report("old77")
+        views = SqlViews(process.database, process.stores.allowlists, (CORE,))
+        await views.changes(3, 50)
+        await views.vitals(NOW)
+        await views.health(NOW)
+    await process.database.close()
+    assert len(asked) > 60
+    assert walked(await plans(large, asked), LARGE) == {}
+
+
+def test_a_walk_would_be_found() -> None:
+    seen = {
+        "a": [{"Node Type": "Seq Scan", "Relation Name": "jobs"}],
+        "b": [{"Node Type": "Seq Scan", "Relation Name": "upstreams"}],
+    }
+    assert walked(seen) == {"a": ["Seq Scan of jobs by None"]}
+
+
+# Pages
+
+
+@pytest.fixture(scope="module")
+def past(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    path = tmp_path_factory.mktemp("past") / "crcr.db"
+    plan = Plan(
+        upstream=UPSTREAM.key, backends=BACKENDS, until=to_us(LATE), days=15, jobs=4_000, all_end=False
+    )
+    fill_database(path, plan)
+    return path, copy_to_postgresql(path)
+
+
+async def test_what_pages_ask_of_a_store_with_a_past_walks_nothing(past: tuple[Path, str]) -> None:
+    path, url = past
+    database, asked = opened(PostgresPlace(url)), Asked()
+    stores = Stores.over(database)
+    await stores.acts.register_upstreams((UPSTREAM,), LATE)
+    await stores.allowlists.take_reading(UPSTREAM, Reading("test", ALLOWLIST), LATE)
+    views = SqlViews(database, stores.allowlists, (UPSTREAM,), ingests=True, sandbox=True)
+    app = Starlette(routes=routes(Frame(views, upstreams=(UPSTREAM,), clock=ManualClock(LATE))))
+    with noted(asked):
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(app), base_url="http://relay", follow_redirects=True
+        ) as reader:
+            for page in PAGES:
+                answer = await reader.get(page.format(**_known(path)))
+                assert answer.status_code == 200, page
+    await database.close()
+    assert len({sql for sql, _ in asked}) > 50
+    assert walked(await plans(url, asked, whatever_it_costs=True)) == {}
+
+
+def _known(path: Path) -> dict[str, Any]:
+    engine = outright(path)
+    with engine.begin() as connection:
+        found = {
+            name: connection.exec_driver_sql(sql).fetchone()[0]
+            for name, sql in (
+                ("number", "SELECT number FROM pulls WHERE is_open = 1"),
+                ("sha", "SELECT head_sha FROM pulls WHERE is_open = 1"),
+                ("night", "SELECT head_sha FROM jobs WHERE event = 'nightly'"),
+                ("guid", "SELECT guid FROM deliveries WHERE event = 'push'"),
+            )
+        }
+    engine.dispose()
+    return found

@@ -1,0 +1,30 @@
+"""PostgreSQL's two pools are told apart: one that is full is seen, however idle the other is."""
+
+from contextlib import AsyncExitStack
+
+from crcr.record.store.counters import Uncounted
+from crcr.record.store.location import PostgresPlace
+from crcr.record.store.postgres.connection import PostgresLink
+from support.services.postgres import drop_database, new_database
+
+
+class Pools(Uncounted):
+    def __init__(self) -> None:
+        self.told: dict[str, tuple[int, int]] = {}
+
+    def connections(self, *, pool: str, used: int, most: int) -> None:
+        self.told[pool] = used, most
+
+
+async def test_a_full_pool_is_told_as_full_while_the_other_is_idle() -> None:
+    url, pools = new_database(empty=True), Pools()
+    link = PostgresLink(PostgresPlace(url, connections=5), pools)
+    try:
+        async with link.reading(), AsyncExitStack() as writers:
+            for _ in range(2):
+                await writers.enter_async_context(link.writing())
+            assert pools.told == {"writing": (2, 2), "reading": (1, 3)}
+        assert pools.told == {"writing": (0, 2), "reading": (0, 3)}
+    finally:
+        await link.close()
+        drop_database(url)

@@ -1,0 +1,86 @@
+"""What recovery remembers, over every database."""
+
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy import text
+
+from crcr.decide.github.missed_webhooks import Known, Outcome
+from crcr.record.deliveries.missed_webhooks import RecoveryStore
+from crcr.record.store.database import Database
+from crcr.record.store.statement import Statement
+from support.stores.databases import OpenDatabase
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+_DELIVERY = Statement(
+    text(
+        "INSERT INTO deliveries (guid, upstream, event, state, source, received_at, body_bytes)"
+        " VALUES (:guid, :upstream, 'pull_request', :state, 'webhook', 0, 0)"
+    )
+)
+_UPSTREAM = Statement(
+    text(
+        "INSERT INTO upstreams (upstream, name, repository_id, created_at)"
+        " VALUES (:upstream, :upstream, :repository_id, 0)"
+    )
+)
+
+
+async def add(
+    database: Database, guids: list[str], *, state: str = "accepted", upstream: str = "a/b"
+) -> None:
+    rows = [{"guid": guid, "upstream": upstream, "state": state} for guid in guids]
+    await database.write(lambda tx: tx.many(_DELIVERY, rows))
+
+
+async def test_what_is_here_is_known_of_any_upstream_and_in_any_number(database: Database) -> None:
+    store = RecoveryStore(database)
+    here = [f"d{number}" for number in range(250)]
+    await add(database, here[:200])
+    await add(database, here[199:], upstream="c/d")  # one webhook may stand for two upstreams
+    await store.note("r1", Outcome.IGNORED, NOW)
+
+    known = await store.known([*here, "r1", "unknown"])
+    assert known == Known(frozenset(here), frozenset({"r1"}))
+    assert await store.known([]) == Known()
+    assert await store.known(["d7"]) == Known(frozenset({"d7"}))
+
+
+async def test_an_outcome_is_noted_once_and_another_process_sees_it(open_database: OpenDatabase) -> None:
+    one, two = RecoveryStore(open_database()), RecoveryStore(open_database())
+    await one.note("g", Outcome.TAKEN, NOW)
+    await two.note("g", Outcome.REPEAT, NOW)
+
+    assert (await two.known(["g"])).recovered == {"g"}
+
+
+async def test_the_watermark_only_moves_forward(open_database: OpenDatabase) -> None:
+    one, two = RecoveryStore(open_database()), RecoveryStore(open_database())
+    assert await one.watermark() is None
+    await one.complete(NOW, NOW)
+    await two.complete(NOW - timedelta(hours=1), NOW)  # a slower run of another process
+    assert await one.watermark() == NOW
+    await two.complete(NOW + timedelta(hours=1), NOW)
+    assert await one.watermark() == NOW + timedelta(hours=1)
+
+
+async def test_what_no_log_can_name_any_more_is_forgotten(database: Database) -> None:
+    store = RecoveryStore(database)
+    await store.note("old", Outcome.TAKEN, NOW - timedelta(days=8, seconds=1))
+    await store.note("new", Outcome.TAKEN, NOW - timedelta(days=7))
+    await store.complete(NOW, NOW)
+
+    assert (await store.known(["old", "new"])).recovered == {"new"}
+
+
+async def test_superseded_ones_are_counted(database: Database) -> None:
+    await add(database, ["s1", "s2", "s3"], state="superseded")
+    await add(database, ["a1"])
+    assert await RecoveryStore(database).superseded(["s1", "s2", "a1", "unknown"]) == 2
+
+
+async def test_the_upstreams_are_told_by_id_only_when_all_ids_are_known(database: Database) -> None:
+    store = RecoveryStore(database)
+    await database.write(lambda tx: tx.run(_UPSTREAM, upstream="a/b", repository_id=1))
+    assert await store.upstream_ids() == frozenset({1})
+    await database.write(lambda tx: tx.run(_UPSTREAM, upstream="c/d", repository_id=None))
+    assert await store.upstream_ids() is None

@@ -1,0 +1,274 @@
+"""The contract of `Reports`, over every store: judged and recorded in one commit, whoever else is writing."""
+
+import asyncio
+import json
+import sqlite3
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+from sqlalchemy import text
+
+from crcr.decide.allowlist.entries import Reading
+from crcr.decide.model import RepoName
+from crcr.decide.report.identity import Identity
+from crcr.decide.report.judge import OpenJob, Outcome, Rejected, RepeatedReport
+from crcr.errors import NoAllowlist, StoreUnavailable
+from crcr.receive.allowlist_yaml import read_allowlist
+from crcr.receive.callback.parse_report import parse_report
+from crcr.record.checks.refresh import Publishing
+from crcr.record.reports.forwards import Forwards
+from crcr.record.reports.outcomes import Outcomes
+from crcr.record.reports.reports import Reports
+from crcr.record.repositories.allowlists import Allowlists
+from crcr.record.repositories.downstreams import Targets
+from crcr.record.schema.core import deliveries, dispatches
+from crcr.record.store.database import Database
+from crcr.record.store.location import PostgresPlace
+from crcr.record.store.postgres.database import PostgresDatabase
+from crcr.record.store.sqlite.database import InMemory
+from crcr.record.store.statement import Statement, inserting
+from crcr.record.store.times import to_us
+from support.data.events_and_reports import a_caller
+from support.stores.databases import OpenDatabase
+from support.stores.race_harness import halfway, nothing
+from support.stores.tables import place_of
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+UPSTREAM, SECOND, BACKEND = RepoName("up/stream"), RepoName("other/stream"), RepoName("org/backend")
+LISTED = Reading(source="test", text=f"L2:\n  - {BACKEND}\n")
+WHO = a_caller()
+_DELIVERED = Statement(
+    inserting(deliveries, "guid", "upstream", "event", "state", "source", "received_at", "body_bytes")
+)
+_DISPATCHED = Statement(
+    inserting(
+        dispatches,
+        *("upstream", "delivery", "downstream", "level", "state", "event", "lane"),
+        *("created_at", "attempted_at"),
+    )
+)
+_JOBS = Statement(text("SELECT delivery, run_id, job_name, state, conclusion FROM jobs ORDER BY delivery"))
+
+
+class Killed(Exception):
+    """What a process that dies leaves behind: a unit that never came to its end."""
+
+
+class Failing(Forwards):
+    """The last step of a transaction dies."""
+
+    async def add(self, *_: object) -> NoReturn:
+        raise Killed
+
+
+class Relay:
+    """One process's view of a store that others write to as well."""
+
+    def __init__(self, database: Database, forwards: Forwards) -> None:
+        self.database = database
+        self.targets = Targets(database, Publishing({}))
+        self.allowlists = Allowlists(database, self.targets, Publishing({}), read_allowlist)
+        self.reports = Reports(
+            database,
+            allowlists=self.allowlists,
+            targets=self.targets,
+            outcomes=Outcomes(forwards),
+            publishing=Publishing({}),
+            upstreams=(UPSTREAM, SECOND),
+            job_timeout=timedelta(hours=6),
+        )
+
+    async def dispatch(self, upstream: RepoName, guid: str) -> None:
+        at = to_us(NOW)
+
+        async def unit(tx: Any) -> None:
+            shared = {"upstream": upstream.key, "event": "push"}
+            await tx.run(
+                _DELIVERED, **shared, guid=guid, state="accepted", source="x", received_at=at, body_bytes=0
+            )
+            await tx.run(
+                _DISPATCHED,
+                **shared,
+                delivery=guid,
+                downstream=BACKEND.key,
+                level=2,
+                state="sent",
+                lane="x",
+                created_at=at,
+                attempted_at=at,
+            )
+
+        await self.database.write(unit)
+
+    async def report(
+        self, status: str = "in_progress", *, guid: str = "guid", who: Identity = WHO, **workflow: str
+    ) -> Outcome:
+        said = {"status": status, "name": "CI", "run_id": who.run_id, "job_name": "build", **workflow}
+        body = json.dumps({"delivery_id": guid, "workflow": said}).encode()
+        standing = (await self.reports.standings(who.repository, guid))[0]
+        return await self.reports.take(parse_report(body), who, standing, body, NOW)
+
+    async def jobs(self) -> list[dict[str, Any]]:
+        rows = await self.database.glance(lambda tx: tx.all(_JOBS))
+        return [{name: row[name] for name in row.keys()} for row in rows]  # noqa: SIM118  a driver's row
+
+
+class Store:
+    """A store that several processes can open."""
+
+    def __init__(self, open_database: OpenDatabase) -> None:
+        self._open = open_database
+
+    def open(self, *, forwards: Forwards | None = None) -> Relay:
+        return Relay(self._open(), forwards or Forwards(enabled=False))
+
+
+@pytest.fixture
+async def store(open_database: OpenDatabase) -> Store:
+    made = Store(open_database)
+    relay = made.open()
+    for upstream in (UPSTREAM, SECOND):
+        await relay.allowlists.take_reading(upstream, LISTED, NOW)
+    await relay.dispatch(UPSTREAM, "guid")
+    return made
+
+
+def kinds(outcomes: list[Outcome]) -> Counter[str]:
+    return Counter(each.code if isinstance(each, Rejected) else type(each).__name__ for each in outcomes)
+
+
+async def test_what_was_answered_is_committed(store: Store) -> None:
+    one, other = store.open(), store.open()
+    assert isinstance(await one.report(), OpenJob)
+    assert [job["state"] for job in await other.jobs()] == ["in_progress"]
+    assert isinstance(await other.report(), RepeatedReport)
+
+
+async def test_of_two_processes_writing_the_same_at_once_one_applies_it(store: Store) -> None:
+    one, other = store.open(), store.open()
+    outcomes = await asyncio.gather(*(each.report() for each in (one, other) * 50))
+    assert kinds(outcomes) == {"OpenJob": 1, "RepeatedReport": 99}
+
+
+async def test_of_two_processes_with_conflicting_results_one_is_applied(store: Store) -> None:
+    one, other = store.open(), store.open()
+    await one.report()
+    outcomes = await asyncio.gather(
+        *(one.report("completed", conclusion="success") for _ in range(25)),
+        *(other.report("completed", conclusion="failure") for _ in range(25)),
+    )
+    assert kinds(outcomes) == {"CloseJob": 1, "RepeatedReport": 24, "conflicting_result": 25}
+    assert [job["conclusion"] for job in await one.jobs()] == ["failure"]
+
+
+async def test_a_crash_before_the_commit_leaves_nothing_and_the_retry_is_applied(store: Store) -> None:
+    dying, healthy = store.open(forwards=Failing(enabled=True)), store.open()
+    with pytest.raises(Killed):
+        await dying.report()
+    assert await healthy.jobs() == []
+    assert isinstance(await healthy.report(), OpenJob)
+
+
+async def test_one_callers_failure_is_not_its_neighbours(store: Store) -> None:
+    relay = store.open()
+    unlisted = replace(WHO, repository=RepoName("org/unlisted"))
+    outcomes = await asyncio.gather(relay.report(), relay.report(who=unlisted), return_exceptions=True)
+    assert isinstance(outcomes[0], OpenJob)
+    assert isinstance(outcomes[1], ValueError)
+
+
+async def test_a_caller_who_goes_away_has_written_once_or_not_at_all(store: Store) -> None:
+    relay = store.open()
+    gone = asyncio.create_task(relay.report())
+    for _ in range(3):
+        await asyncio.sleep(0)
+    gone.cancel()
+    again = await relay.report()
+    assert isinstance(again, OpenJob | RepeatedReport)
+    assert len(await relay.jobs()) == 1
+
+
+async def test_a_store_that_is_closed_says_so_and_not_that_nothing_is_known(store: Store) -> None:
+    relay = store.open()
+    await relay.database.close()
+    with pytest.raises(StoreUnavailable):
+        await relay.report()
+
+
+async def test_a_write_waits_for_another_process_to_end_its_own(store: Store) -> None:
+    relay, other = store.open(), store.open()
+    if isinstance(place_of(other.database), InMemory):
+        pytest.skip("without a file there is no other process")
+    async with busy(other.database):
+        waiting = asyncio.create_task(relay.report())
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not waiting.done()
+    assert isinstance(await waiting, OpenJob)
+
+
+@asynccontextmanager
+async def busy(database: Database) -> AsyncIterator[None]:
+    """Another process in the middle of a write of its own."""
+    where = place_of(database)
+    if isinstance(where, PostgresPlace):
+        assert isinstance(database, PostgresDatabase)
+        writing = await halfway(database, nothing)
+        yield
+        await writing.end()
+        return
+    assert isinstance(where, Path)
+    with closing(sqlite3.connect(where, isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        yield
+        connection.execute("COMMIT")
+
+
+async def test_a_run_answers_one_delivery_of_one_upstream(store: Store) -> None:
+    relay = store.open()
+    await relay.dispatch(UPSTREAM, "next")
+    await relay.dispatch(SECOND, "other")
+    assert isinstance(await relay.report(), OpenJob)
+    for guid in ("next", "other"):
+        refusal = await relay.report(guid=guid, job_name="test")
+        assert isinstance(refusal, Rejected)
+        assert refusal.code == "run_bound_elsewhere"
+    next_run = replace(WHO, run_id="11")
+    assert isinstance(await relay.report(guid="other", who=next_run), OpenJob)
+
+
+async def test_a_caller_stands_with_the_upstream_of_its_delivery(store: Store) -> None:
+    relay = store.open()
+    known = await relay.reports.standings(BACKEND, "guid")
+    unknown = await relay.reports.standings(BACKEND, "never seen")
+    assert [each.upstream for each in known] == [UPSTREAM]
+    assert [each.upstream for each in unknown] == [UPSTREAM, SECOND]
+    assert all(each.entry is not None for each in (*known, *unknown))
+
+
+async def test_the_first_report_binds_the_repository_and_never_again(store: Store) -> None:
+    relay = store.open()
+    await relay.report()
+    stranger = replace(WHO, repository_id=999, run_id="11")
+    await relay.report(who=stranger)
+    [standing] = await relay.reports.standings(BACKEND, "guid")
+    assert standing.binding is not None
+    assert (standing.binding.repository_id, standing.binding.confirmed) == (5, False)
+
+
+async def test_an_alarm_is_raised_once_for_each_reason(store: Store) -> None:
+    relay = store.open()
+    [standing] = await relay.reports.standings(BACKEND, "guid")
+    raised = [await relay.reports.raise_alarm(standing, WHO, reason, NOW) for reason in ("a", "a", "b", "b")]
+    assert raised == [True, False, True, False]
+
+
+async def test_without_an_allowlist_nobody_is_judged(open_database: OpenDatabase) -> None:
+    with pytest.raises(NoAllowlist):
+        await Store(open_database).open().reports.standings(BACKEND, "guid")

@@ -1,0 +1,296 @@
+"""What is kept for a while only goes in small steps, what is open stays, and the figures do not move by a digit."""
+# ruff: noqa: S608 - every name in these statements is our own
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from datetime import timedelta
+from itertools import product
+from typing import Any
+
+import pytest
+
+from crcr.decide.statistics.window import Kind, Span
+from crcr.decide.views.backend import BackendQuery
+from crcr.errors import NotFound, NotPossible
+from crcr.record.change_and_audit_log import note_act
+from crcr.record.store.times import to_us
+from crcr.record.views.sql_views import SqlViews
+from support.data.retention_data import (
+    DAY,
+    ENDED,
+    FOR_EVER,
+    OF_DELIVERIES,
+    a_push,
+    a_walk,
+    count,
+    guids,
+    put,
+    retention,
+    sums,
+)
+from support.data.sums_walk import Walk
+from support.stores.databases import CORE, OTHER, Stores
+
+
+async def test_an_old_delivery_goes_with_all_that_belongs_to_it(stores: Stores) -> None:
+    walk = await a_walk(stores)
+    old = await a_push(walk, "org/one", "org/two")
+    walk.now += 99 * DAY
+    new = await a_push(walk, "org/one", "org/two")
+    before = await count(stores, *OF_DELIVERIES)
+    await retention(stores.database).forget(walk.now)
+    assert await count(stores, *OF_DELIVERIES) == before
+    await retention(stores.database).forget(walk.now + DAY)
+    assert await guids(stores) == [old, new]  # a hundred days, and not a moment more
+    await retention(stores.database).forget(walk.now + DAY + timedelta(microseconds=1))
+
+    assert await guids(stores) == [new]
+    for table in OF_DELIVERIES[1:]:
+        assert {row["delivery"] for row in await stores.rows(f"SELECT delivery FROM {table}")} == {new}
+
+
+async def test_nothing_goes_where_everything_is_kept(stores: Stores) -> None:
+    walk = await a_walk(stores)
+    await a_push(walk, "org/one")
+    walk.now += 5_000 * DAY
+    await a_push(walk, "org/one")
+    before = await count(stores, *OF_DELIVERIES, "audit")
+    await retention(stores.database, FOR_EVER).forget(walk.now)
+
+    assert await count(stores, *OF_DELIVERIES, "audit") == before
+
+
+async def test_an_upstream_that_is_set_up_no_more_is_forgotten_too(stores: Stores) -> None:
+    walk = await a_walk(stores)
+    await walk.stores.database.write(
+        lambda tx: note_act(tx, OTHER, who="ann", act="pause", subject=OTHER.key, now=walk.now)
+    )
+    await retention(stores.database).forget(walk.now + 40 * DAY)
+
+    kept = await stores.rows(f"SELECT act FROM audit WHERE upstream = '{OTHER.key}'")
+    assert [row["act"] for row in kept] == ["audit_pruned"]
+
+
+OPEN: dict[str, Callable[[Walk, str], Awaitable[None]]] = {
+    "a job runs": lambda walk, guid: walk.report(
+        {"delivery": guid, "downstream": "org/one"}, "b-77", 1, "test", workflow_name="CI"
+    ),
+    "a dispatch waits": lambda walk, guid: put(
+        walk.stores,
+        f"UPDATE dispatches SET state = 'waiting' WHERE delivery = '{guid}' AND downstream = 'org/two'",
+    ),
+    "a dispatch is held": lambda walk, guid: put(
+        walk.stores,
+        f"UPDATE dispatches SET state = 'held' WHERE delivery = '{guid}' AND downstream = 'org/two'",
+    ),
+    "a dispatch is parked": lambda walk, guid: put(
+        walk.stores,
+        f"UPDATE dispatches SET state = 'parked' WHERE delivery = '{guid}' AND downstream = 'org/two'",
+    ),
+    "an effect is parked": lambda walk, guid: put(
+        walk.stores,
+        f"UPDATE effects SET state = 'parked' WHERE delivery = '{guid}'",
+    ),
+    "its place is in doubt": lambda walk, guid: put(
+        walk.stores,
+        f"UPDATE deliveries SET state = 'in_doubt' WHERE guid = '{guid}'",
+    ),
+    "it is the head of an open pull request": lambda walk, guid: put(
+        walk.stores,
+        "INSERT INTO pulls (upstream, number, head_sha, updated_at, is_open, draft, labels, base_ref, title, author)"
+        f" SELECT upstream, 7, head_sha, 0, 1, 0, '[]', 'main', 't', 'ann' FROM deliveries WHERE guid = '{guid}'",
+    ),
+    "its merge group waits in the queue": lambda walk, guid: put(
+        walk.stores,
+        "INSERT INTO merge_groups (upstream, head_sha, delivery, head_ref, base_sha, base_ref, created_at)"
+        f" SELECT upstream, head_sha, guid, 'q', 'b', 'main', 0 FROM deliveries WHERE guid = '{guid}'",
+    ),
+}
+
+
+@pytest.mark.parametrize("why", OPEN)
+async def test_what_is_open_stays_however_old_it_is(stores: Stores, why: str) -> None:
+    walk = await a_walk(stores)
+    kept = await a_push(walk, "org/one")
+    walk.now += timedelta(hours=1)
+    gone = await a_push(walk, "org/one")
+    await put(stores, f"UPDATE deliveries SET number = 7 WHERE guid = '{kept}'")
+    await OPEN[why](walk, kept)
+    rows = await stores.rows(f"SELECT downstream FROM dispatches WHERE delivery = '{kept}' ORDER BY 1")
+    walk.now += 200 * DAY
+    newest = await a_push(walk, "org/one")
+    await retention(stores.database).forget(walk.now + DAY)
+
+    assert await guids(stores) == [kept, newest]
+    assert gone not in await guids(stores)
+    assert (
+        await stores.rows(f"SELECT downstream FROM dispatches WHERE delivery = '{kept}' ORDER BY 1") == rows
+    )
+
+
+async def test_a_delivery_that_was_tested_again_lately_stays(stores: Stores) -> None:
+    walk = await a_walk(stores)
+    old = await a_push(walk, "org/one")
+    walk.now += 90 * DAY
+    again = {"delivery": old, "downstream": "org/one"}
+    await walk.report(again, f"b-{old}-0", 2, "build", workflow_name="CI")
+    await walk.report(again, f"b-{old}-0", 2, "build", workflow_name="CI", **ENDED)
+    walk.now += 20 * DAY
+    await a_push(walk, "org/one")
+    await retention(stores.database).forget(walk.now)
+
+    assert old in await guids(stores)
+
+
+async def test_the_newest_result_of_a_backend_that_fell_silent_stays(stores: Stores) -> None:
+    walk = await a_walk(stores)
+    first = await a_push(walk, "org/one", "org/two")
+    walk.now += DAY
+    last_of_two = await a_push(walk, "org/one", "org/two")
+    walk.now += 300 * DAY
+    newest = await a_push(walk, "org/one")
+    await retention(stores.database).forget(walk.now)
+
+    assert first not in await guids(stores)
+    assert await guids(stores) == [last_of_two, newest]
+
+
+async def test_a_commit_goes_with_its_last_delivery(stores: Stores) -> None:
+    walk = await a_walk(stores)
+    old = await a_push(walk, "org/one")
+    [sha] = [row["head_sha"] for row in await stores.rows("SELECT head_sha FROM deliveries")]
+    at = to_us(walk.now)
+    later = at + 50 * 86_400_000_000
+    await put(
+        stores,
+        "INSERT INTO gates (head_sha, upstream, state, title, judged_at)"
+        f" VALUES ('{sha}', '{CORE.key}', 'passed', 't', 1)",
+    )
+    await put(
+        stores,
+        "INSERT INTO checks (upstream, head_sha, name, round, tier, incarnation, status, title, digest)"
+        f" VALUES ('{CORE.key}', '{sha}', 'crcr/gate', 1, 'gate', 'x', 'completed', 't', 'd')",
+    )
+    await put(
+        stores,
+        "INSERT INTO approvals (head_sha, upstream, number, who, at)"
+        f" VALUES ('{sha}', '{CORE.key}', 7, 'ann', {at})",
+    )
+    await put(
+        stores,
+        "INSERT INTO pulls (upstream, number, head_sha, updated_at, is_open, draft, labels, base_ref, title, author)"
+        f" VALUES ('{CORE.key}', 7, '{sha}', {at}, 0, 0, '[]', 'main', 't', 'ann')",
+    )
+    await put(stores, f"UPDATE deliveries SET number = 7 WHERE guid = '{old}'")
+    await put(
+        stores,
+        "INSERT INTO deliveries (guid, upstream, event, state, source, number, head_sha, received_at, body_bytes)"
+        f" VALUES ('later', '{CORE.key}', 'pull_request', 'accepted', 'test', 7, '{sha}', {later}, 0)",
+    )
+    tables = ("gates", "checks", "approvals", "pulls")
+    walk.now += 101 * DAY
+    await a_push(walk, "org/one")
+    await retention(stores.database).forget(walk.now)
+    assert old not in await guids(stores)
+    assert await count(stores, *tables) == dict.fromkeys(tables, 1)  # another delivery is about it
+    await retention(stores.database).forget(walk.now + 60 * DAY)
+
+    assert await count(stores, *tables) == dict.fromkeys(tables, 0)
+
+
+async def test_what_backends_report_on_their_own_goes_by_its_age(stores: Stores) -> None:
+    walk = await a_walk(stores)
+    for _ in range(60):
+        await walk.own()
+        walk.now += timedelta(hours=3)
+    cut = walk.now + 97 * DAY  # 60 reports in 7.5 days: some are older than a hundred days then
+    before = await stores.rows("SELECT * FROM jobs ORDER BY completed_at")
+    figures = await sums(stores)
+    await retention(stores.database).forget(cut)
+    after = await stores.rows("SELECT * FROM jobs ORDER BY completed_at")
+
+    border = to_us(cut - 100 * DAY)
+    newest = {(job["downstream"], job["event"]): job["completed_at"] for job in before if job["completed_at"]}
+    assert 0 < len(after) < len(before)
+    for job in before:
+        old = max(job["completed_at"] or 0, job["in_progress_at"]) < border
+        last = newest.get((job["downstream"], job["event"])) == job["completed_at"]
+        assert (job in after) == (not old or last), job
+    assert await sums(stores) == figures
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_figures_are_the_same_to_the_digit_before_and_after(stores: Stores, seed: int) -> None:
+    walk = await a_walk(stores, seed)
+    for _ in range(12):
+        await a_push(walk, "org/one", "org/two")
+        walk.now += timedelta(seconds=1)
+    for _ in range(100):
+        await walk.step()
+    for _ in range(3):  # whatever still runs has gone silent
+        walk.now += timedelta(hours=8)
+        await walk.sweeps.time_out_silent(walk.now)
+    middle = walk.now
+    walk.now += 96 * DAY
+    for _ in range(60):
+        await walk.step()
+    now = max(walk.now, middle + 101 * DAY)
+    shown, summed = await _pages(walk, now), await sums(stores)
+    before = await count(stores, *OF_DELIVERIES)
+    await retention(stores.database).forget(now)
+    after = await count(stores, *OF_DELIVERIES)
+
+    assert {
+        name: (before[name], after[name]) for name in OF_DELIVERIES if not 0 < after[name] < before[name]
+    } == {}
+    assert await sums(stores) == summed
+    assert await _pages(walk, now) == shown
+    await _nothing_is_orphaned_but_own_reports(stores)
+    for _ in range(40):  # and life goes on
+        with suppress(NotPossible):  # a body is gone, which a replay would need
+            await walk.step()
+
+
+async def _nothing_is_orphaned_but_own_reports(stores: Stores) -> None:
+    told = await stores.rows(
+        "SELECT * FROM jobs j WHERE event NOT IN ('nightly', 'periodic') AND NOT EXISTS (SELECT 1 FROM deliveries v"
+        " WHERE v.guid = j.delivery)"
+    )
+    assert told == []
+    lost = (
+        "SELECT * FROM dispatches d WHERE NOT EXISTS (SELECT 1 FROM deliveries v WHERE v.guid = d.delivery)"
+    )
+    assert await stores.rows(lost) == []
+
+
+async def _pages(walk: Walk, now: Any) -> list[Any]:
+    views = SqlViews(walk.stores.database, walk.stores.allowlists, (CORE,))
+    found: list[Any] = []
+    for span, kind in product(Span, (Kind.PULLS, Kind.PUSH, Kind.NIGHTLY)):
+        summary = await views.summary(CORE, span, now, kind=kind)
+        found += [summary.levels, summary.health, await views.metrics(CORE, span, now, kind=kind)]
+        for each in summary.backends:
+            query = BackendQuery(upstream=CORE, downstream=each.name, span=span, kind=kind)
+            page = await views.backend(query, now)
+            badge = await views.badge(CORE, each.name, kind, span, now)
+            found += [page.summary, page.jobs, page.matrix, badge.tally, badge.stale]
+    return found
+
+
+async def test_what_is_gone_is_told_in_a_sentence(stores: Stores) -> None:
+    walk = await a_walk(stores)
+    gone = await a_push(walk, "org/one")
+    [sha] = [row["head_sha"] for row in await stores.rows("SELECT head_sha FROM deliveries")]
+    walk.now += 300 * DAY
+    await a_push(walk, "org/one")
+    await retention(stores.database).forget(walk.now)
+    views = SqlViews(walk.stores.database, walk.stores.allowlists, (CORE,))
+
+    for ask in (
+        lambda: views.delivery(CORE, gone),
+        lambda: views.commit(CORE, sha, walk.now),
+        lambda: views.pull(CORE, 7, walk.now),
+    ):
+        with pytest.raises(NotFound) as told:
+            await ask()
+        assert "no longer kept" in str(told.value.hint)

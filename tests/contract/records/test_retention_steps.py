@@ -1,0 +1,153 @@
+"""Forgetting in small steps: no unit is large, others get their turn, and it can end anywhere and go on."""
+# ruff: noqa: S608 - every name in these statements is our own
+
+import json
+from datetime import timedelta
+from unittest.mock import AsyncMock
+
+import pytest
+
+from crcr.receive.ingest.parse_envelope import parse_envelope
+from crcr.record.change_and_audit_log import note_act
+from crcr.record.reports.ingested import IngestedResults
+from crcr.record.store.database import Tx
+from crcr.record.upkeep.retention import MOST_ROWS
+from support.data.retention_data import (
+    DAY,
+    OF_DELIVERIES,
+    CountingDatabase,
+    a_push,
+    a_walk,
+    count,
+    guids,
+    put,
+    retention,
+    sums,
+)
+from support.data.sums_walk import BACKENDS
+from support.stores.databases import CORE, UPSTREAMS, Stores
+
+
+async def test_no_unit_removes_many_rows(stores: Stores) -> None:
+    walk = await a_walk(stores)
+    for _ in range(4):
+        await a_push(walk, *BACKENDS[:2], jobs=70)
+    walk.now += 300 * DAY
+    await a_push(walk, *BACKENDS)
+    await put(stores, "UPDATE audit SET at = 0")
+
+    async def many_acts(tx: Tx) -> None:
+        for number in range(450):
+            await note_act(tx, CORE, who="ann", act="a", subject=str(number), now=walk.now - 60 * DAY)
+
+    await stores.database.write(many_acts)
+    counting = CountingDatabase(stores.database)
+    breaths: list[int] = []
+
+    async def breathe() -> None:
+        breaths.append(len(counting.units))
+
+    await retention(counting, breathe=breathe).forget(walk.now)
+
+    assert len(await guids(stores)) == 1
+    assert 0 < max(counting.units) <= MOST_ROWS
+    assert sum(counting.units) > 1_000
+    assert len(breaths) > 5
+
+
+@pytest.mark.parametrize("units", [6, 8, 11])
+async def test_pruning_that_was_killed_goes_on_where_it_was(stores: Stores, units: int) -> None:
+    walk = await a_walk(stores)
+    for _ in range(4):
+        await a_push(walk, *BACKENDS[:2], jobs=70)
+    walk.now += 300 * DAY
+    newest = await a_push(walk, *BACKENDS)
+    figures = await sums(stores)
+    killed = CountingDatabase(stores.database)
+    killed.ends_after = units
+    with pytest.raises(ConnectionAbortedError):
+        await retention(killed).forget(walk.now)
+    left = await count(stores, *OF_DELIVERIES)
+    assert left["jobs"] > 4
+    await _nothing_is_orphaned(stores)
+    await retention(stores.database).forget(walk.now)
+
+    assert await guids(stores) == [newest]
+    assert (await count(stores, *OF_DELIVERIES))["jobs"] == 4
+    assert await sums(stores) == figures
+
+
+async def _nothing_is_orphaned(stores: Stores) -> None:
+    """Whatever a page finds has what it links to: a job its run and its dispatch, a dispatch its delivery."""
+    for child, parent in (
+        ("jobs", "SELECT 1 FROM runs p WHERE p.run_id = c.run_id AND p.downstream = c.downstream"),
+        ("jobs", "SELECT 1 FROM dispatches p WHERE p.delivery = c.delivery AND p.downstream = c.downstream"),
+        ("runs", "SELECT 1 FROM dispatches p WHERE p.delivery = c.delivery AND p.downstream = c.downstream"),
+        ("dispatches", "SELECT 1 FROM deliveries p WHERE p.guid = c.delivery"),
+    ):
+        assert await stores.rows(f"SELECT * FROM {child} c WHERE NOT EXISTS ({parent})") == []
+
+
+async def test_it_ends_between_two_steps_when_the_process_stops(stores: Stores) -> None:
+    walk = await a_walk(stores)
+    for _ in range(3):
+        await a_push(walk, *BACKENDS[:2], jobs=70)
+    walk.now += 300 * DAY
+    await a_push(walk, "org/one")
+    counting = CountingDatabase(stores.database)
+    await retention(counting, goes_on=lambda: len(counting.units) < 7).forget(walk.now)
+
+    assert len(counting.units) == 7
+    assert 1 < len(await guids(stores)) < 5
+
+
+async def test_no_more_backends_are_looked_for_once_the_process_stops(stores: Stores) -> None:
+    walk = await a_walk(stores)
+    await a_push(walk, *BACKENDS[:2])
+    asked = AsyncMock(wraps=stores.database)
+    await retention(asked, goes_on=lambda: not asked.glance.called).forget(walk.now + 300 * DAY)
+
+    assert asked.glance.call_count == 1
+
+
+async def test_the_audit_log_is_kept_for_its_days_and_says_that_it_was_cut(stores: Stores) -> None:
+    walk = await a_walk(stores)
+    noon = walk.now.replace(hour=12, minute=0)
+    await put(stores, "DELETE FROM audit")
+    for age in (32, 31, 30, 29):
+        await stores.database.write(
+            lambda tx, a=age: note_act(tx, CORE, who="ann", act="pause", subject=str(a), now=noon - a * DAY)  # type: ignore[misc]
+        )
+    for hours in (0, 1, 2):
+        await retention(stores.database).forget(noon + timedelta(hours=hours))
+
+    kept = await stores.rows("SELECT who, act, subject, detail FROM audit ORDER BY audit_id")
+    assert [row["subject"] for row in kept] == ["30", "29", CORE.key]
+    assert (kept[-1]["who"], kept[-1]["act"]) == ("crcr", "audit_pruned")
+    assert kept[-1]["detail"] == f'{{"lines": 2, "before": "{(noon - 30 * DAY).date().isoformat()}"}}'
+
+
+def told(delivery: str, job_name: str) -> bytes:
+    """A good result, as another relay sends it."""
+    workflow: dict[str, object] = {"name": "CI", "run_id": "77", "run_attempt": 1, "job_name": job_name}
+    workflow |= {"status": "completed", "conclusion": "success"}
+    body = {"event_type": "push", "delivery_id": delivery, "payload": {}, "workflow": workflow}
+    trusted = {"verified_repo": "org/one", "downstream_repo_level": "L2", "ci_metrics": {}}
+    return json.dumps({"trusted": trusted, "untrusted": {"callback_payload": body}}).encode()
+
+
+async def test_what_other_relays_told_goes_too_but_for_the_newest(stores: Stores) -> None:
+    walk = await a_walk(stores)
+    results = IngestedResults(stores.database, stores.allowlists, UPSTREAMS)
+    for days, delivery in ((0, "old"), (1, "newest of a silent one")):
+        for job in ("build", "test"):
+            now = walk.now + days * DAY + timedelta(seconds=job == "test")
+            await results.take(parse_envelope(told(delivery, job)), "192.0.2.7", now)
+    figures = await sums(stores)
+    await retention(stores.database).forget(walk.now + 100 * DAY)
+    assert await count(stores, "ingested") == {"ingested": 4}
+    await retention(stores.database).forget(walk.now + 300 * DAY)
+
+    kept = await stores.rows("SELECT delivery, job_name FROM ingested")
+    assert [tuple(row.values()) for row in kept] == [("newest of a silent one", "test")]
+    assert await sums(stores) == figures

@@ -1,0 +1,203 @@
+"""The contract of the sandbox's table, over every store: applied once, few, short-lived, and beside all else."""
+
+import asyncio
+from collections import Counter
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from crcr.decide.model import Conclusion, JobState, RepoName
+from crcr.decide.report.judge import Rejected, RepeatedReport
+from crcr.decide.report.report import FailedTest, Report, ReportStatus, TestCounts
+from crcr.decide.report.sandbox import TrialOutcome
+from crcr.decide.views.joining import SandboxJob, SandboxQuery
+from crcr.errors import BadRequest, NotFound
+from crcr.record.reports.sandbox import SandboxJobs
+from crcr.record.schema.all_tables import metadata
+from crcr.record.store.database import Database
+from crcr.record.upkeep.retention import Retention
+from crcr.record.views.sql_views import SqlViews
+from support.data.events_and_reports import a_caller, a_start
+from support.data.retention_data import FOR_EVER
+from support.stores.databases import CORE, OTHER, UPSTREAMS, OpenDatabase, Stores
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+LISTED = {CORE: "L2: [org/listed]\n", OTHER: "L1: [org/told]\n"}
+HOUR = timedelta(hours=1)
+
+
+def sandbox(stores: Stores, most: int = 10_000) -> SandboxJobs:
+    return SandboxJobs(stores.database, stores.allowlists, UPSTREAMS, most=most)
+
+
+def views(stores: Stores, *, on: bool = True) -> SqlViews:
+    return SqlViews(stores.database, stores.allowlists, UPSTREAMS, sandbox=on)
+
+
+def an_end(conclusion: Conclusion = Conclusion.SUCCESS, **changes: Any) -> Report:
+    return replace(a_start(status=ReportStatus.COMPLETED, conclusion=conclusion), **changes)
+
+
+async def shown(stores: Stores, now: datetime = NOW, **asked: Any) -> tuple[SandboxJob, ...]:
+    return (await views(stores).sandbox(SandboxQuery(**asked), now)).jobs
+
+
+def kinds(outcomes: list[TrialOutcome]) -> Counter[str]:
+    return Counter(
+        each.code
+        if isinstance(each, Rejected)
+        else "repeat"
+        if isinstance(each, RepeatedReport)
+        else each.value
+        for each in outcomes
+    )
+
+
+async def test_a_job_begins_and_ends_and_its_story_is_shown(stores: Stores) -> None:
+    await stores.prepare(LISTED, NOW)
+    box = sandbox(stores)
+    assert await box.take(a_start(), a_caller(), NOW) is JobState.IN_PROGRESS
+    tests = [FailedTest(f"test_{n}", "t.py", "x" * 900) for n in range(30)]
+    end = an_end(
+        Conclusion.FAILURE, tests=TestCounts(1, 30, 2, 33), failed_tests=tuple(tests), failed_tests_cut=4
+    )
+    assert await box.take(end, a_caller(), NOW + HOUR) is JobState.COMPLETED
+
+    [job] = await shown(stores, NOW + HOUR)
+    assert (job.repository, job.repository_id, job.conclusion) == ("org/backend", 5, Conclusion.FAILURE)
+    assert (job.started_at, job.completed_at, job.reported_at) == (NOW, NOW + HOUR, NOW + HOUR)
+    assert (job.tests_failed, job.tests_total) == (30, 33)
+    assert len(job.failed_tests) + job.failed_tests_more == 34
+    assert all(len(each.message or "") <= 500 for each in job.failed_tests)
+
+
+async def test_two_writers_apply_one_of_many_equal_reports(open_database: OpenDatabase) -> None:
+    one, other = Stores.over(open_database()), Stores.over(open_database())
+    await one.prepare(LISTED, NOW)
+    boxes = (sandbox(one), sandbox(other))
+    starts = await asyncio.gather(*(boxes[n % 2].take(a_start(), a_caller(), NOW) for n in range(20)))
+    assert kinds(list(starts)) == {"in_progress": 1, "repeat": 19}
+    ends = await asyncio.gather(
+        *(
+            boxes[n % 2].take(an_end(Conclusion.SUCCESS if n % 3 else Conclusion.FAILURE), a_caller(), NOW)
+            for n in range(20)
+        )
+    )
+    assert kinds(list(ends))["completed"] == 1
+    assert len(await shown(one)) == 1
+
+
+async def test_nothing_but_its_own_table_is_written(stores: Stores) -> None:
+    await stores.prepare(LISTED, NOW)
+    others = [name for name in metadata.tables if name != "sandbox_jobs"]
+
+    async def counts() -> dict[str, int]:
+        return {name: (await stores.rows(f"SELECT count(*) AS n FROM {name}"))[0]["n"] for name in others}  # noqa: S608
+
+    before = await counts()
+    for report in (a_start(url="https://ci.example/1", artifact_url="https://a.example/1"), an_end()):
+        await sandbox(stores).take(report, a_caller(), NOW)
+    assert await counts() == before
+    assert "example" not in str(await stores.rows("SELECT * FROM sandbox_jobs"))
+
+
+async def test_the_oldest_reports_go_when_it_is_full(stores: Stores) -> None:
+    await stores.prepare(LISTED, NOW)
+    box = sandbox(stores, most=5)
+    for number in range(8):
+        await box.take(a_start(job_name=str(number)), a_caller(), NOW + number * timedelta(seconds=1))
+    await box.take(an_end(job_name="3"), a_caller(), NOW + timedelta(seconds=9))
+    await box.take(a_start(job_name="last"), a_caller(), NOW + timedelta(seconds=10))
+
+    names = [job.job_name for job in await shown(stores, NOW + HOUR)]
+    assert names == ["last", "3", "7", "6", "5"]
+
+
+async def test_what_is_48_hours_old_is_not_shown_not_known_and_swept(
+    stores: Stores, database: Database
+) -> None:
+    await stores.prepare(LISTED, NOW)
+    box = sandbox(stores)
+    await box.take(a_start(job_name="old"), a_caller(), NOW)
+    await box.take(a_start(job_name="new"), a_caller(), NOW + HOUR)
+    later = NOW + timedelta(hours=48)
+
+    assert len(await shown(stores, later - timedelta(microseconds=1))) == 2
+    assert [job.job_name for job in await shown(stores, later)] == ["new"]
+    assert len(await stores.rows("SELECT * FROM sandbox_jobs")) == 2
+    await Retention(database, FOR_EVER).forget(later)
+    assert len(await stores.rows("SELECT * FROM sandbox_jobs")) == 1
+    assert await box.take(a_start(job_name="new"), a_caller(), later + HOUR) is JobState.IN_PROGRESS
+
+
+async def test_who_is_on_any_list_is_known_to_be(stores: Stores) -> None:
+    await stores.prepare({CORE: LISTED[CORE]}, NOW)
+    box = sandbox(stores)
+    assert await box.is_listed(RepoName("ORG/Listed"))
+    assert not await box.is_listed(RepoName("org/told"))
+    await stores.prepare(LISTED, NOW)
+    assert await box.is_listed(RepoName("org/told"))
+
+
+async def test_a_private_repository_is_seen_and_found_by_its_id_only(stores: Stores) -> None:
+    await stores.prepare(LISTED, NOW)
+    quiet = a_caller(repository=RepoName("secret/place"), repository_id=9, private=True)
+    failed = (FailedTest("test_secret", None, "secret text"),)
+    for report in (a_start(), an_end(Conclusion.FAILURE, failed_tests=failed, tests=TestCounts(1, 1, 0, 2))):
+        await sandbox(stores).take(report, quiet, NOW)
+    await sandbox(stores).take(a_start(), a_caller(), NOW)
+
+    everybody = await shown(stores)
+    assert {job.repository for job in everybody} == {None, "org/backend"}
+    assert "secret" not in str(everybody)
+    assert [job.repository_id for job in await shown(stores, repository="9")] == [9]
+    assert await shown(stores, repository="secret") == ()
+    admins = views(stores).for_admins()
+    found = (await admins.sandbox(SandboxQuery(repository="SECRET/p"), NOW)).jobs
+    assert [job.repository for job in found] == ["secret/place"]
+
+
+async def test_who_came_to_a_list_since_is_shown_as_its_entry_says(stores: Stores) -> None:
+    await stores.prepare(LISTED, NOW)
+    for number, name in enumerate(("org/hidden", "org/named", "org/open"), start=1):
+        who = a_caller(repository=RepoName(name), repository_id=number)
+        await sandbox(stores).take(a_start(), who, NOW)
+    listed = "L2:\n  - org/hidden: {visibility: hidden}\n  - org/named: {visibility: name}\n  - org/open\n"
+    await stores.prepare({OTHER: listed}, NOW)
+
+    assert [job.repository for job in await shown(stores)] == ["org/open"]
+    assert await shown(stores, repository="1") == ()
+    assert len((await views(stores).for_admins().sandbox(SandboxQuery(), NOW)).jobs) == 3
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+async def test_pages_hold_every_row_once_even_of_one_moment(stores: Stores, size: int) -> None:
+    await stores.prepare(LISTED, NOW)
+    for number in range(9):
+        when = NOW + timedelta(seconds=number // 4)
+        await sandbox(stores).take(a_start(job_name=f"job {number}"), a_caller(), when)
+    found: list[str] = []
+    after = None
+    while True:
+        page = await views(stores).sandbox(SandboxQuery(after=after, limit=size), NOW + HOUR)
+        found += [job.job_name or "" for job in page.jobs]
+        after = page.next
+        if after is None:
+            break
+        assert len(page.jobs) == size
+        assert all(isinstance(part, int) for part in after)
+    assert sorted(found) == [f"job {number}" for number in range(9)]
+
+
+@pytest.mark.parametrize("after", [("x", 1), (1,), (-1, 1), (1, 0), (1, 2, 3)])
+async def test_a_place_that_is_not_ours_is_refused(stores: Stores, after: tuple[Any, ...]) -> None:
+    await stores.prepare(LISTED, NOW)
+    with pytest.raises(BadRequest):
+        await views(stores).sandbox(SandboxQuery(after=after), NOW)
+
+
+async def test_where_it_is_off_there_is_none(stores: Stores) -> None:
+    with pytest.raises(NotFound, match="off"):
+        await views(stores, on=False).sandbox(SandboxQuery(), NOW)

@@ -1,0 +1,212 @@
+"""The contract of `SelfReports` and `Commits`, over every store: recorded once, whoever else is writing."""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, NoReturn
+
+import pytest
+from sqlalchemy import text
+
+from crcr.decide.allowlist.entries import Reading
+from crcr.decide.github.commit_origin import ELSEWHERE, UNKNOWN, CommitPlace, CommitStanding
+from crcr.decide.model import RepoName
+from crcr.decide.report.identity import Identity
+from crcr.decide.report.judge import IgnoredReport, Rejected
+from crcr.decide.report.self_report import OwnOutcome, OwnResult
+from crcr.errors import NoAllowlist
+from crcr.receive.callback.parse_report import parse_report
+from crcr.record.checks.refresh import Publishing
+from crcr.record.reports.forwards import Forwards
+from crcr.record.reports.outcomes import Outcomes
+from crcr.record.reports.reports import Reports
+from crcr.record.reports.self_reports import SelfReports
+from crcr.record.reports.tested_commits import Commits
+from crcr.record.store.database import Tx
+from crcr.record.store.statement import Statement
+from support.data.events_and_reports import a_caller
+from support.stores.databases import CORE, OTHER, OpenDatabase, Stores
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+SHA = "a" * 40
+WHO = a_caller(event_name="schedule")
+LISTED = "L2:\n  - org/backend\n"
+_DONE = Statement(text("UPDATE effects SET state = 'done'"))
+
+
+class Killed(Exception):
+    """What a process that dies leaves behind: a unit that never came to its end."""
+
+
+class Dying(Forwards):
+    async def add(self, *_: object) -> NoReturn:
+        raise Killed
+
+
+class Relay:
+    def __init__(self, stores: Stores, forwards: Forwards | None = None) -> None:
+        self.stores = stores
+        self.forwards = forwards or Forwards(enabled=True)
+        reports = Reports(
+            stores.database,
+            allowlists=stores.allowlists,
+            targets=stores.targets,
+            outcomes=Outcomes(self.forwards),
+            publishing=Publishing({}),
+            upstreams=(CORE, OTHER),
+            job_timeout=timedelta(hours=6),
+        )
+        self.own = SelfReports(
+            stores.database, reports=reports, targets=stores.targets, outcomes=Outcomes(self.forwards)
+        )
+        self.commits = Commits(stores.database)
+
+    async def tell(
+        self, conclusion: str = "success", *, who: Identity = WHO, now: datetime = NOW, **said: Any
+    ) -> OwnOutcome | IgnoredReport:
+        told = {"status": "completed", "conclusion": conclusion, "name": "CI", "run_id": who.run_id}
+        workflow = {**told, "job_name": "build", **said.pop("workflow", {})}
+        body = json.dumps(
+            {"event_type": "nightly", "delivery_id": SHA, "workflow": workflow, **said}
+        ).encode()
+        report = parse_report(body, signed_attempt=who.run_attempt)
+        admission = await self.own.admit(report, who)
+        if isinstance(admission, Rejected):
+            return admission
+        return await self.own.take(report, who, admission[0], body, now)
+
+
+@pytest.fixture
+async def open_relay(open_database: OpenDatabase) -> Callable[..., Relay]:
+    await Stores.over(open_database()).prepare({CORE: LISTED}, NOW)
+    return lambda forwards=None: Relay(Stores.over(open_database()), forwards)
+
+
+def kinds(outcomes: list[Any]) -> Counter[str]:
+    return Counter(each.code if isinstance(each, Rejected) else type(each).__name__ for each in outcomes)
+
+
+async def test_of_two_processes_writing_the_same_at_once_one_records_it(
+    open_relay: Callable[..., Relay],
+) -> None:
+    one, other = open_relay(), open_relay()
+    outcomes = await asyncio.gather(*(each.tell() for each in (one, other) * 30))
+    assert kinds(outcomes) == {"OwnResult": 1, "RepeatedReport": 59}
+    [job] = await other.stores.rows("SELECT * FROM jobs")
+    assert (job["conclusion"], job["ended_as"]) == ("success", "success")
+    [hour] = await other.stores.rows("SELECT success, failure FROM hours")
+    assert hour == {"success": 1, "failure": 0}
+
+
+async def test_of_two_processes_with_conflicting_results_one_is_recorded_and_the_worse_counts(
+    open_relay: Callable[..., Relay],
+) -> None:
+    one, other = open_relay(), open_relay()
+    outcomes = await asyncio.gather(
+        *(one.tell("success") for _ in range(20)), *(other.tell("failure") for _ in range(20))
+    )
+    assert kinds(outcomes) == {"OwnResult": 1, "RepeatedReport": 19, "conflicting_result": 20}
+    [job] = await one.stores.rows("SELECT conclusion, ended_as, disputed FROM jobs")
+    assert job == {"conclusion": "failure", "ended_as": "failure", "disputed": 1}
+    [hour] = await one.stores.rows("SELECT success, failure FROM hours")
+    assert hour == {"success": 0, "failure": 1}
+
+
+async def test_a_crash_before_the_commit_leaves_nothing_and_the_retry_is_applied(
+    open_relay: Callable[..., Relay],
+) -> None:
+    dying, healthy = open_relay(Dying(enabled=True)), open_relay()
+    with pytest.raises(Killed):
+        await dying.tell()
+    for table in ("jobs", "commits", "effects", "hours", "changes"):
+        assert await healthy.stores.rows(f"SELECT * FROM {table}") == []  # noqa: S608  our own names
+    assert isinstance(await healthy.tell(), OwnResult)
+
+
+async def test_all_that_follows_stands_in_one_commit(open_relay: Callable[..., Relay]) -> None:
+    relay = open_relay()
+    await relay.tell()
+    effects = await relay.stores.rows("SELECT kind, lane, delivery FROM effects ORDER BY kind")
+    assert effects == [
+        {"kind": "forward_result", "lane": SHA, "delivery": None},
+        {"kind": "verify_commit", "lane": SHA, "delivery": None},
+    ]
+    [change] = await relay.stores.rows("SELECT kind, downstream, delivery FROM changes")
+    assert change == {"kind": "job", "downstream": "org/backend", "delivery": SHA}
+    [known] = await relay.stores.rows("SELECT repository_id, confirmed FROM repositories")
+    assert known == {"repository_id": 5, "confirmed": 0}
+    assert await relay.stores.rows("SELECT * FROM runs") == []
+
+
+async def test_what_is_forwarded_can_be_told_apart_by_the_far_side(open_relay: Callable[..., Relay]) -> None:
+    relay = open_relay()
+    await relay.tell(delivery_id=None)
+    await relay.tell(delivery_id="", workflow={"job_name": "test", "pytorch_head_sha": SHA})
+    rows = await relay.stores.rows("SELECT payload FROM effects WHERE kind = 'forward_result'")
+    bodies = [json.loads(row["payload"])["untrusted"]["callback_payload"] for row in rows]
+    assert [body["delivery_id"] for body in bodies] == ["10", SHA]
+
+
+async def test_admission_is_judged_again_when_it_is_recorded(open_relay: Callable[..., Relay]) -> None:
+    relay = open_relay()
+    body = b'{"event_type": "nightly", "workflow": {"status": "completed", "name": "CI", "run_id": "10", "job_name": "b"}}'
+    report = parse_report(body)
+    admission = await relay.own.admit(report, WHO)
+    assert isinstance(admission, tuple)
+    backend = RepoName("org/backend")
+    await relay.stores.targets.suspend(CORE, backend, who="ann", now=NOW)
+    refusal = await relay.own.take(report, WHO, admission[0], body, NOW)
+    assert isinstance(refusal, Rejected)
+    assert refusal.code == "suspended"
+    assert await relay.stores.rows("SELECT * FROM jobs") == []
+
+
+async def test_a_named_upstream_whose_list_was_never_read_is_waited_for(
+    open_relay: Callable[..., Relay],
+) -> None:
+    relay = open_relay()
+    said: dict[str, Any] = {"payload": {"repository": {"full_name": str(OTHER)}}}
+    with pytest.raises(NoAllowlist):
+        await relay.tell(**said)
+    await relay.stores.allowlists.take_reading(OTHER, Reading("test", LISTED), NOW)
+    assert isinstance(await relay.tell(**said), OwnResult)
+    [job] = await relay.stores.rows("SELECT upstream FROM jobs")
+    assert job == {"upstream": OTHER.key}
+
+
+async def test_a_commit_is_asked_about_once_until_the_answer_may_be_another(
+    open_relay: Callable[..., Relay],
+) -> None:
+    relay = open_relay()
+
+    async def told(run: str, minutes: int) -> int:
+        """How often it was asked by then."""
+        await relay.tell(who=replace(WHO, run_id=run), now=NOW + timedelta(minutes=minutes))
+        return len(await relay.stores.rows("SELECT * FROM effects WHERE kind = 'verify_commit'"))
+
+    assert [await told("1", 0), await told("2", 1)] == [1, 1]
+    await relay.stores.database.write(_done)
+    await relay.commits.settle(CORE, SHA, ELSEWHERE, NOW + timedelta(minutes=2))
+    assert [await told("3", 3), await told("4", 61), await told("5", 62)] == [1, 1, 2]
+    await relay.stores.database.write(_done)
+    await relay.commits.settle(CORE, SHA, CommitPlace(CommitStanding.BASE, "main"), NOW)
+    assert await told("6", 600) == 2
+
+
+async def _done(tx: Tx) -> None:
+    await tx.run(_DONE)
+
+
+async def test_what_is_in_the_base_stays_there(open_relay: Callable[..., Relay]) -> None:
+    relay = open_relay()
+    await relay.tell()
+    assert await relay.commits.is_open(CORE, SHA)
+    await relay.commits.settle(CORE, SHA, CommitPlace(CommitStanding.BASE, "main"), NOW)
+    assert not await relay.commits.is_open(CORE, SHA)
+    await relay.commits.settle(CORE, SHA, UNKNOWN, NOW)
+    [row] = await relay.stores.rows("SELECT standing, branch FROM commits")
+    assert row == {"standing": "base", "branch": "main"}
+    assert not await relay.commits.is_open(OTHER, SHA)

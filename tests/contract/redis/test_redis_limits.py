@@ -1,0 +1,251 @@
+"""Windows in Redis: shared by all replicas, closed while it is away, and healed by themselves."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from crcr.errors import LimiterUnavailable, RateLimited
+from crcr.record.limits.memory import Rule
+from crcr.record.limits.redis import RedisLimits
+from crcr.record.redis.connection import CALL_S, RedisLink, redis_place
+from support.clock import ManualClock
+from support.deploy.certificates import Authority
+from support.services.redis import RedisServer, new_name, shared_redis
+
+RULES = {"door": Rule(limit=40, window_s=60), "brief": Rule(limit=1, window_s=0.05)}
+SOON_S = 10.0
+"""A call has less than a second (below); the rest is for a machine that is busy with other tests."""
+
+
+@pytest.fixture
+def server() -> Iterator[RedisServer]:
+    """One that may be stopped."""
+    made = RedisServer.make(password="hunter2-and-more")
+    yield made
+    made.remove()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+async def links() -> AsyncIterator[Callable[..., RedisLink]]:
+    opened: list[RedisLink] = []
+    name = new_name()
+
+    def open_one(url: str | None = None, ca: Path | None = None) -> RedisLink:
+        opened.append(RedisLink(redis_place(url or shared_redis().url, ca), name=name))
+        return opened[-1]
+
+    yield open_one
+    for each in opened:
+        await each.aclose()
+
+
+async def at_once(work: Awaitable[object]) -> None:
+    """An answer, whichever, soon."""
+    async with asyncio.timeout(SOON_S):
+        await work
+
+
+async def until_taken(limits: RedisLimits) -> None:
+    """The way of a caller that is told to come back: it does, and is let in before long."""
+    async with asyncio.timeout(20):
+        while True:
+            with suppress(LimiterUnavailable):
+                return await limits.take("door", "org/backend")
+            await asyncio.sleep(0.02)
+
+
+async def keys(link: RedisLink) -> list[str]:
+    found = await link.call(lambda redis: redis.keys(link.key("*")))
+    return [key.decode() if isinstance(key, bytes) else key for key in found]
+
+
+async def test_two_replicas_share_a_window(links: Callable[..., RedisLink], clock: ManualClock) -> None:
+    one, two = (RedisLimits(RULES, links(), clock) for _ in range(2))
+    for _ in range(20):
+        await one.take("door", "org/backend")
+        await two.take("door", "org/backend")
+    for limits in (one, two):
+        with pytest.raises(RateLimited):
+            await limits.check("door", "org/backend")
+
+
+async def test_of_a_hundred_at_once_on_two_replicas_exactly_the_limit_passes(
+    links: Callable[..., RedisLink], clock: ManualClock
+) -> None:
+    replicas = [RedisLimits(RULES, links(), clock) for _ in range(2)]
+    racing = [replicas[number % 2].take("door", "org/backend") for number in range(100)]
+    outcomes = await asyncio.gather(*racing, return_exceptions=True)
+    assert outcomes.count(None) == 40
+    assert all(isinstance(each, RateLimited) for each in outcomes if each is not None)
+
+
+async def test_replicas_whose_clocks_differ_never_let_more_in(links: Callable[..., RedisLink]) -> None:
+    ahead, behind = ManualClock(), ManualClock()
+    ahead.advance(30)
+    first, second = RedisLimits(RULES, links(), ahead), RedisLimits(RULES, links(), behind)
+    await asyncio.gather(*(first.take("door", "s") for _ in range(39)))
+    await second.take("door", "s")
+    with pytest.raises(RateLimited) as refused:
+        await second.take("door", "s")
+    assert refused.value.retry_after_s == 60
+
+
+async def test_a_clock_that_was_hours_ahead_locks_nobody_out(links: Callable[..., RedisLink]) -> None:
+    wrong, right = ManualClock(), ManualClock()
+    wrong.advance(timedelta(hours=5))
+    spoiled = RedisLimits(RULES, links(), wrong)
+    await asyncio.gather(*(spoiled.take("door", "s") for _ in range(40)))
+    await RedisLimits(RULES, links(), right).take("door", "s")
+
+
+async def test_without_a_clock_the_servers_own_time_decides(links: Callable[..., RedisLink]) -> None:
+    limits = RedisLimits(RULES, links())
+    await limits.take("brief", "s")
+    with pytest.raises(RateLimited) as refused:
+        await limits.take("brief", "s")
+    assert 0 < refused.value.retry_after_s <= 0.05
+    async with asyncio.timeout(10):
+        while True:
+            with suppress(RateLimited):
+                await limits.take("brief", "s")
+                break
+
+
+@pytest.mark.parametrize("subject", ["a\r\nFLUSHALL\r\n", "x" * 10_000, "\0", "*"])
+async def test_a_key_has_one_size_and_goes_away_by_itself(
+    links: Callable[..., RedisLink], clock: ManualClock, subject: str
+) -> None:
+    link = links()
+    limits = RedisLimits(RULES, link, clock)
+    await limits.check("door", subject)
+    assert await keys(link) == []
+    await limits.take("door", subject)
+    [key] = await keys(link)
+    assert len(key) == len(link.key("limit", "door", "")) + 32
+    left_ms = await link.call(lambda redis: redis.pttl(key))
+    assert 0 < left_ms <= 61_000
+
+
+async def test_flushed_scripts_and_windows_heal(links: Callable[..., RedisLink], clock: ManualClock) -> None:
+    link = links()
+    limits = RedisLimits(RULES, link, clock)
+    await limits.take("door", "s")
+    await link.call(lambda redis: redis.script_flush())
+    await limits.take("door", "s")
+    await limits.take("door", "s")
+
+
+def test_a_call_has_less_than_a_second_for_everything() -> None:
+    assert CALL_S < 1
+
+
+async def test_stopped_redis_refuses_within_a_second_and_heals(
+    server: RedisServer, links: Callable[..., RedisLink]
+) -> None:
+    limits = RedisLimits(RULES, links(server.url))
+    await limits.take("door", "org/backend")
+    server.stop()
+    for _ in range(3):
+        with pytest.raises(LimiterUnavailable) as refused:
+            await at_once(limits.take("door", "org/backend"))
+        assert refused.value.retry_after_s
+        assert "hunter2" not in str(refused.value)
+    server.start()
+    await until_taken(limits)
+
+
+async def test_redis_that_hangs_refuses_everybody_within_a_second(
+    server: RedisServer, links: Callable[..., RedisLink]
+) -> None:
+    limits = RedisLimits(RULES, links(server.url))
+    await limits.take("door", "org/backend")
+    server.freeze()
+    began = time.monotonic()
+    outcomes = await asyncio.gather(
+        *(limits.take("door", f"org/{number}") for number in range(1_000)), return_exceptions=True
+    )
+    took_s = time.monotonic() - began
+    server.thaw()
+    assert all(isinstance(each, LimiterUnavailable) for each in outcomes)
+    assert took_s < SOON_S
+    await until_taken(limits)
+
+
+async def test_redis_that_was_never_there_is_unavailable_at_once(links: Callable[..., RedisLink]) -> None:
+    limits = RedisLimits(RULES, links("redis://:hunter2@127.0.0.1:1/0"))
+    for _ in range(2):
+        with pytest.raises(LimiterUnavailable, match=r"redis://127\.0\.0\.1:1/0"):
+            await at_once(limits.check("door", "s"))
+
+
+async def test_a_wrong_password_is_no_way_in_and_is_not_told(
+    server: RedisServer, links: Callable[..., RedisLink], capsys: pytest.CaptureFixture[str]
+) -> None:
+    limits = RedisLimits(RULES, links(server.url.replace("hunter2-and-more", "hunter3-and-less")))
+    with pytest.raises(LimiterUnavailable) as refused:
+        await limits.take("door", "s")
+    assert "hunter" not in f"{refused.value!r} {refused.value.detail} {capsys.readouterr()}"
+    assert refused.value.__cause__ is None
+
+
+async def test_callers_who_leave_take_no_answer_from_the_others(
+    links: Callable[..., RedisLink], clock: ManualClock
+) -> None:
+    limits = RedisLimits(RULES, links(), clock)
+    leaving, staying = (asyncio.create_task(limits.take("door", "s")) for _ in range(2))
+    await asyncio.sleep(0)
+    leaving.cancel()
+    await staying
+
+
+async def test_tls_with_the_authority_that_signed_the_server(
+    links: Callable[..., RedisLink], tmp_path: Path
+) -> None:
+    right, wrong = Authority.make(), Authority.make()
+    for name, each in (("right", right), ("wrong", wrong)):
+        (tmp_path / name).write_bytes(each.pem)
+    server = RedisServer.make(authority=right)
+    try:
+        assert server.url.startswith("rediss://")
+        await RedisLimits(RULES, links(server.url, tmp_path / "right")).take("door", "s")
+        for ca in (tmp_path / "wrong", None):
+            with pytest.raises(LimiterUnavailable):
+                await at_once(RedisLimits(RULES, links(server.url, ca)).take("door", "s"))
+        # It answers there too, and its certificate does not speak for that address.
+        other_name = server.url.replace("127.0.0.1", "127.0.0.2")
+        with pytest.raises(LimiterUnavailable):
+            await at_once(RedisLimits(RULES, links(other_name, tmp_path / "right")).take("door", "s"))
+    finally:
+        server.remove()
+
+
+class Surprising(RedisLink):
+    """Fails once in a way that nobody thought of."""
+
+    async def call(self, ask: object) -> NoReturn:
+        raise ValueError("a fault of ours")
+
+
+async def test_a_fault_that_nobody_expects_leaves_nobody_waiting() -> None:
+    link = Surprising(redis_place("redis://127.0.0.1:1/0"))
+    limits = RedisLimits(RULES, link)
+    for _ in range(2):
+        asked = [limits.take("door", str(number)) for number in range(200)]  # more than go together
+        async with asyncio.timeout(SOON_S):
+            answers = await asyncio.gather(*asked, return_exceptions=True)
+        assert {type(each) for each in answers} == {LimiterUnavailable}
+        assert limits._task is not None
+        with pytest.raises(ValueError, match="of ours"):
+            await limits._task
+    await link.aclose()

@@ -1,0 +1,191 @@
+"""One effect that a limit of GitHub's holds back: which others wait with it, and in which order they come back."""
+
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any, Protocol
+
+import pytest
+
+from crcr.decide.model import EffectKind
+from crcr.decide.outbox.effect import ClaimedEffect
+from crcr.decide.outbox.urgency import Urgency
+from crcr.deliver.worker import Worker
+from crcr.errors import HeldBy, OutsideLimited
+from crcr.record.outbox.effects import add_effects, add_once, add_paced, effect_row
+from crcr.record.store.database import Tx
+from crcr.show.metrics.registry import Metrics
+from support.clock import ManualClock
+from support.stores.databases import CORE, Stores
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+GATES, BACKENDS, JOBS, BACKEND = "checks/gate", "checks/backend", "checks/job", "org/backend"
+PUBLISH, SEND, LOOK_UP = EffectKind.PUBLISH_CHECKS, EffectKind.SEND_DISPATCH, EffectKind.LOOK_UP
+
+
+class Limited:
+    """A worker whose calls of some classes are held back until a time; counts what it tries."""
+
+    def __init__(self, stores: Stores, urgency_of: Callable[[ClaimedEffect], Urgency]) -> None:
+        self.clock = ManualClock()
+        self.tried: list[ClaimedEffect] = []
+        self.held: dict[Urgency, HeldBy] = {}
+        self.until = NOW + timedelta(minutes=30)
+        self._urgency_of = urgency_of
+        handlers: dict[EffectKind, Callable[[ClaimedEffect], Awaitable[bool | None]]]
+        handlers = dict.fromkeys((PUBLISH, SEND, LOOK_UP), self._do)
+        outbox = stores.outbox("one")
+        self.worker = Worker(outbox, handlers, clock=self.clock, chance=lambda: 0.0, tally=Metrics())
+
+    async def _do(self, effect: ClaimedEffect) -> None:
+        self.tried.append(effect)
+        urgency = self._urgency_of(effect)
+        if urgency in self.held and self.clock.now() < self.until:
+            wait_s = (self.until - self.clock.now()).total_seconds()
+            held_by = self.held[urgency]
+            raise OutsideLimited("held", retry_after_s=wait_s, held_by=held_by, urgency=urgency)
+
+
+async def add(stores: Stores, *queues: tuple[EffectKind, str], times: int) -> None:
+    async def unit(tx: Tx) -> None:
+        rows = [
+            effect_row(CORE, kind, target=target, lane=f"{kind} {number}", now=NOW)
+            for number in range(times)
+            for kind, target in queues
+        ]
+        await add_effects(tx, rows)
+
+    await stores.database.write(unit)
+
+
+async def held_in(stores: Stores, target: str) -> list[dict[str, Any]]:
+    return await stores.rows(
+        "SELECT effect_id, kind, held_by, attempts, due_at FROM effects"  # noqa: S608
+        f" WHERE target = '{target}' AND state = 'waiting' ORDER BY due_at"
+    )
+
+
+def tier_of(effect: ClaimedEffect) -> Urgency:
+    return {GATES: Urgency.FIRST, BACKENDS: Urgency.CHECKS, JOBS: Urgency.DETAILS}[effect.target]
+
+
+async def test_held_job_checks_cost_one_try_and_come_back_in_their_order(stores: Stores) -> None:
+    await stores.prepare({CORE: ""}, NOW)
+    await add(stores, (PUBLISH, JOBS), (PUBLISH, GATES), times=30)
+    limited = Limited(stores, tier_of)
+    limited.held = {Urgency.DETAILS: HeldBy.HOUR}
+    await limited.worker.drain()
+
+    assert [effect.target for effect in limited.tried].count(JOBS) == 1
+    assert [effect.target for effect in limited.tried].count(GATES) == 30
+    held = await held_in(stores, JOBS)
+    assert {row["held_by"] for row in held} == {"hour"}
+    assert len(held) == 30
+    assert all(row["attempts"] == 0 for row in held)
+
+    limited.clock.advance(30 * 60 + 1)
+    limited.tried.clear()
+    await limited.worker.drain()
+    ids = [effect.effect_id for effect in limited.tried]
+    assert ids == sorted(ids)
+    assert len(ids) == 30
+
+
+@pytest.mark.parametrize(
+    ("queue", "urgency", "held_by", "tried"),
+    [
+        pytest.param((PUBLISH, GATES), Urgency.FIRST, HeldBy.HOUR, 1, id="a gate holds the gates behind it"),
+        pytest.param((PUBLISH, BACKENDS), Urgency.CHECKS, HeldBy.MINUTE, 1, id="a backend's check those behind it"),
+        pytest.param((SEND, BACKEND), Urgency.FIRST, HeldBy.SECONDARY, 1, id="a dispatch those behind it"),
+        pytest.param((LOOK_UP, BACKEND), Urgency.DETAILS, HeldBy.HOUR, 3, id="a look-up of L3 none of a gate"),
+        pytest.param((SEND, BACKEND), Urgency.FIRST, HeldBy.CONTENT, 3, id="the limit on comments nothing else"),
+    ],
+)  # fmt: skip
+async def test_which_effects_wait_with_a_held_one(
+    stores: Stores, queue: tuple[EffectKind, str], urgency: Urgency, held_by: HeldBy, tried: int
+) -> None:
+    await stores.prepare({CORE: ""}, NOW)
+    await add(stores, queue, times=3)
+    limited = Limited(stores, lambda _: urgency)
+    limited.held = {urgency: held_by}
+    await limited.worker.drain()
+
+    assert len(limited.tried) == tried
+    assert [row["held_by"] for row in await held_in(stores, queue[1])] == [held_by] * 3
+
+
+PACE = timedelta(minutes=2)
+
+
+class Adding(Protocol):
+    def __call__(self, tx: Tx, row: dict[str, Any]) -> Awaitable[None]: ...
+
+
+async def add_one_once(tx: Tx, row: dict[str, Any]) -> None:
+    await add_once(tx, row)
+
+
+@pytest.mark.parametrize(
+    "adding",
+    [
+        pytest.param(add_one_once, id="add_once"),
+        pytest.param(lambda tx, row: add_paced(tx, row, PACE), id="add_paced"),
+        pytest.param(lambda tx, row: add_paced(tx, row, timedelta()), id="add_paced without a pace"),
+    ],
+)
+async def test_facts_that_arrive_meanwhile_neither_hasten_nor_repeat_what_is_held(
+    stores: Stores, adding: Adding
+) -> None:
+    await stores.prepare({CORE: ""}, NOW)
+    await add(stores, (PUBLISH, GATES), times=3)
+    limited = Limited(stores, tier_of)
+    limited.held = {Urgency.FIRST: HeldBy.HOUR}
+    await limited.worker.drain()
+    held = await held_in(stores, GATES)
+    limited.tried.clear()
+
+    for _ in range(5):
+        limited.clock.advance(5 * 60)
+        for number in range(3):
+            row = effect_row(CORE, PUBLISH, target=GATES, lane=f"{PUBLISH} {number}", now=limited.clock.now())
+            await stores.database.write(partial(adding, row=row))
+        await limited.worker.drain()
+    assert limited.tried == []
+    assert await held_in(stores, GATES) == held
+
+    limited.clock.advance(5 * 60 + 1)
+    await limited.worker.drain()
+    assert [effect.effect_id for effect in limited.tried] == [row["effect_id"] for row in held]
+    assert await held_in(stores, GATES) == []
+
+
+async def test_a_held_effect_that_a_new_fact_begins_anew_keeps_its_time(stores: Stores) -> None:
+    await stores.prepare({CORE: ""}, NOW)
+    await add(stores, (LOOK_UP, BACKEND), times=1)
+    limited = Limited(stores, lambda _: Urgency.FIRST)
+    limited.held = {Urgency.FIRST: HeldBy.HOUR}
+    await limited.worker.drain()
+    later = NOW + timedelta(minutes=20)
+    row = effect_row(CORE, LOOK_UP, target=BACKEND, lane=f"{LOOK_UP} 0", now=later)
+    await stores.database.write(lambda tx: add_paced(tx, row, PACE))
+
+    limited.clock.advance(30 * 60 + 1)
+    await limited.worker.drain()
+    assert [effect.first_attempt_at for effect in limited.tried] == [NOW, limited.clock.now()]
+
+
+async def test_a_held_look_up_holds_no_dispatch_to_the_same_backend(stores: Stores) -> None:
+    await stores.prepare({CORE: ""}, NOW)
+    await add(stores, (LOOK_UP, BACKEND), (SEND, BACKEND), times=2)
+    limited = Limited(stores, lambda effect: Urgency.DETAILS if effect.kind is LOOK_UP else Urgency.FIRST)
+    limited.held = {Urgency.DETAILS: HeldBy.HOUR}
+    await limited.worker.drain()
+
+    assert {row["kind"] for row in await held_in(stores, BACKEND)} == {LOOK_UP}
+
+
+async def test_of_what_is_due_at_the_same_time_gates_are_claimed_first(stores: Stores) -> None:
+    await stores.prepare({CORE: ""}, NOW)
+    await add(stores, (PUBLISH, JOBS), (PUBLISH, BACKENDS), (PUBLISH, GATES), times=1)
+    claimed = await stores.outbox("one").claim(10, NOW)
+    assert [effect.target for effect in claimed] == [GATES, BACKENDS, JOBS]

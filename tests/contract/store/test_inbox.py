@@ -1,0 +1,162 @@
+"""What every inbox promises: a delivery is taken once, whole or not at all, and is there when it is answered."""
+
+import asyncio
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from crcr.decide.dispatch.plan import Ignored, Receipt, Seen, Taken
+from crcr.decide.model import DeliveryState
+from crcr.errors import NoAllowlist, StoreUnavailable
+from crcr.record.store.postgres.database import PostgresDatabase
+from crcr.record.store.signals import EFFECTS
+from crcr.record.store.sqlite.database import SqliteDatabase
+from support.data.events_and_reports import a_pull, a_push
+from support.stores.databases import CORE, OTHER, OpenDatabase, Stores
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+LISTED = "L1:\n  - org/one\n  - org/two: {drafts: false}\n"
+PULL = a_pull(upstream=CORE, number=1, updated_at=NOW)
+PUSH = a_push(upstream=CORE, ref="refs/heads/gh/someone/1/head")
+
+
+def receipt(guid: str = "d1", event: str = "pull_request") -> Receipt:
+    return Receipt(guid, event, "test", b"packed", 6, NOW)
+
+
+async def count(stores: Stores) -> tuple[int, int, int]:
+    """Deliveries, dispatches and effects."""
+    [row] = await stores.rows(
+        "SELECT (SELECT count(*) FROM deliveries) AS deliveries,"
+        " (SELECT count(*) FROM dispatches) AS dispatches, (SELECT count(*) FROM effects) AS effects"
+    )
+    return row["deliveries"], row["dispatches"], row["effects"]
+
+
+async def listed(stores: Stores) -> Stores:
+    await stores.prepare({CORE: LISTED, OTHER: LISTED}, NOW)
+    return stores
+
+
+async def test_a_delivery_stands_with_all_that_follows_from_it(stores: Stores) -> None:
+    taken = await (await listed(stores)).inbox.take(receipt(), replace(PULL, draft=True))
+
+    assert taken == Taken(2, DeliveryState.ACCEPTED)
+    assert await count(stores) == (1, 2, 1)  # the draft is held at one target
+
+
+async def test_what_is_answered_is_committed_another_process_sees_it(open_database: OpenDatabase) -> None:
+    one, two = Stores.over(open_database()), Stores.over(open_database())
+    await (await listed(one)).inbox.take(receipt(), PULL)
+
+    assert await count(two) == (1, 2, 2)
+    assert await two.inbox.take(receipt(), PULL) == Seen()
+
+
+async def test_fault_04_of_many_at_once_in_two_processes_one_is_taken(open_database: OpenDatabase) -> None:
+    one, two = Stores.over(open_database()), Stores.over(open_database())
+    await listed(one)
+    outcomes = await asyncio.gather(*(each.inbox.take(receipt(), PULL) for each in (one, two) * 25))
+
+    assert sum(isinstance(each, Taken) for each in outcomes) == 1
+    assert sum(isinstance(each, Seen) for each in outcomes) == 49
+    assert await count(one) == (1, 2, 2)
+
+
+async def test_many_different_deliveries_at_once_are_all_taken(stores: Stores) -> None:
+    inbox = (await listed(stores)).inbox
+    outcomes = await asyncio.gather(
+        *(inbox.take(receipt(f"d{number}"), replace(PULL, number=number)) for number in range(1, 301))
+    )
+
+    assert outcomes == [Taken(2, DeliveryState.ACCEPTED)] * 300
+    assert await count(stores) == (300, 600, 600)
+
+
+async def test_one_guid_of_two_upstreams_is_two_deliveries(stores: Stores) -> None:
+    inbox = (await listed(stores)).inbox
+    await inbox.take(receipt(), PULL)
+
+    assert isinstance(await inbox.take(receipt(), replace(PULL, upstream=OTHER)), Taken)
+    assert await count(stores) == (2, 4, 4)
+
+
+async def test_what_nobody_wants_leaves_no_trace(stores: Stores) -> None:
+    ignored = await (await listed(stores)).inbox.take(receipt(event="push"), PUSH)
+
+    assert isinstance(ignored, Ignored)
+    assert await count(stores) == (0, 0, 0)
+
+
+async def test_without_an_allowlist_nothing_is_taken_and_nothing_is_left(stores: Stores) -> None:
+    await stores.prepare({OTHER: LISTED}, NOW)
+    with pytest.raises(NoAllowlist):
+        await stores.inbox.take(receipt(), PULL)
+
+    assert await count(stores) == (0, 0, 0)
+
+
+async def test_one_that_fails_takes_none_of_its_neighbours_with_it(stores: Stores) -> None:
+    await stores.prepare({CORE: LISTED}, NOW)
+    outcomes = await asyncio.gather(
+        *(
+            stores.inbox.take(receipt(f"d{number}"), replace(PULL, number=number, upstream=upstream))
+            for number, upstream in enumerate((CORE, OTHER) * 5, start=1)
+        ),
+        return_exceptions=True,
+    )
+
+    assert [type(each) for each in outcomes] == [Taken, NoAllowlist] * 5
+    assert await count(stores) == (5, 10, 10)
+
+
+async def test_a_stale_delivery_is_recorded_and_dispatches_nothing(stores: Stores) -> None:
+    inbox = (await listed(stores)).inbox
+    await inbox.take(receipt("new"), replace(PULL, head_sha="b" * 40, updated_at=NOW + timedelta(seconds=1)))
+    old = await inbox.take(receipt("old"), PULL)
+
+    assert old == Taken(0, DeliveryState.SUPERSEDED)
+    assert await count(stores) == (2, 2, 2)
+
+
+async def test_a_doubt_is_recorded_with_the_question_that_ends_it(stores: Stores) -> None:
+    inbox = (await listed(stores)).inbox
+    await inbox.take(receipt("one"), PULL)
+    doubt = replace(PULL, action="synchronize", head_sha="c" * 40, before="b" * 40)
+
+    assert await inbox.take(receipt("two"), doubt) == Taken(2, DeliveryState.IN_DOUBT)
+    [asked] = await stores.rows("SELECT kind, target, delivery FROM effects WHERE kind = 'confirm_head'")
+    assert asked == {"kind": "confirm_head", "target": CORE.key, "delivery": "two"}
+
+
+async def test_those_who_wait_for_effects_are_woken_by_the_commit(stores: Stores) -> None:
+    await listed(stores)
+    assert isinstance(stores.database, SqliteDatabase | PostgresDatabase)
+    woken = stores.database.signals.subscribe(EFFECTS)
+    await stores.inbox.take(receipt(event="push"), PUSH)
+    assert not woken.is_set()
+    await stores.inbox.take(receipt(), PULL)
+
+    assert woken.is_set()
+
+
+async def test_a_caller_that_goes_away_does_not_undo_or_block_anything(stores: Stores) -> None:
+    inbox = (await listed(stores)).inbox
+    gone = asyncio.create_task(inbox.take(receipt("gone"), PULL))
+    await asyncio.sleep(0)
+    gone.cancel()
+    with suppress(asyncio.CancelledError):
+        await gone
+
+    assert isinstance(await inbox.take(receipt("next"), replace(PULL, number=2)), Taken)
+    assert (await inbox.take(receipt("gone"), PULL)) == Seen()
+
+
+async def test_an_outage_is_said_to_be_one(stores: Stores) -> None:
+    await listed(stores)
+    await stores.database.close()
+
+    with pytest.raises(StoreUnavailable):
+        await stores.inbox.take(receipt(), PULL)

@@ -1,0 +1,221 @@
+"""The schema's history leads to the schema, once, whoever starts first."""
+
+import json
+import sqlite3
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic import command
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import Connection, create_engine, text
+
+from crcr.decide.checks.confirmation import awaits_github
+from crcr.decide.checks.gate import GateState, Policy, judge_gate
+from crcr.decide.dispatch.body_compression import pack
+from crcr.decide.model import RepoName
+from crcr.errors import StoreUnavailable
+from crcr.receive.allowlist_yaml import read_allowlist
+from crcr.record.checks.commit_facts import load_commit
+from crcr.record.migrations.run import _config, _on_postgres, head, migrate
+from crcr.record.schema.all_tables import metadata
+from crcr.record.store.location import Place, PostgresPlace
+from crcr.record.store.times import from_us
+from support.services.postgres import new_database
+from support.stores.tables import opened, outright
+
+
+@pytest.mark.filterwarnings("ignore:.*expression-based index")
+def test_the_steps_lead_to_the_schema_that_the_code_has(tmp_path: Path) -> None:
+    assert migrate(tmp_path / "crcr.db") == (None, head())
+    engine = create_engine(f"sqlite:///{tmp_path / 'crcr.db'}")
+    with engine.connect() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), metadata) == []
+    engine.dispose()
+
+
+def test_migrating_again_changes_nothing_and_keeps_the_rows(tmp_path: Path) -> None:
+    path = tmp_path / "crcr.db"
+    migrate(path)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("INSERT INTO upstreams (upstream, name, created_at) VALUES ('a/b', 'A/B', 0)")
+        connection.commit()
+        assert migrate(path) == (head(), head())
+        assert connection.execute("SELECT name FROM upstreams").fetchall() == [("A/B",)]
+
+
+def test_of_processes_that_start_at_once_one_migrates_and_all_find_it_done(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(migrate, [tmp_path / "crcr.db"] * 4))
+    assert found.count((None, head())) == 1
+    assert {after for _, after in found} == {head()}
+
+
+def test_a_file_that_is_no_database_is_told_so_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "crcr.db"
+    path.write_text("this is a letter to my grandmother, and not a database at all\n" * 20)
+    with pytest.raises(StoreUnavailable):
+        migrate(path)
+    assert path.read_text().startswith("this is a letter")
+
+
+def test_every_table_but_those_of_the_whole_app_has_the_upstream_in_its_keys_or_its_rows() -> None:
+    without = {table.name for table in metadata.sorted_tables if "upstream" not in table.c}
+    assert without == {
+        "recovered",
+        "watermarks",
+        "refused_webhooks",
+        "webhook_bodies",
+        "builds",
+        "sandbox_jobs",
+        "leaders",
+        "feeding",
+    }
+
+
+# From the first schema on
+
+AT = 1_767_225_600_000_000
+UP, DOWN, HEAD, GUID = "pytorch-like/core", "org/gating", "a" * 40, "00000000-0000-0000-0000-000000000001"
+OF_DISPATCH = {"delivery": GUID, "upstream": UP, "downstream": DOWN}
+OF_RUN = {**OF_DISPATCH, "workflow": "ci.yml", "run_id": "7", "workflow_name": "CI"}
+OF_JOB = {
+    **OF_RUN,
+    "reported_name": "build",
+    "job_name": "build",
+    "level": 4,
+    "event": "pull_request",
+    "number": 1,
+    "head_sha": HEAD,
+    "in_progress_at": AT,
+    "completed_at": AT,
+    "silent_at": AT,
+    "state": "completed",
+    "trusted": "{}",
+    "untrusted": b"{}",
+}
+OF_PULL = {"upstream": UP, "number": 1, "head_sha": HEAD}
+LEFT: list[tuple[str, dict[str, Any]]] = [
+    ("upstreams", {"upstream": UP, "name": UP, "created_at": AT}),
+    ("repositories", {"upstream": UP, "downstream": DOWN, "name": "Org/Gating", "repository_id": 5}),
+    (
+        "pulls",
+        {
+            **OF_PULL,
+            "updated_at": AT,
+            "is_open": 1,
+            "draft": 0,
+            "labels": "[]",
+            "base_ref": "main",
+            "title": "Fix it",
+            "author": "ann",
+        },
+    ),
+    (
+        "deliveries",
+        {
+            **OF_PULL,
+            "guid": GUID,
+            "event": "pull_request",
+            "action": "opened",
+            "state": "accepted",
+            "source": "webhook",
+            "received_at": AT,
+            "body_bytes": 2,
+            "body": b"{}",
+        },
+    ),
+    (
+        "dispatches",
+        {
+            **OF_DISPATCH,
+            **OF_PULL,
+            "level": 4,
+            "state": "sent",
+            "event": "pull_request",
+            "action": "opened",
+            "lane": "pull/1",
+            "created_at": AT,
+            "attempted_at": AT,
+            "sent_at": AT,
+        },
+    ),
+    ("runs", {**OF_RUN, "issuer": "github", "first_seen_at": AT}),
+    ("jobs", {**OF_JOB, "attempt": 1, "conclusion": "failure"}),
+    ("jobs", {**OF_JOB, "attempt": 2, "conclusion": "success"}),
+    ("jobs", {**OF_JOB, "attempt": 1, "job_name": "test", "reported_name": "test", "conclusion": "success"}),
+]
+"""What a relay of the first schema knows of one pull request: its run has failed once and passed the second time."""
+LISTED = "L4:\n  - Org/Gating: {oncalls: [bob], jobs: [build, test]}\n"
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def grown(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """A database of the first schema, with rows."""
+    if request.param == "sqlite":
+        place: Place = tmp_path / "crcr.db"
+        engine = create_engine(f"sqlite:///{place}")
+        with engine.begin() as connection:
+            leave_rows_of_the_first_schema(connection)
+        engine.dispose()
+    else:
+        place = PostgresPlace(new_database(empty=True))
+        _on_postgres(place, leave_rows_of_the_first_schema)
+    return place
+
+
+def leave_rows_of_the_first_schema(connection: Connection) -> None:
+    command.upgrade(_config(connection), "0001")
+    for table, row in LEFT:
+        columns, marks = ", ".join(row), ", ".join(f":{name}" for name in row)
+        connection.execute(text(f"INSERT INTO {table} ({columns}) VALUES ({marks})"), row)  # noqa: S608
+
+
+def test_every_row_of_the_first_schema_is_still_there_after_the_last(grown: Place) -> None:
+    assert migrate(grown) == ("0001", head())
+    with outright(grown).begin() as hand:
+        for table, row in LEFT:
+            where = " AND ".join(f"{name} = :{name}" for name in row)
+            found = hand.execute(text(f"SELECT count(*) FROM {table} WHERE {where}"), row)  # noqa: S608
+            assert found.scalar() == 1, table
+
+
+async def test_what_the_first_schema_left_is_judged_like_anything_else(grown: Place) -> None:
+    migrate(grown)
+    database, allowlist = opened(grown), read_allowlist(LISTED).allowlist
+    assert allowlist is not None
+    now = from_us(AT) + timedelta(hours=1)
+    commit = await database.read(lambda tx: load_commit(tx, RepoName(UP), HEAD, allowlist, now))
+    await database.close()
+    [backend] = commit.subjects[0].backends
+
+    assert [(job.name, job.attempt, job.conclusion) for job in backend.counted_jobs] == [
+        *(("build", 2, "success"), ("test", 1, "success"))
+    ]
+    assert [(run.attempt, run.over) for run in backend.runs] == [(2, False)]
+    policy = Policy(gate_timeout=timedelta(hours=8), job_timeout=timedelta(hours=6))
+    # GitHub has confirmed nothing of it yet, so it is asked.
+    assert judge_gate(commit, policy, now).state is GateState.PENDING
+    assert awaits_github(backend, late=False)
+
+
+@pytest.mark.parametrize(("base", "known"), [("main", True), ("stack", False)])
+async def test_a_head_that_was_dispatched_for_another_base_than_todays_is_unknown(
+    grown: Place, base: str, known: bool
+) -> None:
+    body = pack(json.dumps({"pull_request": {"base": {"ref": base}}}).encode())
+    with outright(grown).begin() as hand:
+        hand.execute(text("UPDATE deliveries SET body = :body"), {"body": body})
+        hand.execute(text("UPDATE pulls SET base_ref = 'main'"))
+    migrate(grown)
+    database, allowlist = opened(grown), read_allowlist(LISTED).allowlist
+    assert allowlist is not None
+    now = from_us(AT) + timedelta(hours=1)
+    commit = await database.read(lambda tx: load_commit(tx, RepoName(UP), HEAD, allowlist, now))
+    await database.close()
+
+    assert [subject.in_doubt for subject in commit.subjects] == [not known]

@@ -1,0 +1,197 @@
+"""No statement of the store walks a table that grows: every plan is a search by a key or an index.
+
+Held twice: for every statement there is, and for whatever the pages really ask of a store with a past.
+"""
+
+import importlib
+import pkgutil
+import re
+import sqlite3
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+
+import crcr.record
+from crcr.decide.allowlist.entries import Allowlist
+from crcr.decide.model import RepoName
+from crcr.demo.history.backends import Listed
+from crcr.demo.history.fill import fill_database
+from crcr.demo.history.generate import Plan
+from crcr.receive.allowlist_yaml import read_allowlist
+from crcr.record.migrations.run import migrate
+from crcr.record.store.database import Database, Tx, Unit
+from crcr.record.store.sqlite.database import SqliteTx, connect
+from crcr.record.store.statement import Statement
+from crcr.record.store.times import to_us
+from crcr.record.views.sql_views import SqlViews
+from crcr.show.pages.frame import Frame
+from crcr.show.pages.routes import routes
+from support.clock import ManualClock
+
+T = TypeVar("T")
+
+GROWING = (
+    *("deliveries", "dispatches", "runs", "jobs", "effects", "changes", "audit", "pulls"),
+    *("checks", "gates", "waivers", "commands", "recovered", "merge_groups", "approvals"),
+    *("hours", "days", "job_days", "ingested", "levels"),
+    *("refusals", "sandbox_jobs", "builds", "commits"),
+)
+BY_THE_MILLION = ("dispatches", "runs", "jobs", "hours", "days", "job_days", "ingested")
+"""Of these, all that an upstream or even one delivery of many backends has is too much to walk."""
+FEW = ("ix_dispatches_unsent",)
+"""Indexes that hold only what is still to be done."""
+_QUERY = re.compile(r"\s*(SELECT|UPDATE|DELETE|WITH)", re.IGNORECASE)
+_STEP = re.compile(r"(SCAN|SEARCH) (\w+)(?: USING .*?(?:INDEX (\w+) )?\((.*)\))?")
+
+
+def statements() -> list[tuple[str, Statement]]:
+    found = []
+    for module in pkgutil.walk_packages(crcr.record.__path__, "crcr.record."):
+        if module.name.startswith("crcr.record.migrations"):
+            continue
+        for name, value in vars(importlib.import_module(module.name)).items():
+            if isinstance(value, Statement) and _QUERY.match(value.for_dialect("sqlite").sql):
+                found.append((f"{module.name}.{name}", value))
+    return found
+
+
+def walks(connection: sqlite3.Connection, sql: str, params: Mapping[str, Any]) -> list[str]:
+    """The steps of a plan that walk a growing table, or find its rows by their upstream alone."""
+    named = {table: table for table in GROWING}
+    named |= {
+        alias: table for table, alias in re.findall(rf"\b({'|'.join(GROWING)})\s+(?:AS\s+)?([a-z]\w*)\b", sql)
+    }
+    found = []
+    for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", params):
+        step = _STEP.match(row[3])
+        table = named.get(step[2]) if step else None
+        if step is None or table is None:
+            continue
+        vague = step[4] == "upstream=?" and table in BY_THE_MILLION and step[3] not in FEW
+        if (step[1] == "SCAN" and "VIRTUAL" not in row[3]) or vague:
+            found.append(row[3])
+    return found
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> sqlite3.Connection:
+    path = tmp_path_factory.mktemp("plans") / "crcr.db"
+    migrate(Path(path))
+    return sqlite3.connect(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "statement"), statements(), ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_a_statement_searches_and_does_not_scan(
+    name: str, statement: Statement, database: sqlite3.Connection
+) -> None:
+    sql = statement.for_dialect("sqlite").sql
+    assert walks(database, sql, dict.fromkeys(re.findall(r":(\w+)", sql), "1")) == []
+
+
+UPSTREAM, NOW = RepoName("bench/upstream"), datetime(2026, 8, 3, 12, tzinfo=UTC)
+BACKENDS = (
+    Listed("big/backend", 4, 12),
+    Listed("org/backend", 3, 4),
+    Listed("few/jobs", 2, 2),
+    Listed("l/one", 1, 1),
+)
+ALLOWLIST = """
+L1: [l/one]
+L2: [few/jobs]
+L3:
+  npu:
+    org/backend: [ada]
+L4:
+  big/backend:
+    oncalls: [ada]
+    jobs: [lint]
+"""
+
+
+class Lists:
+    async def in_force(self, tx: Tx, upstream: RepoName) -> Allowlist:
+        return cast("Allowlist", read_allowlist(ALLOWLIST).allowlist)
+
+
+class Asked(SqliteTx):
+    """Runs statements, and notes each together with its parameters."""
+
+    def __init__(self, connection: sqlite3.Connection, asked: list[tuple[str, dict[str, Any]]]) -> None:
+        super().__init__(connection)
+        self._asked = asked
+
+    def _execute(self, statement: Statement, params: Mapping[str, Any]) -> sqlite3.Cursor:
+        compiled = statement.for_dialect("sqlite")
+        self._asked.append((compiled.sql, {**compiled.constants, **params}))
+        return super()._execute(statement, params)
+
+
+class Past:
+    """A store with a past that was filled in bulk and never analysed, for reading only."""
+
+    def __init__(self, path: Path) -> None:
+        self.connection = connect(path, read_only=True)
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+
+    async def read(self, unit: Unit[T]) -> T:
+        return await unit(Asked(self.connection, self.asked))
+
+    def value(self, sql: str) -> Any:
+        return self.connection.execute(sql).fetchone()[0]
+
+
+@pytest.fixture(scope="module")
+def past(tmp_path_factory: pytest.TempPathFactory) -> Past:
+    path = tmp_path_factory.mktemp("past") / "crcr.db"
+    fill_database(
+        path,
+        Plan(upstream=UPSTREAM.key, backends=BACKENDS, until=to_us(NOW), days=15, jobs=4_000, all_end=False),
+    )
+    return Past(path)
+
+
+PAGES = (
+    "/crcr", "/crcr?range=24h", "/crcr?range=30d&kind=push", "/crcr?kind=nightly", "/crcr?kind=ingested",
+    "/crcr/big/backend", "/crcr/big/backend?range=24h", "/crcr/big/backend?kind=push&result=failure",
+    "/crcr/big/backend?kind=nightly", "/crcr/big/backend?kind=ingested", "/crcr/big/backend?author=mira-holt&older=1",
+    "/crcr/few/jobs?q=fix", "/crcr/pr/{number}", "/crcr/commit/{sha}", "/crcr/commit/{night}", "/crcr/metrics?range=90d", "/crcr/deliveries",
+    "/crcr/deliveries?number={number}", "/crcr/deliveries?sha={sha}", "/crcr/deliveries/{guid}", "/crcr/waivers",
+    "/crcr/audit", "/crcr/sandbox", "/crcr/sandbox?repository=7", "/crcr/sandbox?repository=a", "/crcr/search?q=scatter", "/crcr/search?q={sha}", "/crcr/search?q={number}",
+    "/crcr/search?q=mira-holt", "/badge/big/backend.svg", "/badge/big/backend.svg?kind=nightly",
+    "/badge/big/backend.svg?kind=ingested",
+)  # fmt: skip
+
+
+async def test_what_a_set_up_asks_of_a_store_with_a_past_walks_nothing(past: Past) -> None:
+    views = SqlViews(cast("Database", past), Lists(), (UPSTREAM,))
+    past.asked.clear()
+    facts = await views.setup(UPSTREAM, RepoName("big/backend"), NOW)
+    assert (facts.last_dispatch is not None, facts.last_callback is not None) == (True, True)
+    assert {sql: found for sql, params in past.asked if (found := walks(past.connection, sql, params))} == {}
+
+
+@pytest.mark.parametrize("page", PAGES)
+async def test_what_a_page_asks_of_a_store_with_a_past_walks_nothing(past: Past, page: str) -> None:
+    path = page.format(
+        number=past.value("SELECT number FROM pulls WHERE is_open = 1"),
+        sha=past.value("SELECT head_sha FROM pulls WHERE is_open = 1"),
+        night=past.value("SELECT head_sha FROM jobs WHERE event = 'nightly'"),
+        guid=past.value("SELECT guid FROM deliveries WHERE event = 'push'"),
+    )
+    views = SqlViews(cast("Database", past), Lists(), (UPSTREAM,), ingests=True, sandbox=True)
+    app = Starlette(routes=routes(Frame(views, upstreams=(UPSTREAM,), clock=ManualClock(NOW))))
+    past.asked.clear()
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(
+        transport=transport, base_url="http://relay", follow_redirects=True
+    ) as reader:
+        assert (await reader.get(path)).status_code == 200
+    assert past.asked
+    assert {sql: found for sql, params in past.asked if (found := walks(past.connection, sql, params))} == {}

@@ -1,0 +1,144 @@
+"""The roll of workers: one that is gone is noticed within 10 s, what it held is taken over, and its late word is void."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from contract.store.test_outbox import dispatch, take, two_targets
+from crcr.decide.outbox.worker_presence import ROLL_CALL_EVERY_S, Roll
+from crcr.record.outbox.leader import Leaders
+from crcr.record.outbox.worker_registry import RollCall
+from crcr.record.store.database import Database
+from support.stores.databases import UPSTREAMS, OpenDatabase, Stores
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+EVERY = timedelta(seconds=ROLL_CALL_EVERY_S)
+NOTICED_WITHIN = timedelta(seconds=10)
+UPKEEP = "upkeep"
+
+
+def worker(database: Database, name: str, ended: frozenset[str] = frozenset()) -> RollCall:
+    return RollCall(database, name, tuple(each.key for each in UPSTREAMS), ended.__contains__)
+
+
+async def watch_until_gone(watcher: RollCall, since: datetime) -> tuple[Roll, datetime]:
+    """Call the roll in its time until somebody seems gone."""
+    now = since
+    for _ in range(20):
+        now += EVERY
+        if (roll := await watcher.attend(now)).gone:
+            return roll, now
+    raise AssertionError("nobody was found gone")
+
+
+async def test_workers_count_each_other_and_not_who_has_left(open_database: OpenDatabase) -> None:
+    ann, ben = worker(open_database(), "ann"), worker(open_database(), "ben")
+
+    assert (await ann.attend(NOW)).workers == 1
+    assert (await ben.attend(NOW)).workers == 2
+    assert (await ann.attend(NOW + EVERY)).workers == 2
+    await ben.leave()
+    assert await ann.attend(NOW + 2 * EVERY) == Roll(workers=1, was_listed=True, gone={})
+
+
+@pytest.mark.parametrize("ahead_s", [-300, 0, 5])
+async def test_fault_72_a_worker_that_gives_no_sign_is_noticed_within_10_s_whatever_its_clock_says(
+    open_database: OpenDatabase, ahead_s: int
+) -> None:
+    ann, ben = worker(open_database(), "ann"), worker(open_database(), "ben")
+    ahead = timedelta(seconds=ahead_s)
+    for number in range(30):
+        now = NOW + number * EVERY
+        assert (await ben.attend(now + ahead)).workers == min(number + 1, 2)
+        assert (await ann.attend(now)).gone == {}
+    roll, noticed_at = await watch_until_gone(ann, now)
+
+    assert (roll.workers, list(roll.gone)) == (1, ["ben"])
+    assert noticed_at - now <= NOTICED_WITHIN - EVERY  # ben may have been well until its next round
+
+
+async def test_one_that_was_away_itself_accuses_nobody(open_database: OpenDatabase) -> None:
+    """A machine was suspended with both: the first to wake sees an old sign."""
+    ann, ben = worker(open_database(), "ann"), worker(open_database(), "ben")
+    for now in (NOW, NOW + EVERY):
+        await ben.attend(now)
+        await ann.attend(now)
+    awake = NOW + timedelta(minutes=5)
+
+    assert (await ann.attend(awake)).gone == {}
+    await ben.attend(awake)
+    assert (await ann.attend(awake + EVERY)).gone == {}
+
+
+async def test_fault_72_what_a_gone_worker_held_is_taken_over_marked_and_its_lead_too(
+    open_database: OpenDatabase,
+) -> None:
+    stores, other = Stores.over(open_database()), Stores.over(open_database())
+    await two_targets(stores)
+    await take(stores, "d1")
+    dead, heir = worker(stores.database, "dead"), worker(other.database, "heir")
+    lead = timedelta(minutes=10)
+    await dead.attend(NOW)
+    await heir.attend(NOW)
+    await Leaders(stores.database, "dead", lead, lambda _: False).take(UPKEEP, NOW)
+    lost = await stores.outbox("dead").claim(10, NOW)
+    roll, now = await watch_until_gone(heir, NOW)
+    assert await other.outbox("heir").claim(10, now) == []
+
+    assert await heir.take_over(roll.gone, now) == len(lost) == 2
+    inherited = await other.outbox("heir").claim(10, now)
+    assert sorted(each.effect_id for each in inherited) == sorted(each.effect_id for each in lost)
+    assert [each.unsure for each in inherited] == [True, True]
+    assert (await dispatch(stores, "org/one"))["unsure"] == 1
+    assert await Leaders(other.database, "heir", lead, lambda _: False).take(UPKEEP, now)
+
+
+async def test_fault_72_a_thawed_worker_learns_that_it_was_gone_and_its_late_answer_changes_nothing(
+    open_database: OpenDatabase,
+) -> None:
+    stores, other = Stores.over(open_database()), Stores.over(open_database())
+    await two_targets(stores)
+    await take(stores, "d1")
+    frozen, heir = worker(stores.database, "frozen"), worker(other.database, "heir")
+    await frozen.attend(NOW)
+    await heir.attend(NOW)
+    outbox = stores.outbox("frozen")
+    held = await outbox.claim(10, NOW)
+    roll, now = await watch_until_gone(heir, NOW)
+    await heir.take_over(roll.gone, now)
+
+    assert await outbox.renew([each.effect_id for each in held], now, alone=True) == {}
+    assert [await outbox.finish(each, began_at=NOW, now=now) for each in held] == [False, False]
+    assert (await frozen.attend(now)).was_listed is False
+    assert (await frozen.attend(now + EVERY)).was_listed is True
+    assert (await dispatch(stores, "org/one"))["state"] == "waiting"
+    assert len(await other.outbox("heir").claim(10, now)) == 2
+
+
+async def test_a_worker_that_came_back_in_time_keeps_what_it_holds(open_database: OpenDatabase) -> None:
+    stores, other = Stores.over(open_database()), Stores.over(open_database())
+    await two_targets(stores)
+    await take(stores, "d1")
+    slow, eager = worker(stores.database, "slow"), worker(other.database, "eager")
+    await slow.attend(NOW)
+    await eager.attend(NOW)
+    [held, *_] = await stores.outbox("slow").claim(10, NOW)
+    roll, now = await watch_until_gone(eager, NOW)
+    await slow.attend(now)
+
+    assert await eager.take_over(roll.gone, now) == 0
+    assert await stores.outbox("slow").finish(held, began_at=NOW, now=now) is True
+
+
+async def test_a_process_of_this_machine_that_has_ended_is_noticed_at_once(
+    open_database: OpenDatabase,
+) -> None:
+    ann, ben = worker(open_database(), "ann", frozenset({"ben"})), worker(open_database(), "ben")
+    await ben.attend(NOW)
+
+    assert list((await ann.attend(NOW)).gone) == ["ben"]
+
+
+async def test_being_there_is_no_lead(open_database: OpenDatabase) -> None:
+    await worker(open_database(), "ann").attend(NOW)
+    assert await Leaders(open_database(), "ben", EVERY, lambda _: False).take(UPKEEP, NOW)

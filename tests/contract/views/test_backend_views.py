@@ -1,0 +1,165 @@
+"""A backend's matrix on a real store: page after page without gap or double, and filters that mean what they say."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crcr.decide.statistics.figures import Counted
+from crcr.decide.statistics.window import Kind
+from crcr.errors import BadRequest
+from crcr.record.schema import core
+from support.data.backend_rows import GOOD, NOW, PROBING, deliveries, event, page_of, push
+from support.data.store_rows import UPSTREAM, World, open_world
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with open_world(tmp_path, now=NOW) as world:
+        yield world
+
+
+# Pages
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 7, 50])
+async def test_pages_have_each_event_once_also_where_all_came_at_once(world: World, limit: int) -> None:
+    world.allowlist()
+    older = [event(world, hours_ago=5) for _ in range(6)]
+    at_once = [event(world, hours_ago=3) for _ in range(9)]
+    assert await deliveries(world, limit=limit) == [*at_once[::-1], *older[::-1]]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 5])
+async def test_pages_over_pushes_and_merge_groups_have_each_event_once(world: World, limit: int) -> None:
+    world.allowlist()
+    mixed = []
+    for place in range(12):
+        kind: dict[str, Any] = {"event": "merge_group", "action": "checks_requested"} if place % 3 else {}
+        mixed.append(push(world, hours_ago=9 - place // 4, **kind))
+    assert await deliveries(world, kind=Kind.PUSH, limit=limit) == mixed[::-1]
+    assert await deliveries(world, kind=Kind.PUSH, limit=limit, text="MAIN") == mixed[::-1]
+
+
+async def test_a_filter_that_looks_through_more_than_a_page_misses_nothing(world: World) -> None:
+    world.allowlist()
+    for number, author in ((1, "ada"), (2, "bob")):
+        world.pull(number, author=author)
+    wanted = {0, 1, 1_999, 2_000, 2_001, 3_333, 4_499}  # at most 2,000 events are looked through at a time
+    world.add(
+        core.dispatches, *(_dispatch(world, place, 1 if place in wanted else 2) for place in range(4_500))
+    )
+    found = await deliveries(world, author="ADA", limit=3)
+    assert found == [f"e-{place:04d}" for place in sorted(wanted, reverse=True)]
+
+
+def _dispatch(world: World, place: int, number: int) -> dict[str, Any]:
+    at = world.ago(hours=9, minutes=-(place // 10))
+    row = {"upstream": UPSTREAM.key, "delivery": f"e-{place:04d}", "downstream": GOOD.key, "level": 2}
+    told = {"event": "pull_request", "action": "opened", "number": number, "head_sha": f"{place:040x}"}
+    return {**row, **told, "state": "sent", "lane": "pull/1", "created_at": at, "sent_at": at}
+
+
+async def test_a_cursor_that_is_not_ours_is_refused(world: World) -> None:
+    world.allowlist()
+    for after in (("x", 1), (1,), (1, 2)):
+        with pytest.raises(BadRequest):
+            await page_of(world, after=after)
+
+
+# Filters
+
+
+async def test_text_is_found_as_it_was_typed_and_nothing_in_it_stands_for_anything(world: World) -> None:
+    world.allowlist()
+    titles = {
+        1: "100% of _all_ tests!",
+        2: "1000 or so of call tests",
+        3: "Grüße ÄPFEL",
+        4: "plain",
+    }
+    for number, title in titles.items():
+        world.pull(number, title=title, author=f"author-{number}")
+        event(world, number=number, head_sha=f"{number:x}abc".ljust(40, "0"))
+
+    async def found(text: str) -> list[int]:
+        rows = (await page_of(world, text=text)).matrix.rows
+        return sorted(row.number for row in rows if row.number)
+
+    assert await found("100%") == [1]
+    assert await found("_ALL_") == [1]
+    assert await found("!") == [1]
+    assert await found("GRüße") == await found("ÄPFEL") == await found("Äpfel") == [3]
+    assert await found("#4") == await found("4") == await found("4ABC") == await found("Author-4") == [4]
+    assert await found("") == [1, 2, 3, 4]
+    assert await found("%") == [1]
+
+
+async def test_an_author_is_one_person_and_not_a_part_of_a_name(world: World) -> None:
+    world.allowlist()
+    for number, author in ((1, "Ada"), (2, "adamant")):
+        world.pull(number, author=author)
+        event(world, number=number)
+    assert [row.author for row in (await page_of(world, author="ada")).matrix.rows] == ["Ada"]
+
+
+async def test_a_filter_by_result_means_what_the_cells_show(world: World) -> None:
+    world.allowlist()
+    failed, running, silent, skipped = (event(world) for _ in range(4))
+    mended, replaced, old = event(world), event(world), event(world, superseded_at=world.ago(hours=1))
+    world.job(failed, "failure")
+    world.job(failed, "success", job_name="other")
+    world.job(running, None)
+    world.job(silent, None, state="timed_out", swept_at=world.ago(hours=1))
+    world.job(skipped, "skipped")
+    world.job(mended, None)
+    world.job(mended, "success", attempt=2)  # nobody waits for the first attempt any more
+    world.job(replaced, "failure", run_id="1", superseded=1)
+    world.job(replaced, "success", run_id="2")
+    world.job(old, "failure")
+
+    async def found(result: Counted, *, older: bool = False) -> set[str]:
+        rows = (await page_of(world, result=result, older=older)).matrix.rows
+        for row in rows:
+            assert result in {cell.counted for cell in row.cells if cell}
+        return {row.delivery for row in rows}
+
+    assert await found(Counted.FAILURE) == {failed, silent}
+    assert await found(Counted.FAILURE, older=True) == {failed, silent, old}
+    assert await found(Counted.RUNNING) == {running}
+    assert await found(Counted.SUCCESS) == {failed, mended, replaced}
+    assert await found(Counted.OTHER) == {skipped}
+
+
+async def test_an_expected_failure_is_found_among_the_passes(world: World) -> None:
+    world.allowlist(PROBING)
+    as_wanted, not_wanted = event(world), event(world)
+    world.job(as_wanted, "failure", expected="failure")
+    world.job(not_wanted, "success", expected="failure")
+    [row] = (await page_of(world, result=Counted.SUCCESS)).matrix.rows
+    assert row.delivery == as_wanted
+    [row] = (await page_of(world, result=Counted.FAILURE)).matrix.rows
+    assert row.delivery == not_wanted
+
+
+async def test_a_filter_by_job_leaves_columns_out_and_no_rows(world: World) -> None:
+    world.allowlist()
+    for names in (("build cpu", "test"), ("test",)):
+        guid = event(world)
+        for name in names:
+            world.job(guid, job_name=name)
+    matrix = (await page_of(world, job="BUILD")).matrix
+    assert [column.job_name for column in matrix.columns] == ["build cpu"]
+    assert len(matrix.rows) == 2
+
+
+async def test_older_commits_and_closings_are_there_for_who_asks(world: World) -> None:
+    world.allowlist()
+    current = event(world)
+    old = event(world, superseded_at=world.ago(hours=1))
+    closed = event(world, action="closed")
+    assert await deliveries(world) == [current]
+    assert set(await deliveries(world, older=True)) == {current, old, closed}
+    rows = (await page_of(world, older=True)).matrix.rows
+    assert {row.delivery for row in rows if row.superseded} == {old}

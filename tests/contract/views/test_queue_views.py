@@ -1,0 +1,123 @@
+"""What the metrics read from the store: queues by kind, late by due time, and what is worth an alarm."""
+
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy import text
+
+from crcr.decide.allowlist.entries import Reading
+from crcr.decide.model import RepoName
+from crcr.decide.outbox.queue_state import Queue, Watched
+from crcr.record.store.statement import Statement
+from crcr.record.store.times import to_us
+from crcr.record.views.relay import queue_metrics
+from crcr.record.views.relay.queue_metrics import queues_of, watched_of
+from support.services.postgres import new_database, run_on
+from support.stores.databases import CORE, OTHER, Stores
+
+NOW = datetime(2026, 8, 3, 12, tzinfo=UTC)
+LISTED = "L2:\n  - org/backend\n"
+
+_EFFECT = Statement(
+    text(
+        "INSERT INTO effects (upstream, kind, target, lane, delivery, state, due_at, created_at, attempts, unsure)"
+        " VALUES (:upstream, :kind, :target, '', NULL, :state, :due_at, :created_at, 0, 0)"
+    )
+)
+_GATE = Statement(
+    text(
+        "INSERT INTO gates (head_sha, upstream, state, title, judged_at, recheck_at)"
+        " VALUES (:head_sha, :upstream, 'pending', 't', :judged_at, :recheck_at)"
+    )
+)
+
+
+async def owe(
+    stores: Stores, kind: str, state: str = "waiting", *, due: timedelta, at: RepoName = CORE
+) -> None:
+    """An effect made an hour ago that is due then, counted from now."""
+    made = {"due_at": to_us(NOW + due), "created_at": to_us(NOW - timedelta(hours=1))}
+    row = {"upstream": at.key, "kind": kind, "state": state, "target": "org/backend", **made}
+    await stores.database.write(lambda tx: tx.run(_EFFECT, **row))
+
+
+async def gate(stores: Stores, sha: str, *, recheck_at: datetime) -> None:
+    row = {"head_sha": sha, "upstream": CORE.key, "judged_at": to_us(NOW), "recheck_at": to_us(recheck_at)}
+    await stores.database.write(lambda tx: tx.run(_GATE, **row))
+
+
+async def queues(stores: Stores, upstream: RepoName = CORE) -> dict[str, Queue]:
+    found = await stores.database.read(lambda tx: queues_of(tx, upstream, NOW))
+    return {each.kind: each for each in found}
+
+
+async def watched(stores: Stores) -> Watched:
+    return await stores.database.read(lambda tx: watched_of(tx, CORE, NOW))
+
+
+async def test_queues_are_counted_by_kind_and_state_for_one_upstream(stores: Stores) -> None:
+    await stores.prepare({CORE: LISTED, OTHER: LISTED}, NOW)
+    for state in ("waiting", "waiting", "claimed", "parked", "done", "cancelled"):
+        await owe(stores, "send_dispatch", state, due=timedelta(seconds=-40))
+    await owe(stores, "rerun", "parked", due=timedelta(days=-9))
+    await owe(stores, "rerun", due=timedelta(seconds=-1), at=OTHER)
+    assert await queues(stores) == {
+        "send_dispatch": Queue(kind="send_dispatch", waiting=2, claimed=1, parked=1, lag_s=40.0),
+        "rerun": Queue(kind="rerun", parked=1),
+    }
+    assert await queues(stores, OTHER) == {"rerun": Queue(kind="rerun", waiting=1, lag_s=1.0)}
+
+
+async def test_what_was_postponed_is_not_late_and_what_is_claimed_and_due_is(stores: Stores) -> None:
+    await stores.prepare({CORE: LISTED}, NOW)
+    await owe(stores, "rerun", due=timedelta(minutes=5))
+    await owe(stores, "look_up", "claimed", due=timedelta(minutes=-2))
+    await owe(stores, "look_up", due=timedelta(minutes=9))
+    found = await queues(stores)
+    assert found["rerun"].lag_s is None
+    assert (found["look_up"].waiting, found["look_up"].claimed, found["look_up"].lag_s) == (1, 1, 120.0)
+
+
+async def test_a_store_with_nothing_in_it_has_nothing_to_alarm_about(stores: Stores) -> None:
+    await stores.prepare({CORE: LISTED}, NOW)
+    assert await queues(stores) == {}
+    assert await watched(stores) == Watched()
+
+
+async def test_a_bad_allowlist_a_pause_and_an_overdue_gate_are_seen(stores: Stores) -> None:
+    await stores.prepare({CORE: LISTED}, NOW)
+    await stores.allowlists.take_reading(CORE, Reading("test", "L9: [what]"), NOW)
+    await stores.acts.pause(CORE, who="ann", now=NOW)
+    for sha, recheck in (("a" * 40, -600), ("b" * 40, -60), ("c" * 40, 3600)):
+        await gate(stores, sha, recheck_at=NOW + timedelta(seconds=recheck))
+    assert await watched(stores) == Watched(paused=True, allowlist_bad=True, gate_overdue_s=600.0)
+
+
+_FINISHED = """
+INSERT INTO effects (upstream, kind, target, lane, state, due_at, created_at, finished_at, attempts, unsure)
+SELECT ?, 'rerun', 'org/' || n, '', CASE WHEN n % 500 = 0 THEN 'waiting' ELSE 'done' END, n, n, n, 1, 0
+FROM generate_series(1, 50000) AS n"""
+_JUDGED = """
+INSERT INTO gates (head_sha, upstream, state, title, judged_at, recheck_at)
+SELECT 'sha' || n, ?, 'passed', 't', n, CASE WHEN n % 500 = 0 THEN n END FROM generate_series(1, 50000) AS n"""
+_RECEIVED = """
+INSERT INTO deliveries (guid, upstream, event, state, source, received_at, body_bytes)
+SELECT 'guid' || n, ?, 'push', 'accepted', 'webhook', n, 0 FROM generate_series(1, 50000) AS n"""
+_WALKED = (
+    queue_metrics._OPEN,
+    queue_metrics._PARKED,
+    queue_metrics._LAST_DELIVERY,
+    queue_metrics._OVERDUE_GATE,
+)
+
+
+def test_with_large_tables_postgresql_too_walks_only_what_is_still_to_be_done() -> None:
+    url = new_database()
+    for sql in (_FINISHED, _JUDGED, _RECEIVED):
+        run_on(url, sql, CORE.key)
+    run_on(url, "ANALYZE")
+    for statement in _WALKED:
+        compiled = statement.for_dialect("postgresql")
+        asked = compiled.arguments({"upstream": CORE.key, "now": to_us(NOW)})
+        plan = "\n".join(str(row) for row in run_on(url, f"EXPLAIN {compiled.sql}", *asked))
+        assert "Seq Scan" not in plan, plan
+        assert "ix_" in plan

@@ -1,0 +1,170 @@
+"""Thousands of backends: a page reads its own rows in full, and the others give the same numbers in a few statements."""
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import text
+from starlette.applications import Starlette
+
+from crcr.decide.statistics.figures import Figures
+from crcr.decide.statistics.window import Kind, Span
+from crcr.show.pages import routes as pages_routes
+from crcr.show.pages.frame import Frame
+from crcr.show.urls.sorting import NUMBERS
+from support.data.store_rows import OTHER, UPSTREAM, World, open_world
+from support.page_reader import Page
+
+LISTED = """
+L1: [listen/only]
+L2:
+  - Good/Backend
+  - flaky/backend
+  - quiet/backend
+  - silent/backend
+  - probe/one: {expect: {'*': failure}}
+  - name/only: {visibility: name}
+L4:
+  - gate/one: {oncalls: [ada], jobs: [build]}
+"""
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+async def world(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[World]:
+    monkeypatch.setenv("CRCR_TEST_STORE", request.param)
+    async with open_world(tmp_path) as world:
+        yield world
+
+
+def fill(world: World) -> None:
+    world.allowlist(LISTED)
+    for hours in (1.5, 30, 80):
+        delivery = world.delivery(hours_ago=hours)
+        for name in (
+            "good/backend",
+            "flaky/backend",
+            "probe/one",
+            "listen/only",
+            "silent/backend",
+            "name/only",
+        ):
+            world.dispatch(delivery, name, hours_ago=hours)
+        told = {"hours_ago": hours - 0.5, "queue_s": hours, "execution_s": 60 * hours}
+        world.job(delivery, "success", **told)
+        world.job(delivery, "failure" if hours < 40 else "success", downstream="flaky/backend", **told)
+        world.job(delivery, "failure", downstream="probe/one", **told)
+    running = world.delivery(hours_ago=0.5)
+    world.dispatch(running, "gate/one", hours_ago=0.5, level=4)
+    world.job(running, None, downstream="gate/one", state="in_progress", hours_ago=0.4)
+    world.sum_up()
+
+
+def numbers(figures: Figures | None) -> dict[str, Any] | None:
+    """All but percentiles, which are exact in rows that are read in full, and read from the sums elsewhere."""
+    if figures is None:
+        return None
+    rounded = {
+        name: number(figures) for name, number in NUMBERS.items() if "p50" not in name and "p95" not in name
+    }
+    return {
+        **{name: round(each, 6) if isinstance(each, float) else each for name, each in rounded.items()},
+        "tally": figures.tally,
+        "left_out": figures.left_out,
+    }
+
+
+@pytest.mark.parametrize("span", [Span.DAY, Span.FORTNIGHT])
+async def test_what_is_read_of_all_backends_is_what_is_read_of_each(world: World, span: Span) -> None:
+    fill(world)
+    now = world.clock.now()
+    for kind in Kind:
+        full = await world.views.summary(UPSTREAM, span, now, kind=kind)
+        few = await world.views.summary(UPSTREAM, span, now, kind=kind, pick=lambda every: every[:2])
+        by_name = {each.name: each for each in full.backends}
+        assert [each for each in few.rows if each != by_name[each.name]] == []
+        assert {each.name: numbers(each.figures) for each in few.backends} == {
+            each.name: numbers(each.figures) for each in full.backends
+        }
+        bare: dict[str, Any] = {"figures": None, "last_sent_at": None}
+        assert [replace(each, **bare) for each in few.backends] == [
+            replace(each, **bare) for each in full.backends
+        ]
+        assert (few.health, few.tally) == (full.health, full.tally)
+        metrics = await world.views.metrics(UPSTREAM, span, now, kind=kind)
+        shown = {each.name: each.figures for each in full.backends if each.figures}
+        assert {each.name: each.figures for each in metrics.backends if each.name in shown} == shown
+
+
+async def test_who_does_not_answer_is_silent_on_every_page(world: World) -> None:
+    fill(world)
+    few = await world.views.summary(UPSTREAM, Span.FORTNIGHT, world.clock.now(), pick=lambda _: ())
+    assert {each.name.key for each in few.backends if each.silent} == {"silent/backend"}
+
+
+MANY = 10_000
+MOST_BYTES = 400_000
+
+
+async def test_ten_thousand_entries_come_in_pages_of_a_hundred(tmp_path: Path) -> None:
+    async with open_world(tmp_path) as world:
+        names = [f"org{number % 97}/backend{number:05}" for number in range(MANY - 1)]
+        world.allowlist("L4:\n  - gate/one: [ada]\nL2:\n" + "".join(f"  - {name}\n" for name in names))
+        delivery = world.delivery()
+        world.job(delivery, "failure", downstream=names[7_777].lower())
+        world.sum_up()
+        routes = pages_routes.routes(Frame(world.views, upstreams=(UPSTREAM, OTHER), clock=world.clock))
+        transport = httpx.ASGITransport(Starlette(routes=routes))
+        async with httpx.AsyncClient(transport=transport, base_url="http://relay") as browser:
+            for path in ("/crcr", "/crcr/metrics", "/crcr?sort=last", "/crcr?page=57", "/crcr?page=99999"):
+                answer = await browser.get(path)
+                rows = [row for row in _rows(answer.text) if "/" in row]
+                assert (path, answer.status_code, len(rows)) == (path, 200, 100)
+                assert len(answer.content) < MOST_BYTES
+                if path == "/crcr":  # what gates and what fails is first, of all the pages
+                    assert rows[:2] == ["gate/one", names[7_777]]
+                    assert "1 to 100 of 10" in answer.text
+                    assert 'rel="next" data-in-place href="/crcr?page=2"' in answer.text
+            found = await browser.get("/crcr?q=backend0777&level=L2")
+            assert len([row for row in _rows(found.text) if "/" in row]) == 10
+            assert 'aria-label="Pages of' not in found.text
+
+
+def _rows(text: str) -> list[str]:
+    return [
+        attrs["data-key"] or "" for tag, attrs in Page(text).elements if tag == "tr" and "data-key" in attrs
+    ]
+
+
+async def test_sums_without_a_shortest_and_longest_leave_percentiles_to_the_counted_ranges(
+    world: World,
+) -> None:
+    """Rows that a release before added up have none; those of newer rows do not speak for them."""
+    world.allowlist(LISTED)
+    for hours, seconds in ((30.0, 62.0), (1.5, 110.0)):
+        delivery = world.delivery(hours_ago=hours)
+        world.dispatch(delivery, "good/backend", hours_ago=hours)
+        for number in range(20):
+            world.job(
+                delivery, job_name=f"job {number}", hours_ago=hours - 0.5, queue_s=1.0, execution_s=seconds
+            )
+    world.sum_up()
+
+    async def p50_s() -> float | None:
+        summary = await world.views.summary(UPSTREAM, Span.FORTNIGHT, world.clock.now())
+        figures = next(each.figures for each in summary.backends if each.name.key == "good/backend")
+        assert figures is not None
+        return figures.execution.p50_s
+
+    assert await p50_s() == pytest.approx((62 + 110) / 2)
+    with world.engine.begin() as connection:
+        for table, at in (("hours", "hour_at"), ("days", "day_at")):
+            connection.execute(
+                text(f"UPDATE {table} SET execution_low_s = NULL, execution_high_s = NULL WHERE {at} < :at"),  # noqa: S608
+                {"at": world.ago(hours=26)},
+            )
+    assert await p50_s() == pytest.approx((60 + 120) / 2)

@@ -1,0 +1,204 @@
+"""Back up and restore as docs/operations.md says, with its own commands, on relays that take webhooks meanwhile."""
+
+import asyncio
+import os
+import sqlite3
+import stat
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from crcr.errors import NotPossible, StoreUnavailable
+from crcr.record.store.sqlite.backup import copy_database
+from crcr.record.store.sqlite.database import connect
+from github_sim.github import GitHub
+from github_sim.rest.server import serve
+from support.data.operator_database import World, environ_for
+from support.process import crcr, free_port
+from support.services.postgres import binaries, cluster, drop_database, new_database, run_on
+from support.stage import UPSTREAM, environment
+from test_docs import DOCS, blocks
+
+STORES = ("sqlite", "postgresql")
+ROLE = "plain_relay"
+"""No superuser: from PostgreSQL 15 on it may create tables only in databases of its own."""
+
+
+def documented(word: str) -> str:
+    """The commands of the one block in docs/operations.md that has a line beginning so."""
+    [block] = [body for body in blocks(DOCS / "operations.md", "sh") if f"\n{word}" in f"\n{body}"]
+    return block
+
+
+def test_a_copy_is_one_file_of_its_owners_with_all_that_is_committed(tmp_path: Path) -> None:
+    with closing(connect(tmp_path / "crcr.db")) as writing:
+        writing.execute("CREATE TABLE t (n)")
+        writing.execute("INSERT INTO t VALUES (1)")
+        writing.execute("BEGIN IMMEDIATE")
+        writing.execute("INSERT INTO t VALUES (2)")
+        copy_database(tmp_path / "crcr.db", tmp_path / "copy.db")
+        writing.execute("COMMIT")
+    assert stat.S_IMODE((tmp_path / "copy.db").stat().st_mode) == 0o600
+    with closing(sqlite3.connect(tmp_path / "copy.db")) as copy:
+        assert copy.execute("SELECT n FROM t").fetchall() == [(1,)]
+    assert sorted(path.name for path in tmp_path.iterdir() if "copy" in path.name) == ["copy.db"]
+
+
+def test_nothing_is_overwritten_and_nothing_broken_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "there.db").write_text("precious")
+    with closing(connect(tmp_path / "crcr.db")) as writing:
+        writing.execute("CREATE TABLE t (n)")
+        writing.executemany("INSERT INTO t VALUES (?)", [("x" * 3000,)] * 40)
+        with pytest.raises(NotPossible, match=r"there\.db exists"):
+            copy_database(tmp_path / "crcr.db", tmp_path / "there.db")
+    with pytest.raises(NotPossible, match="cannot be written"):
+        copy_database(tmp_path / "crcr.db", tmp_path / "nowhere" / "copy.db")
+    broken = bytearray((tmp_path / "crcr.db").read_bytes())
+    broken[4096 * 5 : 4096 * 30] = b"\xff" * 4096 * 25
+    (tmp_path / "crcr.db").write_bytes(broken)
+    with pytest.raises(StoreUnavailable, match=r"damaged|malformed"):
+        copy_database(tmp_path / "crcr.db", tmp_path / "copy.db")
+    assert sorted(path.name for path in tmp_path.glob("*copy*")) == []
+    assert (tmp_path / "there.db").read_text() == "precious"
+
+
+def test_with_postgresql_it_names_the_tools_that_do_it(tmp_path: Path) -> None:
+    world = World(tmp_path, environ_for(tmp_path, CRCR_DATABASE_URL=new_database()))
+    told = world.crcr("backup", str(tmp_path / "copy.db"))
+    assert (told.exit_code, "pg_dump" in told.stderr) == (1, True)
+
+
+@dataclass
+class Installation:
+    """A relay with a store of one kind, driven by the documented commands."""
+
+    kind: str
+    folder: Path
+    github: GitHub
+    url: str
+    restored_url: str = ""
+    port: int = field(default_factory=free_port)
+
+    @property
+    def environ(self) -> dict[str, str]:
+        return {
+            **environment(self.folder, self.github, self.folder / "allowlist.yml"),
+            "CRCR_PUBLIC_URL": f"http://127.0.0.1:{self.port}",
+            "CRCR_DATABASE_URL": self.url,
+            "CRCR_PORT": str(self.port),
+        }
+
+    @asynccontextmanager
+    async def relay(self) -> AsyncIterator[None]:
+        async with crcr("serve", folder=self.folder, environ=self.environ) as process:
+            await process.says("crcr listens on")
+            yield
+            assert await process.stopped() == 0
+
+    async def back_up(self) -> None:
+        await self._run(documented("crcr backup" if self.kind == "sqlite" else "pg_dump"))
+
+    async def restore(self) -> None:
+        await self._run(documented("mv crcr.db*" if self.kind == "sqlite" else "pg_restore"))
+        self.url = self.restored_url or self.url
+
+    async def _run(self, commands: str) -> None:
+        path = f"{Path(sys.executable).parent}:{binaries()}:{os.environ['PATH']}"
+        more = {
+            "PATH": path,
+            "ADMIN_URL": cluster().admin_url,
+            "RELAY_ROLE": ROLE,
+            "RESTORED_NAME": self.restored_url.rpartition("/")[2],
+            "RESTORED_URL": self.restored_url,
+        }
+        told = await asyncio.to_thread(
+            subprocess.run,
+            ["sh", "-euc", commands],
+            cwd=self.folder,
+            env={**self.environ, **more},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert told.returncode == 0, told.stderr
+
+    def guids(self) -> set[str]:
+        sql = "SELECT guid FROM deliveries"
+        if self.kind == "postgresql":
+            return {row["guid"] for row in run_on(self.url, sql)}
+        with closing(sqlite3.connect(self.folder / "crcr.db")) as store:
+            assert store.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+            return {guid for (guid,) in store.execute(sql)}
+
+
+def _url_of(database: str) -> str:
+    return cluster().url(database).replace("//crcr@", f"//{ROLE}@")
+
+
+def _plain_database(name: str) -> str:
+    """A database of an ordinary role's own, as a careful operator has it; the address is that role's."""
+    run_on(cluster().admin_url, f"CREATE ROLE {ROLE} LOGIN")
+    run_on(cluster().admin_url, f"CREATE DATABASE {name} OWNER {ROLE} TEMPLATE template0")
+    return _url_of(name)
+
+
+@asynccontextmanager
+async def installation(kind: str, folder: Path) -> AsyncIterator[Installation]:
+    (folder / "allowlist.yml").write_text("L1:\n  - org/told\n")
+    async with GitHub(seed=7) as github, serve(github):
+        github.create_repository(UPSTREAM)
+        github.create_repository("org/told")
+        url = f"sqlite:///{folder / 'crcr.db'}" if kind == "sqlite" else _plain_database("crcr_plain")
+        it = Installation(kind, folder, github, url)
+        github.webhook_url = f"http://127.0.0.1:{it.port}/github/webhook"
+        if kind == "postgresql":
+            it.restored_url = _url_of("crcr_restored")
+        yield it
+        if kind == "postgresql":
+            drop_database(it.restored_url)
+            drop_database(url)
+            run_on(cluster().admin_url, f"DROP ROLE {ROLE}")
+        github.finish()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("kind", STORES)
+async def test_a_copy_made_under_load_is_whole_and_what_it_lacks_comes_back(
+    kind: str, tmp_path: Path
+) -> None:
+    async with installation(kind, tmp_path) as it:
+        async with it.relay():
+            stop = asyncio.Event()
+            sending = [asyncio.create_task(_keep_opening(it.github, stop)) for _ in range(3)]
+            before = await _after(it.github, 15)
+            await it.back_up()
+            await _after(it.github, len(it.github.deliveries()) + 15)
+            stop.set()
+            await asyncio.gather(*sending)
+        everything = {each.guid for each in it.github.deliveries()}
+        assert it.guids() == everything
+        await it.restore()
+        copied = it.guids()
+        assert before <= copied < everything
+        async with it.relay(), asyncio.timeout(90):
+            while it.guids() != everything:
+                await asyncio.sleep(0.2)
+
+
+async def _keep_opening(github: GitHub, stop: asyncio.Event) -> None:
+    while not stop.is_set():
+        await github.open_pr(UPSTREAM)
+        await asyncio.sleep(0.05)
+
+
+async def _after(github: GitHub, many: int) -> set[str]:
+    """Wait for so many deliveries, and return those that were acknowledged."""
+    while len(github.deliveries()) < many:
+        await asyncio.sleep(0.05)
+    return {each.guid for each in github.deliveries() if each.status_code == 202}

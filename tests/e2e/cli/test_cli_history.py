@@ -1,0 +1,74 @@
+"""`crcr history backfill` on a grown installation, and what `crcr doctor` says of ClickHouse."""
+
+import asyncio
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from crcr.cli.doctor.relay.clickhouse import history_findings
+from crcr.demo.history.backends import Listed
+from crcr.demo.history.fill import fill_database
+from crcr.demo.history.generate import Plan
+from crcr.join.findings.finding import Finding, State
+from crcr.record.store.times import to_us
+from crcr.settings import load_settings
+from support.data.operator_database import World, environ_for
+from support.services.clickhouse import new_database
+from support.stage import UPSTREAM
+
+
+@pytest.fixture
+def grown(tmp_path: Path) -> World:
+    plan = Plan(
+        upstream=UPSTREAM,
+        backends=(Listed("org/backend", 3, 6),),
+        until=to_us(datetime.now(UTC)),
+        days=20,
+        jobs=5_000,
+    )
+    fill_database(tmp_path / "crcr.db", plan)
+    return World(tmp_path, environ_for(tmp_path, CRCR_CLICKHOUSE_URL=new_database()))
+
+
+def findings(world: World, **more: str) -> dict[str, Finding]:
+    settings = load_settings(config=None, environ={**world.environ, **more}, cwd=world.folder)
+    return {
+        each.name: each for each in asyncio.run(history_findings(settings, datetime.now(UTC), store=True))
+    }
+
+
+def test_a_grown_installation_is_filled_up_and_may_be_again(grown: World) -> None:
+    assert findings(grown)["clickhouse_fed"].state is State.WARNING
+    jobs = grown.rows("SELECT count(*) AS n FROM jobs WHERE ended_as IS NOT NULL")[0]["n"]
+    assert jobs > 4_000
+    for words in ((), (), ("--anew",)):
+        told = {each["table"]: each for each in grown.json("history", "backfill", *words)}
+        assert told["crcr_jobs"] == {"table": "crcr_jobs", "here": jobs, "there": jobs}
+        assert told["crcr_dispatches"]["here"] == told["crcr_dispatches"]["there"] > 0
+    assert "crcr_jobs" in grown.ok("history", "backfill")
+    said = findings(grown)
+    assert {each.state for each in said.values()} == {State.OK}
+    assert set(said) == {"clickhouse", "clickhouse_schema", "clickhouse_lag"}
+
+
+def test_without_clickhouse_there_is_nothing_to_fill(grown: World) -> None:
+    environ = {name: value for name, value in grown.environ.items() if name != "CRCR_CLICKHOUSE_URL"}
+    plain = World(grown.folder, environ)
+    result = plain.crcr("history", "backfill")
+    assert (result.exit_code, "CRCR_CLICKHOUSE_URL" in result.stderr) == (1, True)
+    assert findings(plain)["clickhouse"].state is State.OK
+
+
+def test_what_cannot_be_reached_is_said_without_its_password(grown: World) -> None:
+    away = World(grown.folder, {**grown.environ, "CRCR_CLICKHOUSE_URL": "clickhouse://u:hunter2@127.0.0.1:1"})
+    result = away.crcr("history", "backfill")
+    assert (result.exit_code, "does not answer" in result.stderr) == (1, True)
+    said = findings(away)["clickhouse"]
+    assert said.state is State.PROBLEM
+    assert "hunter2" not in result.output + result.stderr + said.text
+
+
+def test_how_long_it_keeps_is_compared_with_the_setting(grown: World) -> None:
+    grown.ok("history", "backfill")
+    assert findings(grown, CRCR_CLICKHOUSE_KEEP_DAYS="200")["clickhouse_schema"].state is State.WARNING

@@ -1,0 +1,143 @@
+"""`crcr init` in a repository: what it writes, what it leaves alone, what it refuses and what it says is next."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from crcr.join.files import generate
+from support.downstream.init_command import (
+    FLAGS,
+    NOBODY,
+    OWN,
+    REPORTER,
+    TOLD,
+    WORKFLOW,
+    checkout,
+    files,
+    init,
+    said,
+    serving,
+)
+from support.downstream.join_requests import wish
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    return checkout(tmp_path / "backend")
+
+
+@pytest.fixture
+def relay() -> Iterator[str]:
+    with serving(TOLD) as url:
+        yield url
+
+
+def test_it_writes_what_the_generator_makes_and_says_what_is_next(repository: Path, relay: str) -> None:
+    code, out = init(repository, "--relay", relay)
+    assert code == 0
+    assert files(repository) == {each.path: each.text for each in generate(wish(relay_url=OWN))}
+    for words in (
+        f"written    {WORKFLOW}",
+        "https://github.com/apps/crcr",
+        "- org/backend",
+        f"crcr doctor --relay {OWN} --repo org/backend",
+    ):
+        assert words in out
+
+
+def test_a_second_time_nothing_is_touched(repository: Path) -> None:
+    init(repository, *FLAGS)
+    before = {path: (repository / path).stat().st_mtime_ns for path in files(repository)}
+    code, out = init(repository, *FLAGS)
+    assert code == 0
+    assert "written" not in out
+    assert f"unchanged  {WORKFLOW}" in out
+    assert {path: (repository / path).stat().st_mtime_ns for path in files(repository)} == before
+
+
+def test_what_was_edited_is_shown_and_stays_unless_forced(repository: Path) -> None:
+    init(repository, *FLAGS)
+    edited = repository / WORKFLOW
+    edited.write_text(edited.read_text().replace("timeout-minutes: 360", "timeout-minutes: 60"))
+    (repository / REPORTER).unlink()
+    code, out = init(repository, *FLAGS)
+    assert code == 1
+    assert "-    timeout-minutes: 60" in out
+    assert "+    timeout-minutes: 360" in out
+    assert "--force" in out
+    assert "timeout-minutes: 60" in edited.read_text()
+    assert not (repository / REPORTER).exists()  # all or nothing
+    assert init(repository, *FLAGS, "--force")[0] == 0
+    assert files(repository) == {each.path: each.text for each in generate(wish(relay_url=NOBODY))}
+
+
+def test_a_dry_run_shows_everything_and_writes_nothing(repository: Path) -> None:
+    code, out = init(repository, *FLAGS, "--nightly", "--dry-run")
+    assert code == 0
+    assert files(repository) == {}
+    assert "+name: upstream nightly" in out
+    assert "nothing was written" in out
+
+
+def test_it_writes_for_another_ci_and_says_what_to_register(repository: Path) -> None:
+    place = ("--place", "organization=acme", "--place", "pipeline=crcr")
+    code, out = init(repository, *FLAGS, "--ci", "buildkite", *place)
+    assert code == 0
+    assert set(files(repository)) == {
+        *(".github/workflows/crcr-bridge.yml", ".buildkite/crcr.yml", ".crcr/bridge.py", REPORTER)
+    }
+    assert "[[oidc.registration]]" in out
+    assert "secret BUILDKITE_API_TOKEN (in that environment)" in out
+    assert "Buildkite, pipeline acme/crcr" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ((), "--relay"),
+        (("--relay", NOBODY), "--upstream"),
+        (("--relay", NOBODY, "--upstream", "pytorch/pytorch"), "--audience"),
+        ((*FLAGS, "--ci", "gitlab"), "--place project_id=…"),
+        ((*FLAGS, "--level", "L3"), "--device"),
+        ((*FLAGS, "--level", "L4"), "--oncall"),
+        ((*FLAGS, "--level", "L9"), "L1, L2, L3, L4"),
+        ((*FLAGS, "--place", "nonsense"), "NAME=VALUE"),
+        ((*FLAGS, "--job-name", "a${{ secrets.X }}"), "the job's name"),
+        ((*FLAGS, "--branch", "x\ny", "--audience", "a b"), "the branch"),
+        ((*FLAGS, "--repo", "nonsense"), "is not owner/repo"),
+    ],
+)
+def test_what_is_missing_or_wrong_is_told_and_nothing_is_written(
+    repository: Path, words: tuple[str, ...], told: str
+) -> None:
+    code, out = init(repository, *words)
+    assert code == 2
+    assert told in said(out)
+    assert files(repository) == {}
+
+
+def test_a_link_that_leads_out_of_the_repository_is_not_followed(repository: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (repository / ".crcr").symlink_to(outside)
+    code, out = init(repository, *FLAGS)
+    assert code == 1
+    assert "leads out of" in out
+    assert list(outside.iterdir()) == []
+    assert files(repository) == {}
+
+
+def test_a_folder_in_a_files_place_ends_it_and_leaves_no_rest(repository: Path) -> None:
+    (repository / REPORTER).mkdir(parents=True)
+    code, out = init(repository, *FLAGS)
+    assert code == 1
+    assert "cannot be read" in out
+    assert files(repository) == {}
+
+
+def test_a_place_that_cannot_be_written_leaves_no_half_file(repository: Path) -> None:
+    (repository / ".crcr").write_text("a file where the folder should be")
+    code, _ = init(repository, *FLAGS)
+    assert code == 1
+    assert set(files(repository)) == {".crcr"}

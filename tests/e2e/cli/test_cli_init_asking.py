@@ -1,0 +1,126 @@
+"""`crcr init` on a terminal: what it asks for, and that a bad answer is asked for again, with the reason."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.downstream.init_command import (
+    FLAGS,
+    NOBODY,
+    TOLD,
+    WORKFLOW,
+    Terminal,
+    checkout,
+    files,
+    init,
+    serving,
+)
+
+NIGHTLY = ".github/workflows/crcr-nightly.yml"
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    return checkout(tmp_path / "backend")
+
+
+@pytest.fixture
+def relay() -> Iterator[str]:
+    with serving(TOLD) as url:
+        yield url
+
+
+def test_it_asks_for_what_is_missing(repository: Path, relay: str) -> None:
+    with Terminal(repository, "init") as terminal:
+        terminal.answer("the relay's URL", relay)
+        terminal.answer("where the build runs", "")
+        terminal.answer("the level", "L4")
+        terminal.answer("this repository, as owner/name [org/backend]", "")
+        terminal.answer("the upstream (pytorch/pytorch)", "")
+        terminal.answer("whom to call", "ada, org/team")
+        terminal.answer("the command that builds and tests", "make test")
+        terminal.answer("JUnit files that the build leaves, such as out/**/*.xml [none]", "out/*.xml")
+        terminal.answer("every night too? [y/N]", "y")
+        terminal.answer("the default branch [main]", "")
+        assert terminal.end() == 0
+    assert "make test" in files(repository)[WORKFLOW]
+    assert "merge_group" in files(repository)[WORKFLOW]
+    assert 'path: "out/*.xml"' in files(repository)[WORKFLOW]
+    assert NIGHTLY in files(repository)
+    assert "assumed" not in terminal.seen
+
+
+def test_a_bad_answer_is_asked_for_again_with_the_reason(repository: Path, relay: str) -> None:
+    with Terminal(repository, "init") as terminal:
+        terminal.answer("the relay's URL", "relay")
+        terminal.answer("write https://host", NOBODY)
+        terminal.answer("cannot be reached", "n")
+        terminal.answer("the relay's URL", relay)
+        terminal.answer("where the build runs", "jenkins")
+        terminal.answer("which runs anywhere", "buildkite")
+        terminal.answer("the level", "L9")
+        terminal.answer("'L9' is not one of", "L3")
+        terminal.answer("this repository", "backend")
+        terminal.answer("'backend' is not owner/repo", "")
+        terminal.answer("the upstream", "other/upstream")
+        terminal.answer("it serves pytorch/pytorch", "")
+        terminal.answer("the device", "n p u")
+        terminal.answer("the device 'n p u' cannot be used", "npu")
+        terminal.answer("the organisation's slug", "a/b")
+        terminal.answer("the organisation's slug 'a/b' cannot be used", "acme")
+        terminal.answer("the pipeline's slug", "crcr")
+        terminal.answer("the command", "make ${{ x }}")
+        terminal.answer("take the value from the environment", "make")
+        terminal.answer("JUnit", "/etc/*")
+        terminal.answer("a path inside the repository", "")
+        terminal.answer("every night too?", "maybe")
+        terminal.answer("every night too?", "")
+        terminal.answer("the default branch", "a b")
+        terminal.answer("the branch 'a b' cannot be used", "dev")
+        assert terminal.end() == 0
+    assert 'CRCR_BRIDGE_BRANCH: "dev"' in files(repository)[".github/workflows/crcr-bridge.yml"]
+
+
+def test_a_relay_that_does_not_answer_can_be_used_all_the_same(repository: Path) -> None:
+    with Terminal(repository, "init", "--ci", "github", "--level", "L2", "--command", "make") as terminal:
+        terminal.answer("the relay's URL", NOBODY)
+        terminal.answer("use it all the same? [y/N]", "y")
+        terminal.answer("this repository", "")
+        terminal.answer("the upstream (owner/name)", "pytorch/pytorch")
+        terminal.answer("the audience", "a b")
+        terminal.answer("the audience 'a b' cannot be used", "crcr")
+        terminal.answer("JUnit", "")
+        terminal.answer("every night too?", "")
+        terminal.answer("the default branch", "")
+        assert terminal.end() == 0
+    assert NOBODY in files(repository)[WORKFLOW]
+
+
+@pytest.mark.parametrize(("answer", "code"), [("y", 0), ("n", 1)])
+def test_it_asks_before_it_overwrites(repository: Path, answer: str, code: int) -> None:
+    init(repository, *FLAGS)
+    edited = repository / WORKFLOW
+    edited.write_text("mine\n")
+    given = ("--ci", "github", "--level", "L2", "--command", "make", "--junit", "", "--no-nightly")
+    with Terminal(repository, "init", *FLAGS, *given, "--branch", "main") as terminal:
+        terminal.answer("this repository", "")
+        terminal.answer(f"overwrite {WORKFLOW}? [y/N]", answer)
+        assert terminal.end() == code
+    assert (edited.read_text() == "mine\n") is (answer == "n")
+
+
+def test_what_was_said_before_is_offered(repository: Path, relay: str) -> None:
+    init(repository, "--relay", relay, "--command", "make test", "--junit", "out/*.xml", "--nightly")
+    before = files(repository)
+    with Terminal(repository, "init", "--relay", relay) as terminal:
+        terminal.answer("where the build runs (github, buildkite, gitlab, circleci) [github]", "")
+        terminal.answer("the level", "")
+        terminal.answer("this repository", "")
+        terminal.answer("the upstream", "")
+        terminal.answer("the command that builds and tests [make test]", "")
+        terminal.answer("[out/*.xml]", "")
+        terminal.answer("every night too? [Y/n]", "")
+        terminal.answer("the default branch", "")
+        assert terminal.end() == 0
+    assert files(repository) == before

@@ -1,0 +1,148 @@
+"""Where `crcr init` writes, what it learns from git, and what it says is next for the files that are there."""
+
+from pathlib import Path
+
+import pytest
+
+from support.downstream.init_command import FLAGS, WORKFLOW, checkout, files, git, init, run, said
+
+BRIDGE = ".github/workflows/crcr-bridge.yml"
+BUILDKITE = ("--ci", "buildkite", "--place", "organization=acme", "--place", "pipeline=crcr")
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    return checkout(tmp_path / "backend")
+
+
+def next_steps(out: str) -> list[str]:
+    return [line.partition(". ")[2] for line in out.splitlines() if line[:1].isdigit()]
+
+
+def test_below_the_top_it_writes_at_the_top_and_says_so(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = repository / "sub" / "deep"
+    deep.mkdir(parents=True)
+    monkeypatch.chdir(deep)
+    code, out = run(*FLAGS)
+    assert code == 0
+    assert f"the files go to its top, {repository.resolve()}" in out
+    assert (repository / WORKFLOW).is_file()
+    assert list(deep.iterdir()) == []
+
+
+def test_a_named_folder_below_the_top_is_refused(repository: Path) -> None:
+    deep = repository / "sub"
+    deep.mkdir()
+    code, out = init(deep, *FLAGS)
+    assert code == 2
+    assert "only at its top" in said(out)
+    assert "--folder" in out
+    assert files(repository) == {}
+
+
+def test_without_a_repository_it_writes_with_a_warning(tmp_path: Path) -> None:
+    code, out = init(tmp_path, *FLAGS, "--repo", "org/backend")
+    assert code == 0
+    assert "git knows no repository here" in out
+    assert "assumed to be main" in out
+    assert (tmp_path / WORKFLOW).is_file()
+
+
+def test_a_folder_that_is_none_is_told(tmp_path: Path) -> None:
+    code, out = init(tmp_path / "nowhere", *FLAGS)
+    assert (code, "is not a folder" in said(out)) == (2, True)
+
+
+def test_the_branch_of_a_fresh_repository_is_the_one_it_is_on_and_assumed(tmp_path: Path) -> None:
+    folder = checkout(tmp_path / "fresh", branch="trunk")
+    code, out = init(folder, *FLAGS, *BUILDKITE)
+    assert code == 0
+    assert "commit the files to your default branch, assumed to be trunk (else say --branch)" in out
+    assert "git's remote `origin` did not say which it is" in out
+    assert 'CRCR_BRIDGE_BRANCH: "trunk"' in files(folder)[BRIDGE]
+
+
+def test_the_branch_of_a_clone_is_known(tmp_path: Path, repository: Path) -> None:
+    author = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+    git(repository, *author, "commit", "-q", "--allow-empty", "--message", "first")
+    git(repository, "branch", "-q", "--move", "trunk")
+    git(tmp_path, "clone", "-q", str(repository), "clone")
+    git(tmp_path / "clone", "switch", "-q", "--create", "topic")
+    _, out = init(tmp_path / "clone", *FLAGS, "--repo", "org/backend")
+    assert "commit the files to trunk, your default branch" in out
+
+
+def test_the_branch_is_the_remotes_head_and_not_what_git_init_or_an_old_clone_named(
+    tmp_path: Path, repository: Path
+) -> None:
+    author = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+    git(repository, *author, "commit", "-q", "--allow-empty", "--message", "first")
+    git(repository, "branch", "-q", "--move", "master")
+    git(tmp_path, "clone", "-q", str(repository), "clone")
+    git(repository, "branch", "-q", "--move", "trunk")
+    fresh = checkout(tmp_path / "fresh", branch="master")
+    git(fresh, "remote", "set-url", "origin", str(repository))
+    for folder in (tmp_path / "clone", fresh):
+        _, out = init(folder, *FLAGS, "--repo", "org/backend")
+        assert "commit the files to trunk, your default branch" in out
+
+
+def test_a_branch_that_was_assumed_once_is_still_assumed(repository: Path) -> None:
+    init(repository, *FLAGS, *BUILDKITE, "--branch", "dev")
+    assert "assumed to be dev" in init(repository, *FLAGS)[1]
+
+
+def test_a_branch_that_was_said_is_not_assumed(repository: Path) -> None:
+    assert "commit the files to dev, your default branch" in init(repository, *FLAGS, "--branch", "dev")[1]
+
+
+def test_a_build_that_is_not_there_is_the_first_thing_to_do(repository: Path) -> None:
+    program = repository / "ci" / "build-and-test"
+    assert next_steps(init(repository, *FLAGS)[1])[0].startswith(
+        "write ./ci/build-and-test: there is none yet"
+    )
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\n")
+    assert next_steps(init(repository, *FLAGS)[1])[0].startswith("make ./ci/build-and-test executable: chmod")
+    program.chmod(0o755)
+    assert next_steps(init(repository, *FLAGS)[1])[0].startswith("commit")
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["make test", "/usr/bin/make", "bash ci/none", "../x/none", "$HOME/none", "~/none", "none", "cd a && ./none", "'"],
+)  # fmt: skip
+def test_of_other_commands_nothing_is_said(repository: Path, command: str) -> None:
+    assert next_steps(init(repository, *FLAGS, "--command", command)[1])[0].startswith("commit")
+
+
+@pytest.mark.parametrize("command", ["ci/none", "A=1 B=2 ./ci/none --fast", "./ci/none;true", "'./ci/none'"])
+def test_a_program_of_the_repository_is_found_in_a_command(repository: Path, command: str) -> None:
+    first = next_steps(init(repository, *FLAGS, "--command", command)[1])[0]
+    assert first.startswith(("write ci/none:", "write ./ci/none:"))
+
+
+def test_after_a_change_of_the_ci_the_files_left_over_are_named_and_stay(repository: Path) -> None:
+    init(repository, *FLAGS)
+    code, out = init(repository, *FLAGS, *BUILDKITE)
+    assert code == 0
+    assert "remove what an earlier `crcr init` left" in out
+    assert f"     - {WORKFLOW}\n" in out
+    assert WORKFLOW in files(repository)
+    (repository / WORKFLOW).unlink()
+    _, out = init(repository, *FLAGS, "--ci", "github")
+    for path in (BRIDGE, ".buildkite/crcr.yml", ".crcr/bridge.py"):
+        assert f"     - {path}\n" in out
+
+
+def test_a_workflow_of_ones_own_is_not_called_left_over(repository: Path) -> None:
+    (repository / BRIDGE).parent.mkdir(parents=True)
+    (repository / BRIDGE).write_text("name: mine\n")
+    assert "remove what" not in init(repository, *FLAGS)[1]
+
+
+def test_a_nightly_that_is_not_wanted_any_more_is_left_over(repository: Path) -> None:
+    init(repository, *FLAGS, "--nightly")
+    assert "- .github/workflows/crcr-nightly.yml" in init(repository, *FLAGS, "--no-nightly")[1]

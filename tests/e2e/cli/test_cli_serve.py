@@ -1,0 +1,152 @@
+"""The relay as real processes on loopback: whole, in two halves, and refusing to start with a sentence."""
+
+import asyncio
+import json
+import signal
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from github_sim.github import GitHub, JobSpec, Workflow
+from github_sim.rest.server import serve
+from support.data.operator_database import environ_for
+from support.process import Running, crcr, free_port
+from support.stage import UPSTREAM
+
+pytestmark = pytest.mark.slow
+
+ALLOWLIST = "L2:\n  - org/reporter\n"
+
+
+@asynccontextmanager
+async def github_on_a_port() -> AsyncIterator[GitHub]:
+    async with GitHub(seed=7) as github, serve(github):
+        github.create_repository(UPSTREAM)
+        github.create_repository("org/reporter", workflows=[Workflow(jobs=(JobSpec("build"),))])
+        yield github
+        github.finish()
+
+
+def environ(folder: Path, github: GitHub, port: int) -> dict[str, str]:
+    github.webhook_url = f"http://127.0.0.1:{port}/github/webhook"
+    known = environ_for(
+        folder,
+        CRCR_GITHUB_APP_ID=str(github.app_id),
+        CRCR_GITHUB_APP_PRIVATE_KEY=github.private_key_pem,
+        CRCR_GITHUB_WEBHOOK_SECRET=github.webhook_secret,
+        CRCR_GITHUB_API_URL=github.base_url,
+        CRCR_PUBLIC_URL=f"http://127.0.0.1:{port}",
+        CRCR_OIDC_ISSUERS=json.dumps(
+            [{"issuer": github.issuer_url, "kind": "github", "jwks_url": github.jwks_url}]
+        ),
+        CRCR_PORT=str(port),
+    )
+    (folder / "allowlist.yml").write_text(ALLOWLIST)
+    return known
+
+
+async def started_run(github: GitHub) -> None:
+    async with asyncio.timeout(20):
+        while not github.runs("org/reporter"):
+            await asyncio.sleep(0.05)
+
+
+async def refused(folder: Path, env: dict[str, str], *words: str) -> tuple[int, str]:
+    async with crcr(*words, folder=folder, environ=env) as process:
+        errors = await process.errors()
+        return await process.ended(), errors
+
+
+async def test_the_whole_loop_in_one_process_which_stops_cleanly(tmp_path: Path) -> None:
+    port = free_port()
+    async with (
+        github_on_a_port() as github,
+        crcr("serve", folder=tmp_path, environ=environ(tmp_path, github, port)) as relay,
+    ):
+        assert f"http://127.0.0.1:{port}" in await relay.says("crcr listens on")
+        await github.open_pr(UPSTREAM)
+        await started_run(github)
+        run = github.runs("org/reporter")[0]
+        assert (await github.start_job(run, "build")).status_code == 200
+        assert await relay.stopped() == 0
+        log = await relay.errors()
+    assert '"level":"error"' not in log
+    assert github.webhook_secret not in log
+
+
+@pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGINT])
+async def test_an_open_live_stream_does_not_hold_up_the_end(tmp_path: Path, by: signal.Signals) -> None:
+    port = free_port()
+    async with crcr("serve", folder=tmp_path, environ=environ_for(tmp_path, CRCR_PORT=str(port))) as relay:
+        await relay.says("crcr listens on")
+        async with (
+            httpx.AsyncClient(transport=httpx.AsyncHTTPTransport()) as http,
+            http.stream("GET", f"http://127.0.0.1:{port}/api/v1/events", timeout=20) as stream,
+        ):
+            assert stream.status_code == 200
+            async with asyncio.timeout(10):
+                assert await relay.stopped(by) == 0
+
+
+async def test_two_halves_work_together_and_see_acts_by_hand_at_once(tmp_path: Path) -> None:
+    port = free_port()
+    async with github_on_a_port() as github:
+        env = environ(tmp_path, github, port)
+        async with (
+            crcr("serve", "--no-worker", folder=tmp_path, environ=env) as front,
+            crcr("worker", folder=tmp_path, environ=env) as back,
+        ):
+            await front.says("without a worker")
+            await back.says("crcr works for")
+            await _pause_holds_back(tmp_path, env, github)
+            async with crcr(
+                "dispatch", "--test", "org/reporter", "--wait", folder=tmp_path, environ=env
+            ) as test:
+                assert "sent" in await test.says("it is")
+                assert await test.ended() == 0
+            assert (await back.stopped(), await front.stopped()) == (0, 0)
+
+
+async def _pause_holds_back(folder: Path, env: dict[str, str], github: GitHub) -> None:
+    async with crcr("pause", folder=folder, environ=env) as pause:
+        assert await pause.ended() == 0
+    await github.open_pr(UPSTREAM)
+    await asyncio.sleep(0.5)
+    assert github.runs("org/reporter") == []
+    async with crcr("pause", "--lift", folder=folder, environ=env) as lift:
+        assert await lift.ended() == 0
+    await started_run(github)
+
+
+async def test_a_port_in_use_is_told_with_a_way_out(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        code, errors = await refused(tmp_path, environ_for(tmp_path), "serve", "--port", str(port))
+    assert (code, "Traceback" in errors) == (1, False)
+    assert f"port {port} is in use" in errors
+    assert "--port" in errors
+
+
+async def test_a_database_that_cannot_be_used_is_told(tmp_path: Path) -> None:
+    env = environ_for(tmp_path)
+    (tmp_path / "crcr.db").write_bytes(b"something else" * 100)
+    for words in (("serve", "--port", "0"), ("worker",)):
+        code, errors = await refused(tmp_path, env, *words)
+        assert (code, "Traceback" in errors) == (1, False)
+        assert "file is not a database" in errors
+
+
+async def test_any_free_port_can_be_asked_for(tmp_path: Path) -> None:
+    async with crcr("serve", "--port", "0", folder=tmp_path, environ=environ_for(tmp_path)) as relay:
+        url = (await relay.says("crcr listens on")).split()[3]
+        async with httpx.AsyncClient(transport=httpx.AsyncHTTPTransport()) as http:
+            assert (await http.get(f"{url}/healthz")).status_code == 200
+        assert await _stops(relay) == 0
+
+
+async def _stops(relay: Running) -> int:
+    return await relay.stopped()

@@ -1,0 +1,132 @@
+"""`crcr demo` for real: it comes up by itself, lives, and leaves nothing behind."""
+
+import asyncio
+import json
+import signal
+import socket
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from support.process import crcr, free_port
+
+pytestmark = pytest.mark.slow
+
+NO_NETWORK = {"HTTP_PROXY": "http://127.0.0.1:9", "HTTPS_PROXY": "http://127.0.0.1:9", "NO_PROXY": ""}
+
+
+def looks(backend: dict[str, Any]) -> str | None:
+    """How a backend looks on the summary: its last conclusion, else whether anything runs."""
+    figures = backend["figures"] or {"tally": {"running": 0}, "last_result": None}
+    last = figures["last_result"]
+    return last["conclusion"] if last else "running" if figures["tally"]["running"] else None
+
+
+async def different_looks(url: str) -> set[str]:
+    async with httpx.AsyncClient(transport=httpx.AsyncHTTPTransport()) as http:
+        while True:
+            answer = await http.get(f"{url}/api/v1/summary")
+            answer.raise_for_status()
+            found = {look for look in map(looks, answer.json()["backends"]) if look}
+            if len(found) > 1:
+                return found
+            await asyncio.sleep(0.1)
+
+
+async def told(address: str, *words: str) -> str:
+    """The simulated GitHub's page, once it says all of these words."""
+    accept = {"accept": "text/html"}
+    async with httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(), headers=accept) as http:
+        while True:
+            page = (await http.get(address)).text
+            if all(word in page for word in words):
+                return page
+            await asyncio.sleep(0.05)
+
+
+def demo_environ(tmp_path: Path) -> dict[str, str]:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    return {"TMPDIR": str(temporary), **NO_NETWORK}
+
+
+async def test_backends_in_more_than_one_state_and_a_clean_end(tmp_path: Path) -> None:
+    port, environ = free_port(), demo_environ(tmp_path)
+    words = ("demo", "--for", "8s", "--speed", "5", "--port", str(port), "--github-port", "0")
+    async with crcr(*words, folder=tmp_path, environ=environ) as demo:
+        await demo.says("to stop")
+        assert f"http://127.0.0.1:{port}/crcr" in "".join(demo.lines)
+        async with asyncio.timeout(8):
+            assert len(await different_looks(f"http://127.0.0.1:{port}")) > 1
+        await demo.says("the demo has ended")
+        assert await demo.ended() == 0
+        assert await demo.errors() == ""
+    assert list((tmp_path / "temporary").iterdir()) == []
+
+
+async def test_a_gate_blocks_is_waived_and_lets_the_queue_merge(tmp_path: Path) -> None:
+    port = free_port()
+    words = ("demo", "--speed", "2", "--port", "0", "--github-port", str(port))
+    async with crcr(*words, folder=tmp_path, environ=demo_environ(tmp_path)) as demo:
+        await demo.says("to stop")
+        upstream = f"http://127.0.0.1:{port}/tensorium/tensorium"
+        blocked, labelled = f"{upstream}/pull/2", f"{upstream}/pull/1"
+        said = "".join(demo.lines)
+        assert blocked in said
+        assert labelled in said
+        async with asyncio.timeout(90):
+            await told(blocked, "Merging is blocked: crcr/gate: failure", "novagpu/tensorium-nova failed")
+            await told(labelled, "ciflow/crcr/npu", "crcr/accel-npu/tensorium-npu")
+            refused = await told(blocked, "needs the maintain role")
+            assert "/crcr status" in refused
+            await told(blocked, "novagpu/tensorium-nova waived by")
+            await told(blocked, "Merged as")
+        assert await demo.stopped() == 0
+        assert await demo.errors() == ""
+
+
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
+async def test_it_stops_when_asked_and_keeps_data_where_told(tmp_path: Path, by: signal.Signals) -> None:
+    kept = tmp_path / "kept"
+    async with crcr(
+        "demo",
+        *("--port", "0", "--github-port", "0"),
+        "--data",
+        str(kept),
+        "--speed",
+        "10",
+        folder=tmp_path,
+        environ=demo_environ(tmp_path),
+    ) as demo:
+        await demo.says("to stop")
+        await asyncio.sleep(1)
+        assert await demo.stopped(by) == 0
+        assert await demo.errors() == ""
+    assert (kept / "crcr.db").exists()
+
+
+async def test_old_data_and_a_port_in_use_are_told_with_a_way_out(tmp_path: Path) -> None:
+    environ = demo_environ(tmp_path)
+    (tmp_path / "crcr.db").touch()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        used = str(taken.getsockname()[1])
+        for words, hint in (
+            (("--port", used), "--port"),
+            (("--port", "0", "--github-port", used), "--github-port 0"),
+            (("--port", "0", "--data", "."), "another folder"),
+        ):
+            async with crcr("demo", *words, folder=tmp_path, environ=environ) as demo:
+                errors = await demo.errors()
+                assert (await demo.ended(), hint in errors, "Traceback" in errors) == (1, True, False)
+
+
+async def test_verbose_logs_what_is_done(tmp_path: Path) -> None:
+    words = ("demo", "--for", "2s", "--speed", "10", "--port", "0", "--github-port", "0", "--verbose")
+    async with crcr(*words, folder=tmp_path, environ=demo_environ(tmp_path)) as demo:
+        lines = [json.loads(line) for line in (await demo.errors()).splitlines()]
+        assert await demo.ended() == 0
+    events = {line["event"] for line in lines}
+    assert {"delivery_taken", "effect_done"} <= events
+    assert [line for line in lines if line["level"] in {"warning", "error"}] == []

@@ -1,0 +1,174 @@
+"""Fault 56: a dispatch that names a stranger's address and audience gets no token, no request and no build.
+
+Everyone who may write to a downstream, and every holder of a token that may call `repository_dispatch`, can send one.
+"""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crcr.join.request import Ci
+from support.downstream.join_requests import ACTION as ACTION_USED
+from support.downstream.joined_downstream import DOWNSTREAM, Joined, joined, wanted
+from support.downstream.reporter import ACTION, TOKEN, process
+from support.stage import AUDIENCE, UPSTREAM
+
+pytestmark = pytest.mark.slow
+CLOUD = "sts.amazonaws.com"
+
+
+class Recorder(ThreadingHTTPServer):
+    """A server on this machine that answers every request like a token service and like a relay, and keeps its path."""
+
+    def __init__(self) -> None:
+        self.got: list[str] = []
+        super().__init__(("127.0.0.1", 0), _Recording)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class _Recording(BaseHTTPRequestHandler):
+    server: Recorder
+
+    def do_GET(self) -> None:
+        self.server.got.append(self.path)
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        body = json.dumps({"value": TOKEN, "ok": True, "status": "in_progress", "repeat": False}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_POST = do_GET  # noqa: N815
+
+    def log_message(self, *_: Any) -> None: ...
+
+
+@contextmanager
+def recorder() -> Iterator[Recorder]:
+    with Recorder() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def hostile(url: str, audience: str, **more: Any) -> dict[str, Any]:
+    """A dispatch as the relay sends it, but for where the report is to go."""
+    payload = {"action": "opened", "number": 7, "pull_request": {"head": {"sha": "a" * 40}}}
+    relay = {"version": 1, "upstream": UPSTREAM, "callback_url": url, "audience": audience}
+    return {"event_type": "pull_request", "delivery_id": "d-1", "payload": payload, "relay": relay, **more}
+
+
+def github_job(folder: Path, oidc: Recorder, client_payload: dict[str, Any], **more: str) -> dict[str, str]:
+    event = folder / "event.json"
+    event.write_text(json.dumps({"action": "pull_request", "client_payload": client_payload}))
+    return {
+        "GITHUB_ACTIONS": "true",
+        "GITHUB_EVENT_NAME": "repository_dispatch",
+        "GITHUB_EVENT_PATH": str(event),
+        "GITHUB_RUN_ID": "77",
+        "GITHUB_JOB": "finished",
+        "ACTIONS_ID_TOKEN_REQUEST_URL": f"{oidc.url}/token?v=1",
+        "ACTIONS_ID_TOKEN_REQUEST_TOKEN": "request-secret",
+        "CRCR_STATUS": "in_progress",
+        "CRCR_MAX_TIME": "0",
+        **more,
+    }
+
+
+@pytest.mark.parametrize("audience", [CLOUD, AUDIENCE], ids=["of a cloud", "of the relay"])
+@pytest.mark.parametrize("pinned", [True, False], ids=["pinned", "without pins"])
+async def test_fault_56_a_strangers_dispatch_gets_no_token_and_no_request(
+    tmp_path: Path, audience: str, *, pinned: bool
+) -> None:
+    with recorder() as stranger, recorder() as relay, recorder() as oidc:
+        pins = f"{relay.url}/github/callback {AUDIENCE}" if pinned else ""
+        env = github_job(tmp_path, oidc, hostile(f"{stranger.url}/take", audience), CRCR_RELAYS=pins)
+        code, said = await process(env=env, folder=tmp_path)
+        assert (code, stranger.got, relay.got, oidc.got) == (1, [], [], []), said
+        assert "::error title=CRCR relay::" in said
+        assert (f"{stranger.url}/take" in said) is pinned
+
+
+async def test_fault_56_the_relays_own_address_with_a_foreign_audience_gets_no_token(tmp_path: Path) -> None:
+    with recorder() as relay, recorder() as oidc:
+        own = f"{relay.url}/github/callback"
+        env = github_job(tmp_path, oidc, hostile(own, CLOUD), CRCR_RELAYS=f"{own} {AUDIENCE}")
+        code, said = await process(env=env, folder=tmp_path)
+        assert (code, relay.got, oidc.got) == (1, [], []), said
+        env = github_job(tmp_path, oidc, hostile(own, AUDIENCE), CRCR_RELAYS=f"{own} {AUDIENCE}")
+        code, said = await process(env=env, folder=tmp_path)
+        assert (code, relay.got) == (0, ["/github/callback"]), said
+        assert oidc.got == [f"/token?v=1&audience={AUDIENCE}"]
+
+
+async def test_fault_56_values_handed_on_by_a_bridge_send_a_ready_token_nowhere_else(tmp_path: Path) -> None:
+    """GitLab's token has the relay's audience already: sent to a stranger, it could be used there at once."""
+    with recorder() as stranger, recorder() as relay:
+        env = {
+            "GITLAB_CI": "true",
+            "CI_PIPELINE_ID": "9",
+            "CI_JOB_NAME": "crcr-started",
+            "CRCR_ID_TOKEN": TOKEN,
+            "CRCR_DELIVERY_ID": "d-1",
+            "CRCR_CALLBACK_URL": f"{stranger.url}/take",
+            "CRCR_AUDIENCE": AUDIENCE,
+            "CRCR_MAX_TIME": "0",
+        }
+        pin = ("--relays", f"{relay.url}/github/callback {AUDIENCE}")
+        for words in (pin, ()):
+            code, said = await process("--status", "in_progress", *words, env=env, folder=tmp_path)
+            assert (code, stranger.got, relay.got) == (1, [], []), said
+            assert TOKEN not in said
+
+
+def minted(it: Joined) -> int:
+    return sum(it.github.request_tokens.minted.values())
+
+
+@pytest.mark.parametrize("ci", list(Ci), ids=[ci.value for ci in Ci])
+async def test_fault_56_a_generated_workflow_ends_red_for_a_strangers_dispatch_and_goes_on_for_the_relay(
+    tmp_path: Path, ci: Ci
+) -> None:
+    with recorder() as stranger:
+        async with joined(tmp_path, wanted(ci), build="echo ran-the-build") as it:
+            url = f"{stranger.url}/github/callback"
+            for audience in (CLOUD, AUDIENCE):
+                await it.github.send_dispatch(DOWNSTREAM, "pull_request", hostile(url, audience))
+                await it.go()
+            runs = it.github.runs(DOWNSTREAM)
+            logs = "".join(step.log for run in runs for job in run.jobs for step in job.steps)
+            assert [run.conclusion for run in runs] == ["failure", "failure"], logs
+            assert (stranger.got, minted(it), it.jobs(), it.runner.builds.all) == ([], 0, [], []), logs
+            assert f"{url} with the audience {AUDIENCE}" in logs
+            assert "ran-the-build" not in logs
+
+            await it.github.open_pr(UPSTREAM)
+            await it.go()
+            assert it.heard() == [("build", "success")], logs
+            assert (stranger.got, it.runner.problems) == ([], [])
+
+
+async def test_fault_56_the_action_refuses_a_strangers_dispatch_too(tmp_path: Path) -> None:
+    with recorder() as stranger:
+        async with joined(tmp_path, wanted(action=ACTION_USED)) as it:
+            it.runner.actions[ACTION_USED.partition("@")[0]] = ACTION
+            url = f"{stranger.url}/github/callback"
+            (run,) = await it.github.send_dispatch(DOWNSTREAM, "pull_request", hostile(url, CLOUD))
+            await it.go()
+            assert (run.conclusion, stranger.got, minted(it)) == ("failure", [], 0)
+            await it.github.open_pr(UPSTREAM)
+            await it.go()
+            assert it.heard() == [("build", "success")]

@@ -1,0 +1,153 @@
+"""`chdb:///folder` has one owner: a relay lives on it, and whoever comes second is told so in a sentence."""
+
+import asyncio
+import json
+import sqlite3
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from crcr.demo.history.backends import Listed
+from crcr.demo.history.fill import fill_database
+from crcr.demo.history.generate import Plan
+from crcr.errors import OutsideHeld
+from crcr.record.clickhouse.chdb_lock import is_held, is_held_by_another
+from crcr.record.clickhouse.connection import ClickHouseLink, ClickHousePlace
+from crcr.record.store.times import to_us
+from support.data.operator_database import environ_for
+from support.process import crcr, free_port
+from support.replicas import TARGETS, environ, github_with_backends, until, value
+from support.stage import UPSTREAM
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+HELD = "is held by another process: only one process at a time can use it"
+HOLDER = "import chdb, sys; kept = chdb.connect(sys.argv[1]); print('held', flush=True); sys.stdin.read()"
+RAW = ("Traceback", "DB::Exception", "EmbeddedServer", "Cannot lock")
+
+
+@dataclass(frozen=True)
+class Said:
+    code: int
+    out: str
+    errors: str
+
+    def finding(self, name: str) -> dict[str, Any]:
+        [found] = [each for each in json.loads(self.out)["findings"] if each["name"] == name]
+        return dict(found)
+
+
+async def run(*words: str, folder: Path, env: dict[str, str]) -> Said:
+    async with crcr(*words, folder=folder, environ=env) as command:
+        async with asyncio.timeout(60):
+            out, errors = await command.process.communicate()
+        said = Said(command.process.returncode or 0, out.decode(), errors.decode())
+    assert not [words for words in RAW if words in said.out + said.errors], said
+    return said
+
+
+@asynccontextmanager
+async def holding(folder: Path) -> AsyncIterator[None]:
+    """Another process has chDB open on the folder."""
+    pipe = asyncio.subprocess.PIPE
+    holder = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", HOLDER, str(folder), stdin=pipe, stdout=pipe
+    )
+    try:
+        assert holder.stdout is not None
+        assert await asyncio.wait_for(holder.stdout.readline(), 30) == b"held\n"
+        yield
+    finally:
+        holder.kill()
+        await holder.communicate()
+
+
+async def test_a_relay_lives_on_chdb_and_the_doctor_finds_it_well(tmp_path: Path) -> None:
+    port, url, engine = free_port(), f"sqlite:///{tmp_path / 'crcr.db'}", tmp_path / "engine"
+    async with github_with_backends() as github:
+        place = {"CRCR_PORT": str(port), "CRCR_PUBLIC_URL": f"http://127.0.0.1:{port}"}
+        env = environ(tmp_path, github, url, CRCR_CLICKHOUSE_URL=f"chdb://{engine}", **place)
+        github.webhook_url = f"http://127.0.0.1:{port}/github/webhook"
+        async with crcr("serve", folder=tmp_path, environ=env) as relay:
+            await relay.says("crcr listens on")
+            await github.open_pr(UPSTREAM)
+            await until(lambda: bool(github.runs(TARGETS[0])))
+            [job] = github.runs(TARGETS[0])
+            assert (await github.start_job(job, "build")).status_code == 200
+            assert (await github.complete_job(job, "build", "success")).status_code == 200
+            await until(lambda: value(url, "SELECT count(*) FROM unfed") == 0)
+            forget_sums(tmp_path / "crcr.db")
+            assert await passed(port, TARGETS[0]) == 1
+
+            doctor = await run("doctor", "--json", folder=tmp_path, env=env)
+            found = doctor.finding("clickhouse")
+            assert (doctor.code, found["state"]) == (0, "unknown"), doctor.out
+            assert await relay.stopped() == 0
+            assert '"level":"error"' not in await relay.errors()
+    assert not is_held(engine)
+
+
+def forget_sums(database: Path) -> None:
+    """So that a page that shows the result can have it from ClickHouse alone."""
+    with closing(sqlite3.connect(database, timeout=30)) as connection, connection:
+        for table in ("hours", "days", "job_days"):
+            assert connection.execute(f"DELETE FROM {table}").rowcount > 0  # noqa: S608
+
+
+async def passed(port: int, backend: str) -> int:
+    async with httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(), timeout=20) as http:
+        answer = await http.get(f"http://127.0.0.1:{port}/api/v1/summary", params={"upstream": UPSTREAM})
+    assert answer.status_code == 200
+    [found] = [each for each in answer.json()["backends"] if each["name"] == backend]
+    number: int = found["figures"]["tally"]["success"]
+    return number
+
+
+async def test_the_doctor_does_not_call_a_folder_in_use_broken(tmp_path: Path) -> None:
+    engine = tmp_path / "engine"
+    env = environ_for(tmp_path, CRCR_CLICKHOUSE_URL=f"chdb://{engine}")
+    async with holding(engine):
+        found = (await run("doctor", "--json", folder=tmp_path, env=env)).finding("clickhouse")
+    in_use = f"chdb://{engine} is in use by another process (the relay, presumably); not looked into."
+    assert (found["state"], found["text"]) == ("unknown", in_use)
+    found = (await run("doctor", "--json", folder=tmp_path, env=env)).finding("clickhouse")
+    assert (found["state"], "answers" in found["text"]) == ("ok", True)
+
+
+async def test_a_backfill_wants_the_relay_stopped_and_works_then(tmp_path: Path) -> None:
+    engine, backends = tmp_path / "engine", (Listed("org/backend", 3, 6),)
+    until_us = to_us(datetime.now(UTC))
+    fill_database(
+        tmp_path / "crcr.db", Plan(upstream=UPSTREAM, backends=backends, until=until_us, days=5, jobs=300)
+    )
+    env = environ_for(tmp_path, CRCR_CLICKHOUSE_URL=f"chdb://{engine}")
+    async with holding(engine):
+        refused = await run("history", "backfill", folder=tmp_path, env=env)
+    assert (refused.code, refused.out) == (1, "")
+    assert refused.errors.strip().splitlines() == [
+        f"error: chDB's folder {engine} {HELD}",
+        "hint: stop the relay first, or use a ClickHouse server",
+    ]
+    filled = await run("history", "backfill", "--json", folder=tmp_path, env=env)
+    counted = {each["table"]: (each["here"], each["there"]) for each in json.loads(filled.out)}
+    assert counted["crcr_jobs"][0] == counted["crcr_jobs"][1] > 200
+
+
+async def test_only_a_living_owner_holds_a_folder(tmp_path: Path) -> None:
+    engine = tmp_path / "engine"
+    assert not is_held(engine)
+    async with holding(engine):
+        assert is_held_by_another(engine)
+        link = ClickHouseLink(ClickHousePlace(f"chdb://{engine}"))
+        with pytest.raises(OutsideHeld, match=HELD):
+            await link.ask("SELECT 1 AS one")
+        await link.close()
+    assert (engine / "status").is_file()  # left behind by who was killed
+    assert not is_held(engine)

@@ -1,0 +1,65 @@
+"""Fault 69: what the relay writes is its user's alone, whatever the umask that it was started with."""
+
+import sqlite3
+import stat
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from crcr.cli.doctor.relay.sqlite import file_findings
+from crcr.record.migrations.run import migrate
+from support.data.operator_database import environ_for
+from support.downstream.init_command import FLAGS, LOCAL_GIT, WORKFLOW, checkout
+from support.process import crcr, free_port
+
+pytestmark = pytest.mark.slow
+
+STORE = ("crcr.db", "crcr.db-shm", "crcr.db-wal")
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def open_to_others(folder: Path) -> list[str]:
+    return [str(path) for path in (folder, *folder.rglob("*")) if mode(path) & 0o077]
+
+
+async def test_fault_69_the_database_its_log_its_copy_and_the_history_are_private(tmp_path: Path) -> None:
+    history = tmp_path / "history"
+    env = environ_for(tmp_path, CRCR_PORT=str(free_port()), CRCR_CLICKHOUSE_URL=f"chdb://{history}")
+    async with crcr("serve", folder=tmp_path, environ=env, umask=0) as relay:
+        await relay.says("crcr listens on")
+        assert {name: mode(tmp_path / name) for name in STORE} == dict.fromkeys(STORE, 0o600)
+        async with crcr("backup", "copy.db", folder=tmp_path, environ=env, umask=0) as backup:
+            assert await backup.ended() == 0
+        assert await relay.stopped() == 0
+    assert mode(tmp_path / "copy.db") == 0o600
+    assert list(history.iterdir())
+    assert open_to_others(history) == []
+
+
+@pytest.mark.parametrize(("found", "left"), [(0o644, 0o600), (0o666, 0o600), (0o640, 0o640), (0o600, 0o600)])
+async def test_fault_69_a_world_readable_database_is_taken_back_and_a_group_keeps_its_own(
+    tmp_path: Path, found: int, left: int
+) -> None:
+    """What an earlier release has left: the file and its log, open in another process."""
+    migrate(tmp_path / "crcr.db")
+    with closing(sqlite3.connect(tmp_path / "crcr.db")) as other:
+        other.execute("CREATE TABLE of_another_process (n)")
+        for name in STORE:
+            (tmp_path / name).chmod(found)
+        warned = "file_mode" in {each.name for each in file_findings(tmp_path / "crcr.db")}
+        assert warned == (found != left)
+        async with crcr("migrate", folder=tmp_path, environ=environ_for(tmp_path), umask=0) as command:
+            assert await command.ended() == 0
+        assert {name: mode(tmp_path / name) for name in STORE} == dict.fromkeys(STORE, left)
+
+
+async def test_fault_69_files_for_a_repository_keep_the_umask_of_who_writes_them(tmp_path: Path) -> None:
+    repository = checkout(tmp_path / "backend")
+    async with crcr("init", *FLAGS, "--yes", folder=repository, environ=LOCAL_GIT, umask=0o022) as init:
+        assert await init.ended() == 0
+    assert mode(repository / WORKFLOW) == 0o644
+    assert mode((repository / WORKFLOW).parent) == 0o755

@@ -1,0 +1,133 @@
+"""SIGTERM: first nobody is sent there any more, then all that is under way ends, then the process does, with 0."""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from github_sim.world.faults import Match
+from support.process import crcr, free_port
+from support.replicas import PLACES, TARGETS, environ, github_with_backends, rows, until, value
+from support.stage import UPSTREAM
+
+pytestmark = pytest.mark.slow
+
+OPEN = "SELECT count(*) FROM effects WHERE state IN ('waiting', 'claimed')"
+
+
+def http() -> httpx.AsyncClient:
+    return httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(), timeout=20)
+
+
+@pytest.mark.parametrize("place", PLACES)
+async def test_a_stopping_process_says_so_and_still_answers_and_then_ends(tmp_path: Path, place: str) -> None:
+    port, url = free_port(), PLACES[place](tmp_path)
+    async with github_with_backends() as github, http() as client:
+        env = environ(tmp_path, github, url, CRCR_PORT=str(port), CRCR_DRAIN_S="2")
+        github.webhook_url = f"http://127.0.0.1:{port}/github/webhook"
+        async with crcr("serve", folder=tmp_path, environ=env) as relay:
+            await relay.says("crcr listens on")
+            assert (await client.get(f"http://127.0.0.1:{port}/readyz")).status_code == 200
+            relay.process.send_signal(signal.SIGTERM)
+            await until_not_ready(client, port)
+            taken = await github.open_pr(UPSTREAM)
+            assert await relay.ended() == 0
+            assert '"level":"error"' not in await relay.errors()
+        [delivery] = [each for each in github.deliveries() if each.event == "pull_request"]
+        assert (taken.number, delivery.ok) == (1, True)
+        assert value(url, "SELECT count(*) FROM leaders WHERE duty = 'upkeep'") == 0
+        unsent = value(
+            url, f"{OPEN} AND kind = 'send_dispatch'"
+        )  # what the start wanted besides may be done or not
+        assert unsent == len(TARGETS)  # whoever works next has them
+        assert value(url, "SELECT count(*) FROM effects WHERE state = 'claimed'") == 0
+
+
+async def until_not_ready(client: httpx.AsyncClient, port: int) -> None:
+    async with asyncio.timeout(10):
+        while (answer := await client.get(f"http://127.0.0.1:{port}/readyz")).status_code == 200:
+            await asyncio.sleep(0.02)
+    assert answer.status_code == 503
+    assert answer.json()["error"]["code"] == "stopping"
+
+
+@pytest.mark.parametrize("place", PLACES)
+async def test_a_live_stream_ends_cleanly_and_goes_on_at_another_process_where_it_was(
+    tmp_path: Path, place: str
+) -> None:
+    here, there = free_port(), free_port()
+    async with github_with_backends() as github, http() as client:
+        env = environ(tmp_path, github, PLACES[place](tmp_path))
+        github.webhook_url = f"http://127.0.0.1:{there}/github/webhook"
+        async with (
+            crcr("serve", folder=tmp_path, environ={**env, "CRCR_PORT": str(here)}) as relay,
+            crcr("serve", folder=tmp_path, environ={**env, "CRCR_PORT": str(there)}) as other,
+        ):
+            await relay.says("crcr listens on")
+            await other.says("crcr listens on")
+            async with client.stream("GET", f"http://127.0.0.1:{here}/api/v1/events") as stream:
+                lines = stream.aiter_lines()
+                assert await anext(lines) == "retry: 2000"
+                await github.open_pr(UPSTREAM)
+                seen = await _number_after(lines, 0)
+                relay.process.send_signal(signal.SIGTERM)
+                rest = [line async for line in lines]  # to its end, which is no broken connection
+            assert all(line.startswith(("id:", "event:", "data:", ":")) or not line for line in rest)
+            assert await relay.ended() == 0
+            seen = max([seen, *(int(line[3:]) for line in rest if line.startswith("id:"))])
+
+            await github.open_pr(UPSTREAM)  # while the page listens to nobody
+            again = {"Last-Event-ID": str(seen)}
+            async with client.stream(
+                "GET", f"http://127.0.0.1:{there}/api/v1/events", headers=again
+            ) as stream:
+                assert await _number_after(stream.aiter_lines(), seen) > seen
+            assert await other.stopped() == 0
+
+
+async def _number_after(lines: AsyncIterator[str], seen: int) -> int:
+    """The first number above the one that was seen."""
+    async with asyncio.timeout(20):
+        async for line in lines:
+            if line.startswith("id:") and int(line[3:]) > seen:
+                return int(line[3:])
+    raise AssertionError("the stream ended")
+
+
+@pytest.mark.parametrize("place", PLACES)
+async def test_a_worker_finishes_what_is_under_way_and_gives_back_the_rest(
+    tmp_path: Path, place: str
+) -> None:
+    port, url = free_port(), PLACES[place](tmp_path)
+    async with github_with_backends() as github:
+        env = environ(tmp_path, github, url, CRCR_PORT=str(port), CRCR_WORKER_CONCURRENCY="2")
+        github.webhook_url = f"http://127.0.0.1:{port}/github/webhook"
+        async with (
+            crcr("serve", "--no-worker", folder=tmp_path, environ=env) as front,
+            crcr("worker", folder=tmp_path, environ=env) as back,
+        ):
+            await front.says("without a worker")
+            await back.says("crcr works for")
+            await until(lambda: value(url, OPEN) == 0)
+            gate = github.faults.hang(on=Match(method="POST", path="*/dispatches"), times=2)
+            await github.open_pr(UPSTREAM)
+            await asyncio.wait_for(gate.reached.wait(), 20)
+            back.process.send_signal(signal.SIGTERM)
+            await until(lambda: value(url, "SELECT count(*) FROM effects WHERE state = 'claimed'") <= 2)
+            assert back.process.returncode is None  # two dispatches are under way
+            gate.release()
+            assert await back.ended() == 0
+            assert '"level":"error"' not in await back.errors()
+            states = rows(url, "SELECT state, unsure FROM dispatches ORDER BY state")
+            assert [tuple(row.values()) for row in states] == [("sent", 0)] * 2 + [("waiting", 0)] * 2
+            assert value(url, "SELECT count(*) FROM effects WHERE state = 'claimed'") == 0
+            async with crcr("worker", folder=tmp_path, environ=env) as successor:
+                await successor.says("crcr works for")
+                await until(lambda: value(url, OPEN) == 0)
+                assert await successor.stopped() == 0
+            assert await front.stopped() == 0
+        assert [len(github.dispatches(name)) for name in TARGETS] == [1] * len(TARGETS)
+        assert value(url, "SELECT count(*) FROM dispatches WHERE unsure = 1") == 0

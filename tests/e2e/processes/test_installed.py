@@ -1,0 +1,220 @@
+"""The package as it is shipped: the wheel with its pinned requirements and nothing else, run as real processes.
+
+The development environment has more packages than an installation. Here none of them can help out: every process is
+the installed `crcr` command, outside the checkout.
+"""
+
+import asyncio
+import json
+import re
+import sqlite3
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+from zipfile import ZipFile
+
+import httpx
+import pytest
+
+from github_sim.github import GitHub, WorkflowRun
+from support.deploy.installation import Installation, plain_installation, with_extra
+from support.deploy.otlp_collector import collector
+from support.paths import ROOT
+from support.process import crcr, free_port
+from support.replicas import TARGETS, environ, github_with_backends, rows, until, value
+from support.services.postgres import new_database
+from support.services.redis import shared_redis
+from support.stage import UPSTREAM
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+IMPORT_ALL = """
+import importlib, pkgutil, sys, crcr
+left_out = ("crcr.__main__", "crcr.tracing", "crcr.join.shipped.report", "crcr.record.migrations.env")
+names = [each.name for each in pkgutil.walk_packages(crcr.__path__, "crcr.")]
+assert len(names) > 300, names
+for name in names:
+    if name not in left_out:
+        importlib.import_module(name)
+print(crcr.__file__)
+"""
+
+
+@pytest.fixture(scope="session")
+def plain(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[Installation]:
+    """One installation for the tests of all processes."""
+    own = tmp_path_factory.getbasetemp()
+    with plain_installation((own if worker_id == "master" else own.parent) / "installed") as made:
+        yield made
+
+
+@dataclass
+class Relay:
+    """An installation with its settings, beside a simulated GitHub."""
+
+    installed: Installation
+    folder: Path
+    github: GitHub
+    url: str
+    environ: dict[str, str]
+    port: int
+
+    @property
+    def start(self) -> Any:
+        return partial(crcr, folder=self.folder, environ=self.environ, program=self.installed.crcr)
+
+    async def run(self, *words: str) -> str:
+        """Run a command to its end, and return what it printed; it must have gone well."""
+        async with self.start(*words) as command:
+            out, errors = await command.process.communicate()
+            assert (command.process.returncode, b"Traceback" in errors) == (0, False), (words, out, errors)
+        return str(out.decode())
+
+    async def findings(self) -> dict[str, str]:
+        """What the doctor finds, by name."""
+        found = json.loads(await self.run("doctor", "--json"))["findings"]
+        return {each["name"]: each["state"] for each in found}
+
+    @asynccontextmanager
+    async def serving(self, *words: str) -> AsyncIterator[None]:
+        async with self.start("serve", "--port", str(self.port), *words) as process:
+            await process.says("crcr listens on")
+            yield
+            assert await process.stopped() == 0
+            assert '"level":"error"' not in await process.errors()
+
+    @asynccontextmanager
+    async def working(self) -> AsyncIterator[None]:
+        async with self.start("worker") as process:
+            await process.says("crcr works for")
+            yield
+            assert await process.stopped() == 0
+            assert '"level":"error"' not in await process.errors()
+
+    async def receive_result(self) -> WorkflowRun:
+        """Send a pull request through the relay to a backend, and the backend's result to the relay."""
+        await self.github.open_pr(UPSTREAM)
+        await until(lambda: bool(self.github.runs(TARGETS[0])))
+        [run] = self.github.runs(TARGETS[0])
+        assert (await self.github.start_job(run, "build")).status_code == 200
+        assert (await self.github.complete_job(run, "build", "success")).status_code == 200
+        states = rows(self.url, "SELECT state, conclusion FROM jobs")
+        assert [tuple(row.values()) for row in states] == [("completed", "success")]
+        return run
+
+    async def get(self, path: str, **params: str) -> httpx.Response:
+        async with httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(), timeout=20) as http:
+            answer = await http.get(f"http://127.0.0.1:{self.port}{path}", params=params)
+        assert answer.status_code == 200, answer.text
+        return answer
+
+
+@asynccontextmanager
+async def relay(installed: Installation, folder: Path, url: str, **more: str) -> AsyncIterator[Relay]:
+    port = free_port()
+    async with github_with_backends() as github:
+        address = f"http://127.0.0.1:{port}"
+        github.webhook_url = f"{address}/github/webhook"
+        given = environ(folder, github, url, CRCR_PUBLIC_URL=address, **more)
+        yield Relay(installed, folder, github, url, given, port)
+
+
+def sqlite_in(folder: Path) -> str:
+    return f"sqlite:///{folder / 'crcr.db'}"
+
+
+def test_the_wheel_holds_the_reporter_and_all_templates(plain: Installation) -> None:
+    [wheel] = (plain.folder.parent / "source" / "build" / "wheels").glob("*.whl")
+    with ZipFile(wheel) as packed:
+        names = set(packed.namelist())
+        assert packed.read("crcr/join/report.py") == (ROOT / "action" / "report.py").read_bytes()
+    source = ROOT / "src"
+    data = [path for path in source.glob("crcr/*/templates/*") if path.is_file()]
+    assert {str(path.relative_to(source)) for path in data} <= names
+
+
+def test_fault_71_an_installation_holds_the_shipped_packages_and_all_modules_load(
+    plain: Installation,
+) -> None:
+    pinned = set(re.findall(r"^([\w.-]+)==", (ROOT / "requirements" / "app.txt").read_text(), re.MULTILINE))
+    listed = json.loads(plain.pip("list", "--format=json"))
+    found = {re.sub(r"[-_.]+", "-", each["name"]).lower() for each in listed}
+    assert found - {"crcr"} <= pinned
+    assert {"greenlet", "asyncpg", "redis", "clickhouse-connect", "crcr"} <= found
+    assert not {"chdb", "opentelemetry-sdk", "playwright", "hatchling", "pip"} & found
+    assert "No broken requirements" in plain.pip("check")
+    assert plain.python("-c", IMPORT_ALL).startswith(str(plain.folder))
+
+
+async def test_fault_71_an_installation_runs_on_sqlite(plain: Installation, tmp_path: Path) -> None:
+    async with relay(plain, tmp_path, sqlite_in(tmp_path)) as it:
+        assert "the settings are good" in await it.run("check-config")
+        await it.run("migrate")
+        async with it.serving("--no-worker"), it.working():
+            await it.receive_result()
+            assert TARGETS[0] in (await it.get("/crcr")).text
+            found = await it.findings()
+            await it.run("backup", "copy.db")
+        assert (found["store"], found["writing"]) == ("ok", "ok")
+        assert value(f"sqlite:///{tmp_path / 'copy.db'}", "SELECT count(*) FROM jobs") == 1
+
+
+async def test_fault_71_an_installation_runs_on_postgresql_and_redis(
+    plain: Installation, tmp_path: Path
+) -> None:
+    url = new_database(empty=True)
+    async with relay(plain, tmp_path, url, CRCR_REDIS_URL=shared_redis().url) as it:
+        await it.run("migrate")
+        async with it.serving("--no-worker"), it.working():
+            await it.receive_result()
+            assert TARGETS[0] in (await it.get("/crcr")).text
+            found = await it.findings()
+        assert (found["store"], found["writing"], found["redis"]) == ("ok", "ok", "ok")
+
+
+async def test_fault_71_an_installation_moves_from_sqlite_to_postgresql(
+    plain: Installation, tmp_path: Path
+) -> None:
+    url = new_database(empty=True)
+    async with relay(plain, tmp_path, sqlite_in(tmp_path)) as it:
+        await it.run("migrate")
+        moved = json.loads(await it.run("migrate", "--from", it.url, "--to", url, "--json"))
+    assert moved["replaced"] == 0
+    assert value(url, "SELECT count(*) FROM alembic_version") == 1
+
+
+async def test_fault_71_an_installation_with_the_extra_sends_traces(
+    plain: Installation, tmp_path: Path
+) -> None:
+    with collector() as collected, with_extra("tracing", plain, tmp_path) as traced:
+        assert "No broken requirements" in traced.pip("check")
+        traced.python("-c", "import crcr.tracing")
+        more = {"CRCR_OTEL_ENDPOINT": collected.url}
+        async with relay(traced, tmp_path, sqlite_in(tmp_path), **more) as it, it.serving():
+            await it.receive_result()
+        assert len(collected.named("callback")) == 2
+
+
+async def test_fault_71_an_installation_with_the_extra_answers_a_page_from_chdb(
+    plain: Installation, tmp_path: Path
+) -> None:
+    with with_extra("chdb", plain, tmp_path) as engine:
+        assert "No broken requirements" in engine.pip("check")
+        more = {"CRCR_CLICKHOUSE_URL": f"chdb://{tmp_path / 'engine'}"}
+        async with relay(engine, tmp_path, sqlite_in(tmp_path), **more) as it, it.serving():
+            await it.receive_result()
+            await until(lambda: value(it.url, "SELECT count(*) FROM unfed") == 0)
+            await asyncio.to_thread(forget_sums, tmp_path / "crcr.db")
+            answer = (await it.get("/api/v1/summary", upstream=UPSTREAM)).json()
+        [backend] = [each for each in answer["backends"] if each["name"] == TARGETS[0]]
+        assert backend["figures"]["tally"]["success"] == 1
+
+
+def forget_sums(database: Path) -> None:
+    """So that a page that shows the result can have it from ClickHouse alone."""
+    with closing(sqlite3.connect(database, timeout=30)) as connection, connection:
+        for table in ("hours", "days", "job_days"):
+            assert connection.execute(f"DELETE FROM {table}").rowcount > 0  # noqa: S608

@@ -1,0 +1,223 @@
+"""Must show: an installation that was moved to PostgreSQL shows the same pages as before, to the digit.
+
+Both relays are asked for the same addresses: all that a reader can come to by following links, from every range and
+kind, and all that no link leads to. Every address that the app serves is among them.
+"""
+
+import re
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from html import unescape
+from random import Random
+from urllib.parse import parse_qs, urljoin, urlsplit
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from support.github.gated_upstream import GATING, INFORMING
+from support.served_relay import ADMIN, ONLY_TOLD, SECRET
+from support.stage import RELAY_URL, Stage
+from support.stores.moved_installation import moved, with_a_long_past
+
+pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(600)]
+
+RANGES = ("24h", "7d", "14d", "30d", "90d")
+KINDS = ("pull_request", "push", "nightly", "ingested")
+BACKENDS = (GATING, INFORMING, ONLY_TOLD, SECRET)
+OF_ONE_PROCESS = ("/metrics", "/api/v1/events", "/static/{name}")
+"""Counts of its own requests, a stream that does not end, and files that no database has to do with."""
+MOST_PER_ROUTE = 40
+"""Of each kind of page, mixed: with ten times as many (a quarter of an hour) nothing else comes to light."""
+MASKED = re.compile(rb"[0-9a-f]{32}")
+"""The number of the request, which an answer about a fault shows."""
+_LINK = re.compile(r'(?:href|action|src)="([^"]+)"')
+
+
+@dataclass(frozen=True)
+class House:
+    old: Stage
+    new: httpx.AsyncClient
+
+    def addresses(self) -> Iterator[str]:
+        """Where a reader may begin."""
+        for span in RANGES:
+            for kind in KINDS:
+                asked = f"range={span}&kind={kind}"
+                yield from (f"/crcr?{asked}", f"/crcr/metrics?{asked}")
+                for name in ("summary", "metrics", "jobs"):
+                    yield from (f"/api/v1/{name}?{asked}", f"/api/v1/{name}.csv?{asked}")
+                for each in BACKENDS:
+                    yield from (f"/crcr/{each}?{asked}", f"/badge/{each}.svg?{asked}")
+                    backend = f"/api/v1/backends/{each}"
+                    yield from (f"{backend}?{asked}", f"{backend}.csv?{asked}", f"{backend}/jobs.csv?{asked}")
+                    yield f"/api/v1/badges/{each}?{asked}"
+        for name in (
+            "waivers",
+            "deliveries",
+            "audit",
+            "sandbox",
+            "search?q=fuse",
+            "allowlist",
+            "effects/list",
+        ):
+            path, _, query = name.partition("?")
+            yield from (f"/api/v1/{name}", f"/api/v1/{path.replace('/list', '')}.csv?{query}")
+        for each in BACKENDS:
+            backend = f"/api/v1/backends/{each}"
+            yield from (f"{backend}/levels.csv", f"{backend}/refusals", f"{backend}/refusals.csv")
+            yield f"/api/v1/setup/{each}"
+        yield from ("/", "/crcr/", "/crcr/pr/1/", "/api/v1/effects", "/api/v1/onboarding", "/crcr/onboarding")
+        yield from ("/api/v1/health", "/readyz/callback")
+        yield from (
+            "/crcr/deliveries?show=effects",
+            "/crcr/sandbox",
+            "/crcr/waivers",
+            "/crcr/audit",
+            "/crcr/login",
+        )
+        yield from ("/api/openapi.json", "/api/docs", "/healthz", "/readyz", "/robots.txt")
+        yield from (f"/crcr/onboarding/{name}" for name in ("report.py", "bridge.py", "files/1"))
+        for asked in (
+            "1",
+            "5003",
+            "fuse",
+            "%25",
+            "_",
+            "org",
+            "build",
+            "ada",
+            "%00",
+            "%F0%9F%94%A5",
+            "'",
+            "ÄÖ",
+        ):
+            yield from (
+                f"/crcr/search?q={asked}",
+                f"/api/v1/search?q={asked}",
+                f"/api/v1/search.csv?q={asked}",
+            )
+        yield from self._of_rows()
+
+    def _of_rows(self) -> Iterator[str]:
+        shas = self._first(
+            "SELECT DISTINCT head_sha FROM deliveries WHERE head_sha IS NOT NULL", "received_at DESC"
+        )
+        for sha in shas[:25]:
+            yield from (f"/crcr/commit/{sha}", f"/api/v1/commits/{sha}", f"/api/v1/commits/{sha}.csv")
+            yield f"/crcr/search?q={sha[:9]}"
+        for number in (1, 2, 3, *self._first("SELECT number FROM pulls", "number DESC")[:20]):
+            yield from (f"/crcr/pr/{number}", f"/api/v1/pulls/{number}", f"/api/v1/pulls/{number}.csv")
+        for guid in self._first("SELECT guid FROM deliveries", "received_at DESC, guid")[:25]:
+            yield from (
+                f"/crcr/deliveries/{guid}",
+                f"/api/v1/deliveries/{guid}",
+                f"/api/v1/deliveries/{guid}.csv",
+            )
+
+    def _first(self, sql: str, order: str) -> list[str]:
+        return [next(iter(row.values())) for row in self.old.rows(f"{sql} ORDER BY {order}")]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def house(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[House]:
+    async with (
+        with_a_long_past(tmp_path_factory.mktemp("house"), jobs=3000) as it,
+        moved(it) as new,
+    ):
+        yield House(it, new)
+
+
+@pytest.mark.parametrize("reader", ["anybody", "administrator"])
+async def test_every_page_answer_and_export_is_the_same_before_and_after(house: House, reader: str) -> None:
+    headers = {"authorization": f"Bearer {ADMIN}"} if reader == "administrator" else {}
+    routes, first = _routes(house.old), list(house.addresses())
+    Random(reader).shuffle(first)
+    asked, per_route, different = dict.fromkeys(first), dict.fromkeys(routes, 0), []
+    waiting = deque(asked)
+    while waiting:
+        address = waiting.popleft()
+        route = _route_of(address, routes)
+        if route in OF_ONE_PROCESS or per_route.get(route, 0) >= MOST_PER_ROUTE:
+            continue
+        per_route[route] = per_route.get(route, 0) + 1
+        before, after = await _both(house, address, headers)
+        if before != after:
+            different.append(_difference(address, before, after))
+        for found in _links(address, before):
+            if found not in asked:
+                asked[found] = None
+                waiting.append(found)
+    assert different == []
+    assert {route for route, times in per_route.items() if not times} <= set(OF_ONE_PROCESS)
+    assert sum(per_route.values()) > 800
+
+
+Told = tuple[int, dict[str, str], bytes]
+
+
+async def _both(house: House, address: str, headers: dict[str, str]) -> tuple[Told, Told]:
+    accepting = {**headers, "accept": "text/html" if address.startswith("/crcr") else "*/*"}
+    return tuple([_told(await http.get(address, headers=accepting)) for http in (house.old.http, house.new)])  # type: ignore[return-value]
+
+
+def _told(answer: httpx.Response) -> Told:
+    assert answer.status_code < 500, (str(answer.url), answer.text[:400])
+    body = MASKED.sub(b"~", answer.content) if answer.is_error else answer.content
+    kept = {
+        name: answer.headers[name] for name in ("link", "location", "content-type") if name in answer.headers
+    }
+    return answer.status_code, kept, body
+
+
+def _difference(address: str, before: Told, after: Told) -> str:
+    if before[:2] != after[:2]:
+        return f"{address}: {before[:2]} became {after[:2]}"
+    old, new = (told[2].decode(errors="replace") for told in (before, after))
+    at = next(
+        (place for place, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new))
+    )
+    return f"{address}: {old[max(0, at - 120) : at + 80]!r} became {new[max(0, at - 120) : at + 80]!r}"
+
+
+def _links(address: str, told: Told) -> Iterator[str]:
+    status, headers, body = told
+    found = re.findall(r"<([^>]+)>", headers.get("link", ""))
+    if "location" in headers:
+        found.append(headers["location"])
+    if status == 200 and headers.get("content-type", "").startswith("text/html"):
+        found += [unescape(each) for each in _LINK.findall(body.decode())]
+    for each in found:
+        parts = urlsplit(urljoin(f"{RELAY_URL}{address}", each))
+        if f"{parts.scheme}://{parts.netloc}" == RELAY_URL:
+            yield f"{parts.path}?{parts.query}" if parts.query else parts.path
+            for job in parse_qs(parts.query).get("job", ()):
+                yield f"/api/v1/backends{parts.path.removeprefix('/crcr')}/jobs/{job}"
+
+
+def _routes(it: Stage) -> list[str]:
+    paths = [
+        getattr(route, "path", "")
+        for route in it.app.inner.routes
+        if "GET" in (getattr(route, "methods", None) or {"GET"})
+    ]
+    return [path for path in dict.fromkeys([*paths, *_api(it)]) if path]
+
+
+def _api(it: Stage) -> list[str]:
+    return [path for path, item in it.app.inner.openapi()["paths"].items() if "get" in item]
+
+
+def _route_of(address: str, routes: list[str]) -> str:
+    path = urlsplit(address).path
+    fitting = [each for each in routes if re.fullmatch(_pattern(each), path)]
+    return max(fitting, key=lambda each: (len(re.sub(r"\{[^}]*\}", "", each)), -each.count("{")), default="")
+
+
+def _pattern(route: str) -> str:
+    parts = re.split(r"(\{[^}]*\})", route)
+    return "".join(
+        ".*" if part.endswith(":path}") else "[^/]+" if part.startswith("{") else re.escape(part)
+        for part in parts
+    )

@@ -1,0 +1,234 @@
+"""Fault 7, with real processes: the relay is away while GitHub sends hundreds of webhooks, and misses none of them.
+
+The simulated GitHub runs here, the relay beside it. While it is away GitHub's clock runs a second further with each
+event, as it would in an outage of minutes; nobody is there to notice.
+"""
+
+import asyncio
+import json
+import re
+import signal
+import sqlite3
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from github_sim.github import GitHub, PullRequest
+from github_sim.rest.server import serve
+from support.process import Running, crcr, free_port
+from support.stage import UPSTREAM, environment
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+GATING, REPORTING = "vendor/gating", "other/reporting"
+ALLOWLIST = f"L2:\n  - {REPORTING}\nL4:\n  - {GATING}: {{oncalls: [bob]}}\n"
+PULLS = 40
+
+
+class Ahead:
+    """The system's clock, and some seconds."""
+
+    seconds = 0
+
+    def now(self) -> datetime:
+        return datetime.now(UTC) + timedelta(seconds=self.seconds)
+
+
+class Outage:
+    def __init__(self, folder: Path, github: GitHub, clock: Ahead) -> None:
+        self.folder = folder
+        self.github = github
+        self.clock = clock
+        self.port = free_port()
+        github.webhook_url = f"http://127.0.0.1:{self.port}/github/webhook"
+        (folder / "allowlist.yml").write_text(ALLOWLIST)
+        self.environ = {
+            **environment(folder, github, folder / "allowlist.yml"),
+            "CRCR_PUBLIC_URL": f"http://127.0.0.1:{self.port}",
+            "CRCR_PORT": str(self.port),
+            "CRCR_LOG_FORMAT": "json",
+        }
+
+    @asynccontextmanager
+    async def relay(self) -> AsyncIterator[tuple[Running, list[str]]]:
+        """A serving relay, with its log line by line."""
+        lines: list[str] = []
+        async with crcr("serve", folder=self.folder, environ=self.environ) as process:
+            reading = asyncio.create_task(_collect(process.process.stderr, lines))
+            await process.says("crcr listens on")
+            try:
+                yield process, lines
+            finally:
+                if process.process.returncode is None:
+                    process.process.kill()
+                await reading
+
+    async def command(self, *words: str) -> tuple[int, str, str]:
+        async with crcr(*words, folder=self.folder, environ=self.environ) as process:
+            out, errors = await process.process.communicate()
+            return await process.ended(), out.decode(), errors.decode()
+
+    def rows(self, sql: str) -> list[Any]:
+        with closing(sqlite3.connect(self.folder / "crcr.db")) as connection:
+            return connection.execute(sql).fetchall()
+
+    def one(self, sql: str) -> int:
+        [(value,)] = self.rows(sql)
+        return int(value)
+
+
+async def _collect(stream: asyncio.StreamReader | None, lines: list[str]) -> None:
+    assert stream is not None
+    while line := await stream.readline():
+        lines.append(line.decode())
+
+
+@asynccontextmanager
+async def outage(folder: Path) -> AsyncIterator[Outage]:
+    clock = Ahead()
+    async with GitHub(seed=7, clock=clock) as github, serve(github):
+        for name in (UPSTREAM, GATING, REPORTING):
+            github.create_repository(name)
+        github.set_permission(UPSTREAM, "maintainer", "maintain")
+        yield Outage(folder, github, clock)
+        github.finish()
+
+
+async def until(fact: Callable[[], object]) -> None:
+    while not fact():
+        await asyncio.sleep(0.05)  # a real process works in real time
+
+
+async def five_hundred(it: Outage, pulls: list[PullRequest]) -> None:
+    """Everything that people do, mixed; `pulls` were open before."""
+    github = it.github
+
+    async def rounds(count: int) -> AsyncIterator[int]:
+        for number in range(count):
+            it.clock.seconds += 1
+            yield number
+
+    pulls += [await github.open_pr(UPSTREAM) async for _ in rounds(PULLS - len(pulls))]
+    async for number in rounds(200):
+        await github.push_to_pr(pulls[number % PULLS])
+        if number % 2:
+            await github.push(UPSTREAM, ref="refs/heads/gh/someone/1/head" if number % 5 == 0 else None)
+    async for number in rounds(120):
+        await github.label_pr(pulls[number % PULLS], f"label {number}")
+    async for number in rounds(10):
+        await github.close_pr(pulls[number])
+    async for number in rounds(10):
+        await github.merge_group(UPSTREAM, pulls[10 + number].number)
+    async for number in rounds(24):
+        await github.comment_pr(pulls[number], "Looks good" if number % 6 else "/crcr status")
+
+
+def unanswered(github: GitHub) -> set[str]:
+    log = github.deliveries()
+    return {each.guid for each in log} - {each.guid for each in log if each.ok}
+
+
+def check_that_each_was_processed_once(it: Outage, pulls: list[PullRequest]) -> None:
+    missed = unanswered(it.github)
+    recovered = dict(it.rows("SELECT guid, outcome FROM recovered"))
+    # What came while the log was read may have been fetched as well; it was here already.
+    assert {recovered.pop(guid) for guid in recovered.keys() - missed} <= {"repeat"}
+    taken = Counter(guid for (guid,) in it.rows("SELECT guid FROM deliveries"))
+    assert set(taken.values()) == {1}
+    # The kill may fall between taking one and noting that it was: then its delivery says so.
+    interrupted = missed - recovered.keys()
+    assert interrupted <= taken.keys()
+    assert len(interrupted) <= 1
+    noted = {guid for guid, outcome in recovered.items() if outcome != "ignored"}
+    assert noted | interrupted == missed & taken.keys()
+    for downstream in (GATING, REPORTING):
+        told = it.github.dispatches(downstream)
+        sent = Counter(each.delivery_id for each in told)
+        # What was under way when the relay was killed may arrive twice, and is marked so.
+        unsure = it.rows("SELECT delivery, downstream FROM dispatches WHERE unsure = 1")
+        assert {(guid, downstream) for guid, times in sent.items() if times > 1} <= set(unsure)
+        pulled = {each.delivery_id: each for each in told if each.event_type == "pull_request"}
+        heads = Counter(
+            each.client_payload["payload"]["pull_request"]["head"]["sha"] for each in pulled.values()
+        )
+        assert {heads[pull.head_sha] for pull in pulls} == {1}
+        assert len(heads) == PULLS + 4  # and those of before the outage
+
+
+def idle(it: Outage) -> bool:
+    """Whoever is to be told has been told; checks may still wait for GitHub's limit on writes, a minute long."""
+    return not it.one(
+        "SELECT count(*) FROM effects WHERE state IN ('waiting', 'claimed')"
+        " AND kind NOT IN ('publish_checks', 'look_up')"
+    )
+
+
+async def test_five_hundred_webhooks_sent_while_the_relay_was_away_are_each_processed_once(
+    tmp_path: Path,
+) -> None:
+    async with outage(tmp_path) as it:
+        async with it.relay() as (relay, _):
+            pulls = [await it.github.open_pr(UPSTREAM) for _ in range(4)]
+            await until(
+                lambda: len(it.github.dispatches()) == 8 and it.one("SELECT count(*) FROM watermarks")
+            )
+            assert await relay.stopped(signal.SIGKILL) == -signal.SIGKILL
+        await five_hundred(it, pulls)
+        assert len(unanswered(it.github)) == 500
+        it.clock.seconds = 0
+
+        async with it.relay() as (relay, log):  # killed once more, in the middle of its recovery
+            await until(lambda: it.one("SELECT count(*) FROM recovered") > 100)
+            assert await relay.stopped(signal.SIGKILL) == -signal.SIGKILL
+        assert any("recovery_progress" in line for line in log)
+        async with it.relay() as (relay, log):
+            await until(lambda: any("recovery_done" in line for line in log))
+            await until(lambda: idle(it))
+            assert await relay.stopped() == 0
+
+        check_that_each_was_processed_once(it, pulls)
+        assert [line for line in log if '"level":"error"' in line] == []
+
+
+async def test_the_same_by_hand_shows_how_far_it_is_and_what_it_found(tmp_path: Path) -> None:
+    async with outage(tmp_path) as it:
+        async with it.relay() as (relay, _):
+            pull = await it.github.open_pr(UPSTREAM)
+            await until(lambda: it.one("SELECT count(*) FROM watermarks"))
+            assert await relay.stopped() == 0
+        for _ in range(120):
+            it.clock.seconds += 1
+            await it.github.push_to_pr(pull)
+        it.clock.seconds = 0
+        code, out, errors = await it.command("reconcile")
+
+        assert (code, "Traceback" in errors) == (0, False)
+        assert "reading the log: 1 page" in errors
+        assert "recovering: 120 of 120" in errors
+        assert re.search(r"^missed +120 *$", out, re.MULTILINE)
+        assert re.search(r"^  recovered +1 *\n  superseded by newer ones +119 *$", out, re.MULTILINE)
+        code, out, errors = await it.command("reconcile", "--json")
+        assert (code, errors) == (0, "")
+        assert json.loads(out)["recovery"] | {"since": None} == {
+            "since": None,
+            **dict.fromkeys(("missed", "taken", "superseded", "repeated", "ignored", "unusable", "left"), 0),
+            "logged": 121,
+            "stopped": None,
+        }
+
+
+async def test_a_github_that_is_away_is_told_with_a_failure(tmp_path: Path) -> None:
+    async with outage(tmp_path) as it:
+        assert (await it.command("reconcile"))[0] == 1
+        assert (await it.command("migrate"))[0] == 0
+        it.environ["CRCR_GITHUB_API_URL"] = f"http://127.0.0.1:{free_port()}"
+        code, _, errors = await it.command("reconcile")
+
+        assert (code, "Traceback" in errors) == (1, False)
+        assert "stopped early with 0 left: GitHub cannot be reached" in errors
+        assert "goes on where this one stopped" in errors

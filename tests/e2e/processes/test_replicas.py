@@ -1,0 +1,178 @@
+"""Several processes on one database: one of them leads, and restarting them one by one under load loses nothing."""
+
+import asyncio
+import signal
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import pytest
+
+from github_sim.github import GitHub, WorkflowRun
+from support.deploy.load_balancer import Balancer, balancing
+from support.process import Running, crcr, free_port
+from support.replicas import PLACES, TARGETS, environ, github_with_backends, rows, until, value
+from support.stage import UPSTREAM
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+PULLS = 45
+ROUNDS = 2
+OPEN = "SELECT count(*) FROM effects WHERE state IN ('waiting', 'claimed')"
+
+
+@pytest.mark.parametrize("place", PLACES)
+async def test_one_leads_and_another_does_when_it_is_killed(tmp_path: Path, place: str) -> None:
+    url = PLACES[place](tmp_path)
+    async with github_with_backends() as github:
+        env = environ(tmp_path, github, url)
+        async with (
+            crcr("worker", folder=tmp_path, environ=env) as first,
+            crcr("worker", folder=tmp_path, environ=env) as second,
+        ):
+            await first.says("crcr works for")
+            await second.says("crcr works for")
+            workers = {str(each.process.pid): each for each in (first, second)}
+            leader = leading(url)
+            assert leader in workers
+            assert value(url, "SELECT count(*) FROM allowlist_versions") == 1
+            await workers[leader].stopped(signal.SIGKILL)
+            other = next(pid for pid in workers if pid != leader)
+            await until(lambda: leading(url) == other)  # at once: it runs on the same machine
+            assert await workers[other].stopped() == 0
+            assert value(url, "SELECT count(*) FROM leaders WHERE duty = 'upkeep'") == 0
+
+
+def leading(url: str) -> str:
+    """The process id of who leads."""
+    return str(value(url, "SELECT holder FROM leaders WHERE duty = 'upkeep'")).split()[1]
+
+
+@pytest.mark.parametrize("place", PLACES)
+async def test_two_that_start_at_once_on_nothing_are_both_ready(tmp_path: Path, place: str) -> None:
+    url, ports = PLACES[place](tmp_path), (free_port(), free_port())
+    async with github_with_backends() as github, AsyncExitStack() as stack:
+        env = environ(tmp_path, github, url)
+        words = [("serve", "--port", str(port)) for port in ports]
+        relays = [
+            await stack.enter_async_context(crcr(*each, folder=tmp_path, environ=env)) for each in words
+        ]
+        await asyncio.gather(*(relay.says("crcr listens on") for relay in relays))
+        async with httpx.AsyncClient(transport=httpx.AsyncHTTPTransport()) as http:
+            ready = [(await http.get(f"http://127.0.0.1:{port}/readyz")).status_code for port in ports]
+        assert ready == [200, 200]
+        assert await asyncio.gather(*(relay.stopped() for relay in relays)) == [0, 0]
+
+
+@dataclass
+class Load:
+    """Pull requests and their results, one after the other, as fast as they are taken."""
+
+    github: GitHub
+    opened: int = 0
+    told: set[str] = field(default_factory=set)
+    """Runs whose result was acknowledged."""
+    refusals: Counter[int] = field(default_factory=Counter)
+
+    async def webhooks(self) -> None:
+        for _ in range(PULLS):
+            await self.github.open_pr(UPSTREAM)
+            self.opened += 1
+            await asyncio.sleep(0.2)
+
+    async def results(self) -> None:
+        """Report for every run that appears; what is refused for now is said again, as the reporter does."""
+        while len(self.told) < PULLS * len(TARGETS):
+            for name in TARGETS:
+                for run in self.github.runs(name):
+                    if str(run.id) not in self.told:
+                        await self._tell(run)
+            await asyncio.sleep(0.05)
+
+    async def _tell(self, run: WorkflowRun) -> None:
+        for status in ("in_progress", "completed"):
+            job = run.job("build")
+            if status == "completed":
+                self.github.ci.complete(run, job, "success")
+            else:
+                self.github.ci.start(run, job)
+            while (answer := await self.github.report(run, job, status=status)).status_code != 200:
+                self.refusals[answer.status_code] += 1
+                assert answer.status_code >= 500, answer.text
+                await asyncio.sleep(0.1)
+        self.told.add(str(run.id))
+
+
+@dataclass
+class Fleet:
+    """Two relays behind a balancer, and a worker; each can be restarted."""
+
+    folder: Path
+    env: dict[str, str]
+    balancer: Balancer
+    stack: AsyncExitStack
+    running: dict[str, Running] = field(default_factory=dict)
+    errors: list[str] = field(default_factory=list)
+
+    async def start(self, name: str) -> None:
+        words = ("worker",) if name == "worker" else ("serve", "--port", name)
+        self.running[name] = await self.stack.enter_async_context(
+            crcr(*words, folder=self.folder, environ=self.env)
+        )
+        await self.running[name].says("crcr works for" if name == "worker" else "crcr listens on")
+        if name != "worker":
+            await self.balancer.has_ready(int(name))
+
+    async def stop(self, name: str) -> None:
+        process = self.running.pop(name)
+        assert await process.stopped() == 0
+        self.errors += [line for line in (await process.errors()).splitlines() if '"level":"error"' in line]
+
+
+@asynccontextmanager
+async def fleet(folder: Path, github: GitHub, url: str) -> AsyncIterator[Fleet]:
+    ports = (free_port(), free_port())
+    async with balancing(*ports) as balancer, AsyncExitStack() as stack:
+        env = environ(folder, github, url, CRCR_PUBLIC_URL=balancer.url, CRCR_DRAIN_S="1")
+        github.webhook_url = f"{balancer.url}/github/webhook"
+        it = Fleet(folder, env, balancer, stack)
+        for name in (*map(str, ports), "worker"):
+            await it.start(name)
+        yield it
+
+
+# The balancer's connections are cut with the relays that they led to, and not all of them get to be closed.
+@pytest.mark.parametrize("place", PLACES)
+async def test_a_rolling_restart_under_load_loses_and_doubles_nothing(tmp_path: Path, place: str) -> None:
+    url = PLACES[place](tmp_path)
+    async with github_with_backends() as github, fleet(tmp_path, github, url) as it:
+        load = Load(github)
+        under_load = asyncio.gather(load.webhooks(), load.results())
+        await until(lambda: load.opened > 2)
+        for _ in range(ROUNDS):
+            for name in list(it.running):
+                await it.stop(name)
+                await it.start(name)
+        during = load.opened
+        await under_load
+        await until(lambda: value(url, OPEN) == 0)
+        for name in list(it.running):
+            await it.stop(name)
+
+        sent = [each for each in github.deliveries() if each.event == "pull_request"]
+        arrived = Counter((each.delivery_id, name) for name in TARGETS for each in github.dispatches(name))
+        recorded = rows(url, "SELECT delivery, downstream, state, conclusion FROM jobs")
+        assert during > 10  # else nothing was restarted under load
+        assert it.errors == []
+        assert [each.status for each in sent if not each.ok] == []
+        assert load.refusals == Counter()
+        assert arrived == Counter({(each.guid, name): 1 for each in sent for name in TARGETS})
+        assert Counter((row["delivery"], row["downstream"]) for row in recorded) == arrived
+        assert {(row["state"], row["conclusion"]) for row in recorded} == {("completed", "success")}
+        assert value(url, "SELECT sum(success) FROM hours") == PULLS * len(TARGETS)
+        assert value(url, "SELECT count(*) FROM dispatches WHERE unsure = 1 OR state <> 'sent'") == 0
+        assert value(url, "SELECT count(*) FROM leaders WHERE duty = 'upkeep'") == 0
+        assert min(it.balancer.sent.values()) > 20

@@ -1,0 +1,164 @@
+"""Which version of an allowlist decides: the last good one, whatever was read since."""
+
+import sqlite3
+from pathlib import Path
+
+from structlog.testing import capture_logs
+
+from crcr.deliver.allowlist_source import AllowlistRefresher, FileSource
+from crcr.receive.allowlist_yaml import read_allowlist
+from crcr.record.checks.refresh import Publishing
+from crcr.record.repositories.allowlists import Allowlists
+from crcr.record.repositories.downstreams import Targets
+from crcr.record.store.signals import Signals
+from crcr.wiring.database import open_database
+from support.github.dispatch_log import BOTH, TWO, actions
+from support.stage import UPSTREAM, Stage, repo, stage
+
+BAD = {
+    "not YAML": "}{",
+    "an unknown level": "L9:\n  - org/one\n",
+    "listed twice": "L1:\n  - org/one\nL2:\n  - Org/One\n",
+    "an unknown option": "L1:\n  - org/one: {colour: blue}\n",
+    "nothing": "",
+    "comments only": "# L1:\n#   - org/one\n",
+    "an empty mapping": "{}\n",
+}
+
+
+def versions(it: Stage) -> list[int]:
+    return [row["good"] for row in it.rows("SELECT good FROM allowlist_versions ORDER BY version")]
+
+
+async def test_fault_50_a_bad_version_stops_nothing_is_shown_and_is_an_alarm(tmp_path: Path) -> None:
+    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
+        for text in BAD.values():
+            it.write_allowlist(text)
+            with capture_logs() as lines:
+                await it.refresh()
+            [alarm] = [line for line in lines if line["event"] == "allowlist_bad"]
+            assert (alarm["log_level"], alarm["alarm"]) == ("error", True)
+            newest = await it.services.allowlists.newest(repo(UPSTREAM))
+            assert newest is not None
+            assert (newest.good, newest.text, bool(newest.problems)) == (False, text, True)
+        await it.github.open_pr(UPSTREAM)
+        await it.act()
+
+        assert [actions(it.github, name) for name in BOTH] == [["opened"], ["opened"]]
+
+
+async def test_fault_50_a_file_that_is_gone_or_no_text_stops_nothing(tmp_path: Path) -> None:
+    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
+        file = tmp_path / "allowlist.yml"
+        file.write_bytes(b"L1:\n  - org/\xff\xfe\n")
+        await it.refresh()
+        newest = await it.services.allowlists.newest(repo(UPSTREAM))
+        assert newest is not None
+        assert (newest.problems[0].line, "0xff at column 9" in newest.problems[0].message) == (2, True)
+        file.unlink()
+        await it.refresh()
+        await it.refresh()
+        assert versions(it) == [1, 0, 0]
+        await it.github.open_pr(UPSTREAM)
+        await it.act()
+        assert [actions(it.github, name) for name in BOTH] == [["opened"], ["opened"]]
+
+
+async def test_fault_50_a_good_version_after_a_bad_one_is_in_force(tmp_path: Path) -> None:
+    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
+        for text in ("}{", TWO, "}{", "L1:\n  - org/two\n"):
+            it.write_allowlist(text)
+            await it.refresh()
+        await it.github.open_pr(UPSTREAM)
+        await it.act()
+
+        assert versions(it) == [1, 0, 1, 0, 1]
+        assert [actions(it.github, name) for name in BOTH] == [[], ["opened"]]
+
+
+async def test_fault_53_text_that_failed_to_parse_never_becomes_good(tmp_path: Path) -> None:
+    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
+        it.write_allowlist("L1:\n  - org/one\n  - org/one\n")
+        for _ in range(3):
+            await it.refresh()
+        assert versions(it) == [1, 0]
+        database = open_database(it.services.settings, Signals())
+        anew = Allowlists(database, Targets(database, Publishing({})), Publishing({}), read_allowlist)
+        in_force = await anew.current(repo(UPSTREAM))
+        await database.close()
+
+        assert [str(entry.name) for entry in in_force.entries] == ["org/one", "org/two"]
+        assert await it.services.allowlists.current(repo(UPSTREAM)) == in_force
+
+
+async def test_fault_53_a_file_cut_off_at_the_cap_is_not_taken_for_the_whole(tmp_path: Path) -> None:
+    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
+        it.write_allowlist(TWO + "#" * 1024 * 1024 + "\nL2:\n  - org/three\n")
+        await it.refresh()
+
+        assert versions(it) == [1, 0]
+
+
+async def test_without_any_good_allowlist_webhooks_are_503_until_one_is_read(tmp_path: Path) -> None:
+    async with stage(tmp_path, "}{", downstreams=BOTH) as it:
+        pr = await it.github.open_pr(UPSTREAM)
+        assert pr.last_delivery is not None
+        assert pr.last_delivery.status_code == 503
+        assert int(pr.last_delivery.answer_headers["retry-after"]) > 0
+        assert '"no_allowlist"' in pr.last_delivery.answer_body
+        it.write_allowlist(TWO)
+        await it.refresh()
+        again = await it.github.redeliver(pr.last_delivery.guid)
+        await it.act()
+
+        assert again.status_code == 202
+        assert actions(it.github, "org/one") == ["opened"]
+
+
+async def test_a_file_emptied_after_it_could_not_be_read_is_shown_with_its_own_problem(
+    tmp_path: Path,
+) -> None:
+    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
+        (tmp_path / "allowlist.yml").unlink()
+        await it.refresh()
+        it.write_allowlist("")
+        await it.refresh()
+        await it.refresh()
+
+        assert versions(it) == [1, 0, 0]
+        newest = await it.services.allowlists.newest(repo(UPSTREAM))
+        assert newest is not None
+        assert "no level" in newest.problems[0].message
+
+
+async def test_an_empty_list_that_an_earlier_release_put_in_force_stays_until_a_good_one_is_read(
+    tmp_path: Path,
+) -> None:
+    async with stage(tmp_path, "L1: []\n", downstreams=BOTH) as it:
+        with sqlite3.connect(tmp_path / "crcr.db") as older:
+            older.execute("UPDATE allowlist_versions SET text = '', version = 2")
+        it.write_allowlist("")
+        await it.refresh()
+        quiet = await it.github.open_pr(UPSTREAM)
+        assert quiet.last_delivery is not None
+        assert (quiet.last_delivery.status_code, versions(it)) == (202, [1, 0])
+        it.write_allowlist(TWO)
+        await it.refresh()
+        await it.github.open_pr(UPSTREAM)
+        await it.act()
+
+        assert [actions(it.github, name) for name in BOTH] == [["opened"], ["opened"]]
+
+
+async def test_another_process_sees_a_refresh_with_its_next_delivery(tmp_path: Path) -> None:
+    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
+        await it.github.open_pr(UPSTREAM)  # the version in force is in this process's memory now
+        database = open_database(it.services.settings, Signals())
+        other = Allowlists(database, Targets(database, Publishing({})), Publishing({}), read_allowlist)
+        path = it.write_allowlist("L1:\n  - org/two\n")
+        await AllowlistRefresher(repo(UPSTREAM), FileSource(path), other, it.clock).refresh()
+        await database.close()
+        await it.github.open_pr(UPSTREAM)
+        await it.act()
+
+        assert [len(actions(it.github, name)) for name in BOTH] == [0, 2]

@@ -1,0 +1,180 @@
+"""What a hidden or name-only backend leaves behind: nothing, in no list, cursor, error or problem, but for admins."""
+
+import base64
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from github_sim.github import JobSpec, Match, Workflow
+from support.github.gated_upstream import finish, newest_run, open_pull, say, start
+from support.sign_in import ADMIN, TOKENS
+from support.stage import UPSTREAM, Stage, stage
+
+LISTED = """
+L1:
+  - secretcorp/listens: {visibility: hidden}
+L2:
+  - aaa/open
+  - shyorg/named: {visibility: name, hardware: shyware}
+  - secretcorp/hush: {visibility: hidden, hardware: hushware, oncalls: [hushperson]}
+  - zzz/open
+L4:
+  - secretcorp/gates: {visibility: hidden, oncalls: [hushperson], jobs: [hushjob]}
+"""
+HIDDEN = ("secretcorp/listens", "secretcorp/hush", "secretcorp/gates")
+ALL = ("aaa/open", "shyorg/named", "zzz/open", *HIDDEN)
+TELLING = re.compile(r"secretcorp|hush|shyware|shyjob", re.IGNORECASE)
+NAME_ONLY = re.compile(r"shyorg", re.IGNORECASE)
+EYES = {"authorization": f"Bearer {ADMIN}"}
+
+
+@asynccontextmanager
+async def mixed(folder: Path) -> AsyncIterator[Stage]:
+    """Results, waivers, acts, and effects of every state, of backends that are seen and of some that are not."""
+    async with stage(folder, LISTED, downstreams=ALL, CRCR_SANDBOX="on", **TOKENS) as it:
+        it.github.set_permission(UPSTREAM, "maintainer", "maintain")
+        for name in ALL:
+            job = "hushjob" if name in HIDDEN else "shyjob" if name == "shyorg/named" else "build"
+            it.github.repository(name).workflows = [Workflow(jobs=(JobSpec(job),))]
+        pull = await open_pull(it, title="one")
+        for name in ("aaa/open", "shyorg/named", "secretcorp/hush", "secretcorp/gates"):
+            await start(it, newest_run(it, name))
+            await finish(it, newest_run(it, name))
+        await say(it, pull, "/crcr waive secretcorp/gates hush now")
+        for name in ("zzz/open", "secretcorp/hush", "aaa/open", "shyorg/named"):
+            it.github.faults.answer(422, on=Match("POST", f"/repos/{name}/dispatches"))
+        await open_pull(it, title="two")
+        it.github.faults.clear()
+        for act, told in (
+            ("suspend", {"repository": "shyorg/named"}),
+            ("lift", {"repository": "shyorg/named"}),
+            ("pause", {"reason": "hush is on fire"}),
+            ("unpause", {}),
+            ("rebind", {"repository": "secretcorp/listens", "repository_id": 4242}),
+            ("pause", {}),
+        ):
+            it.clock.advance(1)
+            answer = await it.http.post(f"/api/v1/admin/{act}", json=told, headers=EYES)
+            assert answer.status_code == 200
+        await open_pull(it, title="three")
+        yield it
+
+
+async def lists(it: Stage) -> list[str]:
+    """Every address of the API that comes in pages."""
+    paths = (await it.http.get("/api/openapi.json")).json()["paths"]
+    found = [
+        path.replace("{org}", "aaa").replace("{repo}", "open")
+        for path, ops in paths.items()
+        if any(each["name"] == "cursor" for each in ops.get("get", {}).get("parameters", ()))
+    ]
+    assert {"/api/v1/effects/list", "/api/v1/audit", "/api/v1/waivers.csv", "/api/v1/jobs"} <= set(found)
+    return found
+
+
+def cursor_of(answer: httpx.Response) -> str | None:
+    if answer.headers["content-type"].startswith("application/json"):
+        body: dict[str, Any] = answer.json()
+        following: str | None = body["next"] if "next" in body else body["matrix"]["next"]
+        return following
+    found = re.search(r"[?&]cursor=([\w-]+)", answer.headers.get("link", ""))
+    return found[1] if found else None
+
+
+def decoded(cursor: str) -> str:
+    return base64.b64decode(cursor + "==", altchars=b"-_").decode()
+
+
+@pytest.mark.parametrize("more", [{}, {"state": "waiting"}, {"state": "parked"}, {"order": "oldest"}])
+async def test_no_cursor_holds_anything_of_a_backend_that_is_not_shown(
+    tmp_path: Path, more: dict[str, str]
+) -> None:
+    walked = 0
+    async with mixed(tmp_path) as it:
+        for path in await lists(it):
+            for limit in (1, 2, 3):
+                cursor, places = None, set[str]()
+                while True:
+                    asked: dict[str, Any] = {"limit": limit, **more, **({"cursor": cursor} if cursor else {})}
+                    answer = await it.http.get(path, params=asked)
+                    if answer.status_code == 400:
+                        break  # this list has no such choice
+                    assert answer.status_code == 200, answer.text
+                    cursor = cursor_of(answer)
+                    place = decoded(cursor) if cursor else ""
+                    for text in (answer.text, place, str(answer.headers)):
+                        assert not TELLING.search(text), (path, asked, place)
+                    assert not NAME_ONLY.search(place), (path, asked, place)
+                    if cursor is None:
+                        break
+                    assert place not in places
+                    places.add(place)
+                    walked += 1
+    assert walked > 10
+
+
+async def test_what_went_wrong_and_who_is_not_shown_is_told_to_admins_alone(tmp_path: Path) -> None:
+    async with mixed(tmp_path) as it:
+        everybody = (await it.http.get("/api/v1/effects")).json()["parked"]
+        assert {each["target"] for each in everybody} == {"aaa/open", "zzz/open"}
+        assert {each["last_error"] for each in everybody} == {None}
+        admins = (await it.http.get("/api/v1/effects", headers=EYES)).json()["parked"]
+        assert {"secretcorp/hush", "shyorg/named"} <= {each["target"] for each in admins}
+        assert all(each["last_error"] for each in admins)
+
+
+async def test_a_reason_that_an_operator_gave_is_told_to_admins_alone(tmp_path: Path) -> None:
+    async with mixed(tmp_path) as it:
+        everybody = (await it.http.get("/api/v1/audit")).json()["acts"]
+        assert [each["act"] for each in everybody] == ["pause", "unpause", "pause"]
+        assert "fire" not in str(everybody)
+        assert "fire" not in (await it.http.get("/crcr/audit")).text
+        assert "hush is on fire" in (await it.http.get("/api/v1/audit", headers=EYES)).text
+
+
+async def test_admins_find_hidden_backends_on_the_allowlist_and_marked(tmp_path: Path) -> None:
+    async with mixed(tmp_path) as it:
+        listed = (await it.http.get("/api/v1/allowlist")).json()["backends"]
+        assert {each["name"] for each in listed} == {"aaa/open", "shyorg/named", "zzz/open"}
+        listed = (await it.http.get("/api/v1/allowlist", headers=EYES)).json()["backends"]
+        assert {each["name"] for each in listed if each["hidden"]} == set(HIDDEN)
+        assert len(listed) == len(ALL)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "L2:\n  - aaa/open\n  - secretcorp//hush: {visibility: hidden}\n",
+        "L2:\n  - secretcorp: {visibility: hidden}\n",
+        "L2:\n  - secretcorp/hush {visibility: hidden}\n",
+        "L2:\n  - secretcorp/hush: {visibility: hidden, oncalls: ['hush person!']}\n",
+        "L2:\n  secretcorp/hush: [}\n",
+        "L2:\n  - secretcorp\\hush\n",
+        "L4:\n  hushdevice:\n    secretcorp/hush: {visibility: hidden}\n",
+        "L3:\n  hush!device:\n    secretcorp/hush: {visibility: hidden, oncalls: [x]}\n",
+        "L2:\n  - secretcorp/hush: {visibility: hidden, hushoption: 3}\n",
+        "L2:\n  - secretcorp/hush: {visibility: hidden, expect: {hushjob: hushed}}\n",
+        "L2:\n  - secretcorp/hush: {visibility: hidden}\n  - secretcorp/hush\n",
+        "L4:\n  - secretcorp/hush: {visibility: hidden}\n",
+        "L2:\n  - secretcorp/hush: &a {visibility: hidden}\n  - *hushalias\n",
+        "hush: [secretcorp/hush]\n",
+    ],
+)
+async def test_the_problems_of_a_bad_allowlist_quote_it_to_admins_alone(tmp_path: Path, broken: str) -> None:
+    async with stage(tmp_path, LISTED, downstreams=ALL, **TOKENS) as it:
+        it.write_allowlist(broken)
+        await it.refresh()
+        for path in ("/api/v1/allowlist", "/api/v1/summary", "/crcr"):
+            answer = await it.http.get(path)
+            assert not TELLING.search(answer.text)
+        state = (await it.http.get("/api/v1/allowlist")).json()["state"]
+        assert state["newest_is_bad"]
+        assert all(each["line"] and each["message"] for each in state["problems"])
+        told = (await it.http.get("/api/v1/allowlist", headers=EYES)).json()["state"]["problems"]
+        assert [each["line"] for each in told] == [each["line"] for each in state["problems"]]
+        assert told != state["problems"]

@@ -1,0 +1,462 @@
+"""What another HUD shows of our jobs, by its own rules: every outcome, of the right pull request, once and in order."""
+
+import json
+from collections import Counter
+from datetime import datetime, timedelta
+from itertools import chain, cycle, repeat
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from crcr.decide.model import RepoName
+from crcr.record.admin.operations import ParkedFilter
+from crcr.record.checks.refresh import Publishing
+from crcr.record.reports.forwards import Forwards
+from crcr.record.reports.outcomes import Outcomes
+from crcr.record.upkeep.timeouts import Sweeps
+from github_sim.github import Job, Workflow, WorkflowRun
+from support.downstream.callbacks import BACKEND, CALLBACK, LISTED, bearer, dispatched, outcome, with_jobs
+from support.downstream.other_cis import EVERY
+from support.downstream.other_hud import HOST, SETTINGS, OtherHud
+from support.downstream.reporter import TOKEN as REPORTER_TOKEN
+from support.downstream.reporter import Scripted, told
+from support.downstream.self_reports import head, night, tell
+from support.github.gated_upstream import GATING, NAMED, Stage, gated, look, newest_run, open_pull, run_all
+from support.github.merge_queue import move_base
+from support.stage import AUDIENCE, UPSTREAM, stage
+
+MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
+GATES = f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: ['*']}}\n"
+OTHER_SHA = "b" * 40
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def both_stores(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A forward and its outcome stand in one transaction, on either store."""
+    monkeypatch.setenv("CRCR_TEST_STORE", request.param)
+
+
+async def say(
+    it: Stage, run: WorkflowRun, job: Job | str, status: str, *, payload: Any = None, **workflow: Any
+) -> str:
+    """Report as our own reporter does, with an empty `payload`; or with another one."""
+    chosen = run.job(job) if isinstance(job, str) else job
+    body = it.github.ci.report_body(run, chosen, status, **workflow)
+    body["payload"] = {} if payload is None else payload
+    return outcome(await _post(it, run, chosen, json.dumps(body).encode()))
+
+
+async def _post(it: Stage, run: WorkflowRun, job: Job, body: bytes) -> httpx.Response:
+    token = it.github.oidc_token(run, job, audience=AUDIENCE)
+    return await it.http.post(CALLBACK, content=body, headers=bearer(token))
+
+
+async def deliver_all(it: Stage) -> None:
+    """Time passes until nothing waits to be forwarded; nobody sweeps meanwhile."""
+    for _ in range(200):
+        if not it.rows("SELECT 1 FROM effects WHERE kind = 'forward_result' AND state = 'waiting'"):
+            return
+        await it.pass_time(MINUTE)
+    raise AssertionError("a forward waits for ever")
+
+
+def histories(hud: OtherHud) -> dict[str, list[str]]:
+    """By job name; a job that the HUD knows under two keys is none that it shows once."""
+    names = Counter(hud.records[key]["job_name"] for key in hud.history)
+    assert not {name for name, count in names.items() if count > 1}
+    return {hud.records[key]["job_name"]: shown for key, shown in hud.history.items()}
+
+
+# Filled from our own records
+
+
+async def test_with_an_empty_payload_the_other_hud_has_pull_request_commit_upstream_and_event(
+    tmp_path: Path,
+) -> None:
+    hud = OtherHud()
+    listed = f"L2:\n  - {BACKEND}: {{events: [pull_request, push, merge_group]}}\n"
+    async with stage(tmp_path, listed, downstreams=(BACKEND,), outside={HOST: hud}, **SETTINGS) as it:
+        pull = await it.github.open_pr(UPSTREAM)
+        await it.act()
+        await it.github.push(UPSTREAM, ref=f"refs/tags/ciflow/trunk/{pull.number}")
+        await move_base(it)  # else the head's own results stand for the group's
+        await it.github.merge_group(UPSTREAM, pull.number)
+        await it.act()
+        for run in it.github.runs(BACKEND):
+            assert await say(it, run, "build", "in_progress") == "applied"
+            assert await say(it, run, "build", "completed", conclusion="success") == "applied"
+        await it.act()
+        sent = {row["guid"]: row for row in it.rows("SELECT guid, event, ref, head_sha FROM deliveries")}
+
+    assert len(hud.records) == 4
+    for key, row in hud.records.items():
+        delivery = sent[key.split("/")[2]]
+        of_pull = delivery["event"] == "pull_request" or "ciflow" in (delivery["ref"] or "")
+        assert row["pr_number"] == (pull.number if of_pull else 0)
+        assert (row["upstream_repo"], row["head_sha"]) == (UPSTREAM, delivery["head_sha"])
+        assert row["event_type"] == delivery["event"]
+    assert len(hud.backend_page(BACKEND, it.clock.now())) == len(hud.pull_page(pull.number)) == 2
+
+
+ELSEWHERE = {"repository": {"full_name": "evil/fork"}, "number": 666, "head_sha": OTHER_SHA}
+LIES: dict[str, Any] = {
+    "another pull request": {"pull_request": {"number": 666, "head": {"sha": OTHER_SHA}}, **ELSEWHERE},
+    "another commit": {"pull_request": {"number": 1, "head": {"sha": OTHER_SHA, "ref": "main"}}},
+    "a push to a tag of another": {"after": OTHER_SHA, "ref": "refs/tags/ciflow/trunk/666", **ELSEWHERE},
+    "a merge group": {"merge_group": {"head_sha": OTHER_SHA}, "action": "destroyed"},
+    "a number as text": {"pull_request": {"number": "666", "head": None}, "repository": 7},
+    "no object": [{"pull_request": {"number": 666}}],
+    "a text": "pull_request",
+}
+
+
+async def test_an_echo_of_another_event_moves_no_result_to_it(tmp_path: Path) -> None:
+    hud = OtherHud()
+    async with dispatched(tmp_path, outside={HOST: hud}, **SETTINGS) as (it, run):
+        nightly = night(it)
+        for name, lie in LIES.items():
+            assert await say(it, run, "build", "in_progress", payload=lie, job_name=name) == "applied"
+            payload = {**ELSEWHERE, **(lie if isinstance(lie, dict) else {})}
+            answer = await tell(it, nightly, "test", commit=head(it), payload=payload, job_name=name)
+            assert outcome(answer) == "applied"
+        await it.act()
+        [sha] = {row["head_sha"] for row in it.jobs() if row["number"]}
+        commits = {1: sha, 0: head(it)}
+
+    assert len(hud.records) == 2 * len(LIES) == 2 * len(hud.pull_page(1))
+    for row in hud.records.values():
+        assert (row["upstream_repo"], row["head_sha"]) == (UPSTREAM, commits[row["pr_number"]])
+    for trusted in (each["trusted"] for each in hud.taken):
+        # The commit of a nightly is its sender's word, and no proof of ours.
+        proved = (1, sha) if trusted["event_type"] == "pull_request" else (None, None)
+        assert (trusted["pr_number"], trusted["head_sha"], trusted["upstream"]) == (*proved, UPSTREAM)
+        assert not {"666", OTHER_SHA, "evil/fork"} & set(_texts(trusted))
+
+
+def _texts(value: Any) -> list[str]:
+    if isinstance(value, dict):
+        return list(chain.from_iterable(_texts(each) for each in value.values()))
+    return [str(value)]
+
+
+async def test_an_echo_of_the_same_event_adds_what_the_records_do_not_have(tmp_path: Path) -> None:
+    hud = OtherHud()
+    async with dispatched(tmp_path, outside={HOST: hud}, **SETTINGS) as (it, run):
+        payload = run.client_payload["payload"]
+        await say(it, run, "build", "in_progress", payload={**payload, "sender": {"login": "zoe", "n": 1}})
+        await it.act()
+
+    echoed = hud.taken[0]["untrusted"]["callback_payload"]["payload"]
+    assert echoed["sender"] == {"login": "zoe", "n": 1}
+    assert echoed["pull_request"]["base"] == payload["pull_request"]["base"]
+    assert echoed["pull_request"]["head"]["ref"] == payload["pull_request"]["head"]["ref"]
+
+
+ODD = {
+    "twice": b'{"pull_request": {"number": 1, "number": 666}, "pull_request": {"number": 666, "head": {"sha": "x"}}}',
+    "beyond Python": b'{"pull_request": {"number": 1e400}, "deep": ' + b"[" * 900 + b"]" * 900 + b"}",
+    "half a character": b'{"pull_request": {"number": 666, "head": {"sha": "\\ud800"}}}',
+    "giant": b'{"long": "' + b"x" * 2_080_000 + b'"}',
+}
+
+
+async def test_an_odd_or_giant_echo_costs_no_result(tmp_path: Path) -> None:
+    hud = OtherHud()
+    async with dispatched(tmp_path, outside={HOST: hud}, **SETTINGS) as (it, run):
+        for name, odd in ODD.items():
+            body = it.github.ci.report_body(run, run.job("build"), "in_progress", job_name=name)
+            sent = json.dumps({**body, "payload": "ECHO"}).encode().replace(b'"ECHO"', odd)
+            assert outcome(await _post(it, run, run.job("build"), sent)) == "applied"
+        await it.act()
+        [sha] = {row["head_sha"] for row in it.jobs()}
+
+    assert {row["job_name"]: row["head_sha"] for row in hud.pull_page(1)} == dict.fromkeys(ODD, sha)
+
+
+async def test_a_report_as_large_as_we_take_it_still_fits_the_other_hud(tmp_path: Path) -> None:
+    hud = OtherHud()
+    async with dispatched(tmp_path, outside={HOST: hud}, **SETTINGS) as (it, run):
+        await say(it, run, "build", "in_progress")
+        counts = {"passed": 1, "failed": 2}
+        for size in (2_090_000, 2 * 1024 * 1024 - 1_200):
+            name = f"job {size}"
+            await say(it, run, "build", "in_progress", job_name=name)
+            more = {"job_name": name, "test_results": counts, "conclusion": "failure", "log": "x" * size}
+            body = it.github.ci.report_body(run, run.job("build"), "completed", **more)
+            sent = json.dumps({**body, "payload": {}}).encode()
+            more["log"] = "x" * (size - max(0, len(sent) - 2 * 1024 * 1024))
+            assert await say(it, run, "build", "completed", **more) == "applied"
+        await it.act()
+
+    rows = [row for row in hud.pull_page(1) if row["status"] == "completed"]
+    assert [row["conclusion"] for row in rows] == ["failure", "failure"]
+    told = hud.taken[-1]["untrusted"]["callback_payload"]["workflow"]
+    assert told["test_results"] == counts
+
+
+# Every change of an outcome, once, in order
+
+
+STORY = {
+    "passed": ["in_progress", "success"],
+    "failed": ["in_progress", "failure"],
+    "said nothing": ["in_progress", "failure", "success"],
+    "corrected": ["in_progress", "success", "failure"],
+    "disputed": ["in_progress", "success", "failure"],
+    "disputed better": ["in_progress", "failure", "failure"],
+    "swept": ["in_progress", "timed_out"],
+    "late": ["in_progress", "timed_out", "success"],
+    "silent": ["in_progress", "failure"],
+}
+"""How each job is shown over time; a dispute that changes no conclusion is sent as a dispute."""
+RUNNING = {"swept", "late", "silent"}
+
+
+async def tell_story(it: Stage, run: WorkflowRun) -> None:
+    for name in STORY:
+        it.github.ci.start(run, run.job(name))
+        assert await say(it, run, name, "in_progress") == "applied"
+        await it.pass_time(1)
+    says = {"failed": "failure", "disputed better": "failure", "said nothing": None}
+    for name in STORY.keys() - RUNNING:
+        assert await say(it, run, name, "completed", conclusion=says.get(name, "success")) == "applied"
+    assert await say(it, run, "disputed", "completed", conclusion="failure") == "conflicting_result"
+    assert await say(it, run, "disputed better", "completed", conclusion="success") == "conflicting_result"
+    ends = {"failed": "failure", "corrected": "failure", "disputed": "failure", "disputed better": "failure"}
+    for name in STORY.keys() - RUNNING:
+        it.github.ci.complete(run, run.job(name), ends.get(name, "success"))
+    for name, ended in (("silent", "failure"), ("swept", "success"), ("late", "success")):
+        it.github.ci.complete(run, run.job(name), ended)
+    for _ in range(9):
+        await look(it, HOUR)
+    assert await say(it, run, "late", "completed", conclusion="success") == "applied"
+    for _ in range(3):
+        await look(it, HOUR)
+
+
+@pytest.mark.usefixtures("both_stores")
+async def test_every_outcome_reaches_the_other_hud_once_and_in_order(tmp_path: Path) -> None:
+    hud = OtherHud(answers=cycle([200, 500, 200, 429, 503, 200, 502, 200]))
+    async with gated(tmp_path, GATES, downstreams=(GATING,), outside={HOST: hud}, **SETTINGS) as it:
+        [workflow] = with_jobs(*STORY)
+        it.github.repository(GATING).workflows = [Workflow(jobs=workflow.jobs, run_name=NAMED.run_name)]
+        pull = await open_pull(it)
+        await tell_story(it, newest_run(it))
+        for name in STORY:
+            await say(it, newest_run(it), name, "in_progress")
+        await deliver_all(it)
+        ours = {row["job_name"]: row for row in it.jobs()}
+        page = hud.backend_page(GATING, it.clock.now())
+
+    assert histories(hud) == STORY
+    assert (
+        {row["job_name"] for row in page}
+        == {row["job_name"] for row in hud.pull_page(pull.number)}
+        == set(STORY)
+    )
+    for row in page:
+        job = ours[row["job_name"]]
+        assert row["conclusion"] == (job["conclusion"] or "timed_out")
+        assert row["status"] == "completed"
+    disputed = [each["trusted"]["outcome"]["disputed"] for each in hud.taken]
+    assert disputed.count(True) == 3  # GitHub's correction is a dispute as well
+
+
+@pytest.mark.usefixtures("both_stores")
+async def test_a_deleted_run_a_rerun_and_the_jobs_of_a_nightly_are_all_found(tmp_path: Path) -> None:
+    hud = OtherHud(answers=chain([500, 429, 500], repeat(200)))
+    async with gated(tmp_path, GATES, downstreams=(GATING,), outside={HOST: hud}, **SETTINGS) as it:
+        first = await open_pull(it)
+        run = await run_all(it, build="failure")
+        await it.github.rerun(run)
+        await run_all(it)
+        it.clock.advance(MINUTE)
+        second = await open_pull(it)
+        gone = newest_run(it)
+        await say(it, gone, "build", "in_progress")
+        del it.github.world.runs[gone.id]
+        for _ in range(8):
+            await look(it, HOUR)
+        nightly = night(it, GATING)
+        for name, conclusion in (("build", "success"), ("test", "failure")):
+            answer = await tell(it, nightly, name, conclusion, commit=head(it))
+            assert outcome(answer) == "applied"
+        # A second report that contradicts the first: the worse one counts there too.
+        assert outcome(await tell(it, nightly, "build", "failure", commit=head(it))) == "conflicting_result"
+        await deliver_all(it)
+        now = it.clock.now()
+
+    by_pull = {
+        (row["pr_number"], row["job_name"]): row["conclusion"] for row in hud.backend_page(GATING, now)
+    }
+    assert by_pull == {
+        (first.number, "build"): "success",
+        (first.number, "test"): "success",
+        (second.number, "build"): "timed_out",
+    }
+    assert {row["run_attempt"] for row in hud.pull_page(first.number)} == {1, 2}
+    nightlies = {row["job_name"]: row["conclusion"] for row in hud.nightly_page(GATING, now)}
+    assert nightlies == {"build": "failure", "test": "failure"}
+
+
+class Killed(Exception):
+    """The process dies here."""
+
+
+class Dying(Forwards):
+    async def add(self, *args: Any) -> None:
+        await super().add(*args)
+        raise Killed
+
+
+@pytest.mark.usefixtures("both_stores")
+async def test_an_outcome_and_its_forward_are_committed_together_or_not_at_all(tmp_path: Path) -> None:
+    hud = OtherHud()
+    async with dispatched(tmp_path, outside={HOST: hud}, **SETTINGS) as (it, run):
+        await say(it, run, "build", "in_progress")
+        it.clock.advance(8 * HOUR)
+        await it.services.sweeper.sweep()  # GitHub is asked first
+        it.clock.advance(2 * HOUR)
+        dying = Sweeps(it.services.database, Publishing({}), Outcomes(Dying(enabled=True)))
+        with pytest.raises(Killed):
+            await dying.time_out_silent(it.clock.now())
+        assert [row["state"] for row in it.jobs()] == ["in_progress"]
+        assert len(it.rows("SELECT 1 FROM effects WHERE kind = 'forward_result'")) == 1
+        await it.services.sweeper.sweep()
+        await deliver_all(it)
+
+    assert histories(hud) == {"build": ["in_progress", "timed_out"]}
+
+
+async def test_a_result_that_was_taken_off_its_delivery_is_no_success_over_there(tmp_path: Path) -> None:
+    hud = OtherHud()
+    async with gated(tmp_path, GATES, downstreams=(GATING,), outside={HOST: hud}, **SETTINGS) as it:
+        it.github.repository(GATING).workflows = [NAMED]
+        failing = await open_pull(it)
+        honest = await run_all(it, build="failure")
+        it.clock.advance(MINUTE)
+        await open_pull(it)
+        other = await run_all(it)
+        [forged] = await it.github.send_dispatch(GATING, "pull_request", other.client_payload)
+        for status, more in (("in_progress", {}), ("completed", {"conclusion": "success"})):
+            body = it.github.ci.report_body(forged, forged.job("build"), status, **more)
+            sent = json.dumps({**body, "delivery_id": honest.delivery_id}).encode()
+            assert outcome(await _post(it, forged, forged.job("build"), sent)) == "applied"
+        for _ in range(3):
+            await look(it, MINUTE)
+
+    shown = {
+        row["run_id"]: row["conclusion"]
+        for row in hud.pull_page(failing.number)
+        if row["job_name"] == "build"
+    }
+    assert shown == {str(honest.id): "failure", str(forged.id): "neutral"}
+
+
+async def test_a_parked_outcome_that_a_newer_one_overtook_is_not_sent_any_more(tmp_path: Path) -> None:
+    hud = OtherHud(answers=chain([400], repeat(200)))
+    async with dispatched(tmp_path, outside={HOST: hud}, **SETTINGS) as (it, run):
+        await say(it, run, "build", "in_progress")
+        await it.act()
+        await say(it, run, "test", "in_progress")
+        await it.act()
+        await say(it, run, "build", "completed", conclusion="success")
+        await it.act()
+        retried = await it.services.acts.retry_parked(
+            RepoName(UPSTREAM), ParkedFilter(), who="ann", now=it.clock.now()
+        )
+        await it.act()
+        parked = it.rows("SELECT state, last_error FROM effects WHERE state IN ('parked', 'cancelled')")
+
+    assert retried == 0
+    assert parked == [{"state": "cancelled", "last_error": "a newer outcome of the job was forwarded"}]
+    assert histories(hud) == {"build": ["success"], "test": ["in_progress"]}
+
+
+async def test_a_parked_outcome_that_is_still_the_newest_is_sent_again(tmp_path: Path) -> None:
+    hud = OtherHud(answers=chain([403], repeat(200)))
+    async with dispatched(tmp_path, outside={HOST: hud}, **SETTINGS) as (it, _):
+        assert outcome(await tell(it, night(it), commit=None)) == "applied"
+        await it.act()
+        assert hud.taken == []
+        await it.services.acts.retry_parked(RepoName(UPSTREAM), ParkedFilter(), who="ann", now=it.clock.now())
+        await it.act()
+
+    assert histories(hud) == {"build": ["success"]}
+
+
+# When a job began
+
+
+async def test_fields_that_a_completed_report_leaves_out_are_those_of_the_first(tmp_path: Path) -> None:
+    hud = OtherHud()
+    async with dispatched(tmp_path, outside={HOST: hud}, **SETTINGS) as (it, run):
+        began = it.clock.now()
+        bare: dict[str, Any] = dict.fromkeys(("started_at", "completed_at", "url", "check_run_id"))
+        await say(it, run, "build", "in_progress", **{**bare, "url": "https://ci.example.org/1"})
+        it.clock.advance(90)
+        await say(it, run, "build", "completed", conclusion="success", **bare)
+        await it.act()
+
+    [row] = hud.backend_page(BACKEND, it.clock.now())
+    assert (row["started_at"], row["completed_at"]) == (stamp(began), stamp(it.clock.now()))
+    assert row["url"] == "https://ci.example.org/1"
+    assert len(hud.taken) == 2
+
+
+SAID: dict[str, Any] = {
+    "unsaid": None,
+    "hours ago": -3 * HOUR,
+    "days ago": -8 * DAY,
+    "to come": 2 * DAY,
+    "no time": "soon",
+}
+
+
+async def test_a_nightly_is_found_by_its_start_whatever_its_reporter_says(tmp_path: Path) -> None:
+    hud = OtherHud()
+    async with stage(tmp_path, LISTED, downstreams=(BACKEND,), outside={HOST: hud}, **SETTINGS) as it:
+        run, now = night(it), it.clock.now()
+        for name, said in SAID.items():
+            claimed = stamp(now, said) if isinstance(said, float) else said
+            times: dict[str, Any] = {"started_at": claimed, "completed_at": claimed, "job_name": name}
+            assert outcome(await tell(it, run, commit=head(it), **times)) == "applied"
+        await it.act()
+
+    found = {row["job_name"]: row["started_at"] for row in hud.nightly_page(BACKEND, now, days=7)}
+    assert found == {**dict.fromkeys(SAID, stamp(now)), "hours ago": stamp(now, -3 * HOUR)}
+
+
+REPORTERS = {
+    "buildkite": {"BUILDKITE": "true", "BUILDKITE_BUILD_ID": "RUN", "BUILDKITE_LABEL": "build"},
+    "gitlab": {"GITLAB_CI": "true", "CI_PIPELINE_ID": "RUN", "CI_JOB_NAME": "build"},
+    "circleci": {"CIRCLECI": "true", "CIRCLE_WORKFLOW_ID": "RUN", "CIRCLE_JOB": "build"},
+}
+
+
+@pytest.mark.parametrize("name", REPORTERS)
+async def test_a_nightly_that_our_reporter_sends_from_another_ci_is_found(tmp_path: Path, name: str) -> None:
+    hud, ci = OtherHud(), EVERY[name]
+    settings = {**SETTINGS, **ci.settings()}
+    async with stage(tmp_path, LISTED, downstreams=(BACKEND,), outside={HOST: hud}, **settings) as it:
+        now = it.clock.now()
+        own = {key: value.replace("RUN", ci.run_id) for key, value in REPORTERS[name].items()}
+        bridged = {"CRCR_STARTED_AT": stamp(now, -HOUR), "CRCR_HEAD_SHA": head(it), "CRCR_UPSTREAM": UPSTREAM}
+        kind = {"CRCR_EVENT_TYPE": "nightly", "CRCR_RELAYS": "https://relay.test/github/callback crcr"}
+        network = Scripted(seconds=now.timestamp())
+        env = {**own, **bridged, **kind, "CRCR_ID_TOKEN": REPORTER_TOKEN}
+        assert told("--status", "completed", "--conclusion", "failure", env=env, network=network)[0] == 0
+        [body] = network.bodies
+        answer = await it.http.post(CALLBACK, json=body, headers=bearer(ci.token(it.github)))
+        assert outcome(answer) == "applied"
+        await it.act()
+
+    [row] = hud.nightly_page(BACKEND, now)
+    assert (row["started_at"], row["conclusion"]) == (stamp(now, -HOUR), "failure")
+    assert (row["head_sha"], row["upstream_repo"], row["pr_number"]) == (head(it), UPSTREAM, 0)
+
+
+def stamp(at: datetime, more_s: float = 0.0) -> str:
+    return str((at + timedelta(seconds=more_s)).strftime("%Y-%m-%dT%H:%M:%SZ"))

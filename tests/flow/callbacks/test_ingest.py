@@ -1,0 +1,457 @@
+"""Another relay's results over HTTP: who is let in, what is refused and by which name, and what is done with the rest."""
+
+import copy
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from support.downstream.callbacks import client_of, refused
+from support.page_reader import HOSTILE
+from support.stage import UPSTREAM, Stage, stage
+
+TOKEN = "ingest-token-0123456789"
+ADDRESS = "/api/crcr/results"
+BACKEND = "Org/Backend"
+LISTED = f"L1:\n  - org/notified\nL2:\n  - {BACKEND}\n  - org/named: {{visibility: name}}\n"
+HEADERS = {"x-hud-internal-bot": TOKEN}
+SHA = "c" * 40
+
+PULL: dict[str, Any] = {
+    "action": "synchronize",
+    "number": 12,
+    "repository": {"full_name": UPSTREAM},
+    "pull_request": {
+        "number": 12,
+        "title": "Fuse it",
+        "user": {"login": "ada"},
+        "head": {"sha": SHA, "ref": "fuse"},
+    },
+}
+
+
+def envelope(status: str = "completed", **workflow: Any) -> dict[str, Any]:
+    result = {"conclusion": "success"} if status == "completed" else {}
+    told = {"status": status, "name": "CI", "run_id": "77", "run_attempt": "1", "job_name": "build", **result}
+    payload = {"event_type": "pull_request", "delivery_id": "d-1", "payload": copy.deepcopy(PULL)}
+    return {
+        "trusted": {
+            "verified_repo": BACKEND,
+            "downstream_repo_level": "L2",
+            "ci_metrics": {"queue_time": 3.5, "execution_time": 60 if result else None},
+        },
+        "untrusted": {"callback_payload": {**payload, "workflow": {**told, **workflow}}},
+    }
+
+
+@asynccontextmanager
+async def hud(folder: Path, allowlist: Any = LISTED, **more: Any) -> AsyncIterator[Stage]:
+    async with stage(folder, allowlist, CRCR_HUD_INGEST_TOKEN=TOKEN, **more) as it:
+        yield it
+
+
+async def send(it: Stage, body: Any, **headers: str) -> httpx.Response:
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return await it.http.post(ADDRESS, content=content, headers=headers or HEADERS)
+
+
+def rows(it: Stage) -> list[dict[str, Any]]:
+    return it.rows("SELECT * FROM ingested ORDER BY delivery, workflow_name, job_name, check_run")
+
+
+def counted(it: Stage, *names: str) -> list[tuple[Any, ...]]:
+    return [
+        tuple(row[name] for name in names) for row in it.rows("SELECT * FROM hours WHERE kind = 'ingested'")
+    ]
+
+
+async def test_a_result_is_kept_counted_and_told_to_open_pages(tmp_path: Path) -> None:
+    async with hud(tmp_path) as it:
+        answer = await send(it, envelope(url="https://ci.test/77", test_results={"passed": 4, "failed": 0}))
+        [row] = rows(it)
+        sums = counted(it, "upstream", "downstream", "success", "failure", "queue_sum_s", "execution_sum_s")
+        changes = it.rows("SELECT * FROM changes WHERE kind = 'ingested'")
+
+    assert answer.status_code == 200
+    assert answer.json() == {"ok": True, "status": "completed", "repeat": False, "shown": True}
+    told = {"number": 12, "head_sha": SHA, "title": "Fuse it", "author": "ada", "action": "synchronize"}
+    assert {name: row[name] for name in told} == told
+    assert (row["downstream"], row["name"], row["upstream"]) == ("org/backend", BACKEND, UPSTREAM)
+    assert (row["check_run"], row["origin"], row["level"], row["tests_passed"]) == ("77-1", "127.0.0.1", 2, 4)
+    assert sums == [(UPSTREAM, "org/backend", 1, 0, 3.5, 60.0)]
+    assert [(each["downstream"], each["delivery"], each["number"]) for each in changes] == [
+        ("org/backend", "d-1", 12)
+    ]
+
+
+async def test_the_same_again_is_success_and_changes_nothing(tmp_path: Path) -> None:
+    async with hud(tmp_path) as it:
+        await send(it, envelope())
+        before = rows(it), counted(it, "success"), it.rows("SELECT * FROM changes")
+        it.clock.advance(90)
+        answer = await send(it, envelope())
+        after = rows(it), counted(it, "success"), it.rows("SELECT * FROM changes")
+
+    assert answer.json()["repeat"] is True
+    assert [{**row, "updated_at": 0} for row in after[0]] == [{**row, "updated_at": 0} for row in before[0]]
+    assert after[1:] == before[1:]
+
+
+async def test_fault_30_no_session_no_bearer_token_and_no_cookie_opens_it(tmp_path: Path) -> None:
+    admin = "admin-token-0123456789abcdef"
+    digest = "3b6f" + "0" * 60
+    async with hud(tmp_path, CRCR_ADMIN_TOKENS=f"ann=sha256:{digest}") as it:
+        answers = [
+            await send(it, envelope(), Authorization=f"Bearer {given}") for given in (admin, TOKEN, "")
+        ]
+        answers += [
+            await send(it, envelope(), Cookie=f"crcr_session={TOKEN}; x-hud-internal-bot={TOKEN}"),
+            await send(it, envelope(), **{"x-hud-internal-bot": ""}),
+            await send(it, envelope(), **{"x-hud-internal-bot": f"{TOKEN}x"}),
+            await send(it, envelope(), **{"x-hud-internal-bot": TOKEN[:-1]}),
+            await it.http.post(f"{ADDRESS}?x-hud-internal-bot={TOKEN}", json=envelope()),
+            await it.http.post(ADDRESS, content=b"", headers=[(b"x-hud-internal-bot", b"\xff\xe9")]),
+        ]
+        kept = rows(it)
+
+    assert {refused(each) for each in answers} == {(401, "not_authentic")}
+    assert kept == []
+
+
+async def test_an_administrators_session_and_token_do_not_open_it(tmp_path: Path) -> None:
+    admin = "admin-token-0123456789abcdef"
+    setting = f"ann=sha256:{sha256(admin.encode()).hexdigest()}"
+    async with hud(tmp_path, CRCR_ADMIN_TOKENS=setting) as it:
+        signed_in = await it.http.post(
+            "/crcr/login", data={"token": admin}, headers={"Origin": "http://relay.test"}
+        )
+        by_session = await it.http.post(ADDRESS, json=envelope())  # the client keeps its cookies
+        by_token = await send(it, envelope(), Authorization=f"Bearer {admin}")
+
+    assert signed_in.cookies
+    assert refused(by_session) == refused(by_token) == (401, "not_authentic")
+
+
+async def test_without_a_token_there_is_no_such_address(tmp_path: Path) -> None:
+    async with stage(tmp_path, LISTED) as it:
+        assert refused(await send(it, envelope())) == (404, "not_found")
+        assert refused(await send(it, envelope(), **{"x-hud-internal-bot": ""})) == (404, "not_found")
+
+
+async def test_it_needs_no_reader_where_the_pages_do(tmp_path: Path) -> None:
+    tokens = f"ann=sha256:{sha256(b'reader-token-0123456789').hexdigest()}"
+    async with hud(tmp_path, CRCR_HUD_ACCESS="token", CRCR_HUD_TOKENS=tokens) as it:
+        assert (await send(it, envelope())).status_code == 200
+        assert (await it.http.get("/api/v1/summary")).status_code == 401
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "PATCH", "OPTIONS"])
+async def test_other_methods_are_told_which_one_is_taken(tmp_path: Path, method: str) -> None:
+    async with hud(tmp_path) as it:
+        answer = await it.http.request(method, ADDRESS, headers=HEADERS)
+    assert refused(answer) == (405, "method_not_allowed")
+    assert answer.headers["allow"] == "POST"
+
+
+async def test_a_body_over_the_cap_is_refused_whether_it_says_so_or_not(tmp_path: Path) -> None:
+    async def endless() -> AsyncIterator[bytes]:
+        for _ in range(40):
+            yield b" " * 65_536
+
+    async with hud(tmp_path) as it:
+        said = await send(it, b" " * (2 * 1024 * 1024 + 1))
+        unsaid = await it.http.post(ADDRESS, content=endless(), headers=HEADERS)
+    assert refused(said) == refused(unsaid) == (413, "too_large")
+
+
+async def test_a_body_just_under_the_cap_is_taken(tmp_path: Path) -> None:
+    body = envelope()
+    body["untrusted"]["callback_payload"]["payload"]["padding"] = "x" * (2 * 1024 * 1024 - 2_000)
+    async with hud(tmp_path) as it:
+        assert (await send(it, body)).status_code == 200
+        assert rows(it)[0]["title"] == "Fuse it"
+
+
+def changed(path: str, value: Any) -> dict[str, Any]:
+    """An envelope with one field set, or taken away when the value is `...`."""
+    body = envelope()
+    *parents, name = path.split(".")
+    part = body
+    for each in parents:
+        part = part[each]
+    if value is ...:
+        del part[name]
+    else:
+        part[name] = value
+    return body
+
+
+_CALLBACK = "untrusted.callback_payload"
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "named"),
+    [
+        ("trusted", ..., "trusted"),
+        ("trusted", [], "trusted"),
+        ("trusted.verified_repo", ..., "trusted.verified_repo"),
+        ("trusted.verified_repo", None, "trusted.verified_repo"),
+        ("trusted.verified_repo", "", "trusted.verified_repo"),
+        ("trusted.verified_repo", 5, "trusted.verified_repo"),
+        ("trusted.verified_repo", "no-slash", "trusted.verified_repo"),
+        ("trusted.verified_repo", "a/b/../c", "trusted.verified_repo"),
+        ("untrusted", None, "untrusted"),
+        (_CALLBACK, "text", _CALLBACK),
+        (f"{_CALLBACK}.delivery_id", "", "delivery_id"),
+        (f"{_CALLBACK}.delivery_id", "x" * 101, "delivery_id"),
+        (f"{_CALLBACK}.workflow", ..., "workflow"),
+        (f"{_CALLBACK}.workflow.status", "queued", "workflow.status"),
+        (f"{_CALLBACK}.workflow.name", None, "workflow.name"),
+        (f"{_CALLBACK}.workflow.job_name", "x" * 257, "workflow.job_name"),
+        (f"{_CALLBACK}.workflow.job_name", "nul\0", "workflow.job_name"),
+        (f"{_CALLBACK}.workflow.run_id", -4, "workflow.run_id"),
+        (f"{_CALLBACK}.workflow.run_attempt", 0, "workflow.run_attempt"),
+        (f"{_CALLBACK}.workflow.run_attempt", 10**30, "workflow.run_attempt"),
+        (f"{_CALLBACK}.workflow.conclusion", "fine", "workflow.conclusion"),
+    ],
+)
+async def test_what_identifies_a_result_is_refused_by_its_name(
+    tmp_path: Path, path: str, value: Any, named: str
+) -> None:
+    async with hud(tmp_path) as it:
+        answer = await send(it, changed(path, value))
+        kept = rows(it)
+    assert refused(answer) == (400, "bad_report")
+    assert named in answer.json()["error"]["detail"]
+    assert kept == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", b"[]", b"null", b"\xff\xfe", b'"text"', b"[" * 100_000, b'{"trusted": {"ci_metrics": NaN}}'],
+    ids=range(8),
+)
+async def test_what_is_no_envelope_is_a_bad_report(tmp_path: Path, body: bytes) -> None:
+    async with hud(tmp_path) as it:
+        assert refused(await send(it, body)) == (400, "bad_report")
+
+
+@pytest.mark.parametrize(
+    ("written", "kept"),
+    [("null", None), ('""', None), ("-1", None), ("1e999", None), ("1e300", None), ("true", None), ('"9"', None),
+     ("[1]", None), ("-0.0", 0.0), ("0", 0.0), ("12.5", 12.5)],
+)  # fmt: skip
+async def test_a_time_that_cannot_be_one_is_not_known(
+    tmp_path: Path, written: str, kept: float | None
+) -> None:
+    body = json.dumps(envelope()).replace('"queue_time": 3.5', f'"queue_time": {written}')
+    async with hud(tmp_path) as it:
+        answer = await send(it, body.encode())
+        [row] = rows(it)
+        sums = counted(it, "queue_sum_s", "execution_sum_s")
+    assert answer.status_code == 200
+    assert (row["queue_s"], row["execution_s"]) == (kept, 60.0)
+    assert sums == [(kept or 0.0, 60.0)]
+
+
+async def test_what_only_describes_is_left_out_when_it_is_nonsense(tmp_path: Path) -> None:
+    body = envelope(
+        url="javascript:alert(1)",
+        artifact_url=5,
+        started_at="tomorrow",
+        completed_at="9999-12-31T23:59:59-23:59",
+        test_results={"passed": -1, "failed": "x", "total": 1e40},
+        failed_tests="none",
+        environment=[],
+        check_run_id={"a": 1},
+    )
+    body["trusted"] |= {"downstream_repo_level": "L9", "ci_metrics": []}
+    body["untrusted"]["callback_payload"]["payload"] = {
+        "action": 5,
+        "number": -3,
+        "ref": ["x"],
+        "repository": "text",
+        "sender": None,
+        "pull_request": {"number": True, "title": {}, "user": [], "head": {"sha": "not a commit"}},
+    }
+    async with hud(tmp_path) as it:
+        assert (await send(it, body)).status_code == 200
+        [row] = rows(it)
+    empty = ("url", "artifact_url", "started_at", "tests_passed", "tests_total", "failed_tests", "environment", "level",
+             "queue_s", "action", "number", "ref", "title", "author", "head_sha")  # fmt: skip
+    assert {row[name] for name in empty} == {None}
+    assert row["check_run"] == "77-1"
+
+
+async def test_a_result_whose_payload_cannot_be_read_is_kept(tmp_path: Path) -> None:
+    body = json.dumps(envelope()).replace('"Fuse it"', r'"half \ud800 pair"')
+    async with hud(tmp_path) as it:
+        assert (await send(it, body.encode())).status_code == 200
+        assert rows(it)[0]["title"] == "half \ufffd pair"
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+async def test_hostile_text_in_every_field_is_text_or_refused(tmp_path: Path, text: str) -> None:
+    names = [
+        "status",
+        "name",
+        "job_name",
+        "run_id",
+        "check_run_id",
+        "url",
+        "artifact_url",
+        "started_at",
+        "note",
+    ]
+    async with hud(tmp_path) as it:
+        for name in names:
+            answer = await send(it, envelope(**{name: text}))
+            assert answer.status_code in {200, 400}
+        for name in ("event_type", "delivery_id"):
+            answer = await send(it, changed(f"{_CALLBACK}.{name}", text))
+            assert answer.status_code in {200, 400}
+        text = text[:200_000]  # seven of them must fit
+        payload = {"action": text, "ref": text, "sender": {"login": text}, "repository": {"full_name": text}}
+        pull = {"title": text, "user": {"login": text}, "head": {"sha": text}}
+        answer = await send(it, changed(f"{_CALLBACK}.payload", {**payload, "pull_request": pull}))
+        assert answer.status_code == 200
+        for each in (changed("trusted.verified_repo", text), changed("trusted.downstream_repo_level", text)):
+            assert (await send(it, each)).status_code in {200, 400}
+        assert all(len(row["title"] or "") <= 256 and "\0" not in (row["title"] or "") for row in rows(it))
+        assert all(row["url"] is None or row["url"].startswith("http") for row in rows(it))
+
+
+@pytest.mark.parametrize(
+    ("repository", "why"),
+    [
+        ("org/stranger", "not on the allowlist"),
+        ("org/named", "without showing"),
+        ("org/notified", "without showing"),
+    ],
+)
+async def test_a_backend_that_no_page_shows_is_kept_and_said_so(
+    tmp_path: Path, repository: str, why: str
+) -> None:
+    async with hud(tmp_path) as it:
+        answer = await send(it, changed("trusted.verified_repo", repository))
+        assert len(rows(it)) == 1
+    assert (answer.status_code, answer.json()["shown"]) == (200, False)
+    assert why in answer.json()["hint"]
+
+
+async def test_a_result_belongs_to_the_upstream_it_names_or_the_one_that_lists_it(tmp_path: Path) -> None:
+    lists = {"first/up": "L2:\n  - org/other\n", "second/up": f"L2:\n  - {BACKEND}\n"}
+    named, unnamed, foreign = envelope(), envelope(), envelope()
+    named["untrusted"]["callback_payload"] |= {
+        "payload": {"repository": {"full_name": "First/Up"}},
+        "delivery_id": "a",
+    }
+    unnamed["untrusted"]["callback_payload"] |= {"payload": None, "delivery_id": "b"}
+    foreign["untrusted"]["callback_payload"]["delivery_id"] = "c"
+    foreign["trusted"]["verified_repo"] = "org/nowhere"
+    async with hud(tmp_path, lists) as it:
+        for each in (named, unnamed, foreign):
+            assert (await send(it, each)).status_code == 200
+        assert [row["upstream"] for row in rows(it)] == ["first/up", "second/up", "first/up"]
+
+
+def outcome_of(number: int, conclusion: str, *, disputed: bool = False) -> dict[str, Any]:
+    """A result of a relay that counts the outcomes of each job."""
+    told = envelope(conclusion=conclusion)
+    told["trusted"]["outcome"] = {"number": number, "disputed": disputed}
+    return told
+
+
+async def test_of_a_relay_that_counts_outcomes_the_later_one_counts_and_only_its_word_is_a_dispute(
+    tmp_path: Path,
+) -> None:
+    stories = {
+        "late": [outcome_of(2, "timed_out"), outcome_of(3, "success")],
+        "out of order": [outcome_of(3, "success"), outcome_of(2, "timed_out")],
+        "disputed": [outcome_of(2, "success"), outcome_of(3, "failure", disputed=True)],
+    }
+    async with hud(tmp_path) as it:
+        for name, sent in stories.items():
+            for told in sent:
+                told["untrusted"]["callback_payload"]["workflow"]["job_name"] = name
+                assert (await send(it, told)).status_code == 200
+        shown = {row["job_name"]: (row["conclusion"], row["disputed_conclusion"]) for row in rows(it)}
+
+    assert shown == {
+        "late": ("success", None),
+        "out of order": ("success", None),
+        "disputed": ("failure", "success"),
+    }
+
+
+async def test_it_decides_nothing_and_is_not_forwarded(tmp_path: Path) -> None:
+    more = {
+        "CRCR_HUD_FORWARD_URL": "https://far.test/api",
+        "CRCR_HUD_FORWARD_TOKEN": "forward-token-0123456789",
+    }
+    tables = ("effects", "jobs", "runs", "gates", "checks", "repositories", "dispatches", "audit")
+    listed = "L4:\n  - Org/Backend: oncall\n"
+    async with hud(tmp_path, listed, **more) as it:
+        before = {name: it.rows(f"SELECT * FROM {name}") for name in tables}  # noqa: S608
+        await send(it, envelope("in_progress"))
+        await send(it, envelope(conclusion="failure"))
+        assert {name: it.rows(f"SELECT * FROM {name}") for name in tables} == before  # noqa: S608
+        assert await it.act() == 0
+
+
+async def test_fault_44_a_result_that_lost_its_start_is_there(tmp_path: Path) -> None:
+    async with hud(tmp_path) as it:
+        await send(it, envelope(conclusion="failure", started_at="2025-12-31T23:10:00Z"))
+        late = await send(it, envelope("in_progress", url="https://ci.test/77"))
+        [row] = rows(it)
+        sums = counted(it, "failure", "success")
+    assert late.json() == {"ok": True, "status": "in_progress", "repeat": False, "shown": True}
+    assert (row["state"], row["conclusion"], row["url"]) == ("completed", "failure", "https://ci.test/77")
+    assert sums == [(1, 0)]
+
+
+async def test_the_address_is_the_callers_own_behind_a_trusted_proxy(tmp_path: Path) -> None:
+    async with hud(tmp_path, CRCR_TRUSTED_PROXIES="192.0.2.1") as it, client_of(it.app) as http:
+        await http.post(ADDRESS, json=envelope(), headers={**HEADERS, "x-forwarded-for": "198.51.100.7"})
+        assert rows(it)[0]["origin"] == "198.51.100.7"
+
+
+async def test_the_upstreams_default_branch_is_learned_from_its_webhooks(tmp_path: Path) -> None:
+    async with hud(tmp_path) as it:
+        await it.github.open_pr(UPSTREAM)
+        [row] = it.rows("SELECT default_branch FROM upstreams")
+    assert row["default_branch"] == "main"
+
+
+async def test_the_pages_and_the_badge_show_it_with_one_rate(tmp_path: Path) -> None:
+    async with hud(tmp_path) as it:
+        for place, conclusion in enumerate(("success", "failure", "success")):
+            await send(it, envelope(job_name=f"job {place}", conclusion=conclusion))
+        page = await it.http.get("/crcr/org/backend?kind=ingested")
+        badge = await it.http.get("/badge/org/backend.svg?kind=ingested")
+        pushes = await it.http.get("/badge/org/backend.svg")
+        unseen = [await it.http.get(f"/badge/org/{name}.svg") for name in ("named", "nobody")]
+
+    assert "Fuse it" in page.text
+    assert "66.6 %" in page.text
+    assert "failing · 66.6 %" in badge.text
+    assert "no results" in pushes.text
+    assert [each.status_code for each in unseen] == [404, 404]
+    assert unseen[0].content == unseen[1].content
+
+
+@pytest.mark.parametrize("field", ["run_attempt", "run_id", "check_run_id", "whatever", "test_results"])
+async def test_a_number_beyond_all_bounds_is_refused_by_the_name_of_its_field(
+    tmp_path: Path, field: str
+) -> None:
+    async with hud(tmp_path) as it:
+        value: Any = {"passed": "here"} if field == "test_results" else "here"
+        body = json.dumps(envelope("completed", **{field: value})).replace('"here"', "1e400").encode()
+        answer = await send(it, body)
+        assert answer.status_code == 400
+        assert f"workflow.{field}: Number out of range" in answer.json()["error"]["detail"]

@@ -1,0 +1,165 @@
+"""Runs by their names: a name that holds two deliveries binds to none of them, and a run that is gone is forgotten."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from github_sim.github import JobSpec, Match, PullRequest, Workflow, WorkflowRun
+from support.github.gated_upstream import (
+    GATE,
+    GATING,
+    Stage,
+    check,
+    finish,
+    gate,
+    gated,
+    live_reasons,
+    look,
+    newest_run,
+    open_pull,
+    start,
+)
+
+MINUTE, HOUR = 60.0, 3600.0
+UNNAMED = f"L4:\n  - {GATING}: [bob]\n"
+ONE = (GATING,)
+RUNS = Match("GET", f"/repos/{GATING}/actions/runs")
+
+
+def workflow(name: str, *jobs: str, run_name: str | None = "{delivery_id}") -> Workflow:
+    path = f".github/workflows/{name}.yml"
+    return Workflow(name=name, path=path, jobs=tuple(JobSpec(each) for each in jobs), run_name=run_name)
+
+
+def answer_by(it: Stage, *workflows: Workflow) -> None:
+    it.github.repository(GATING).workflows = list(workflows)
+
+
+def bound(it: Stage) -> list[tuple[int, str]]:
+    """The runs that are known to answer a delivery, and which."""
+    rows = it.rows("SELECT run_id, delivery FROM runs ORDER BY first_seen_at, run_id")
+    return [(int(row["run_id"]), row["delivery"]) for row in rows]
+
+
+def verified(it: Stage) -> dict[str, str]:
+    return {row["job_name"]: row["verification"] for row in it.jobs(GATING)}
+
+
+async def settle(it: Stage, minutes: int = 20) -> None:
+    for _ in range(minutes):
+        await look(it, MINUTE)
+
+
+# Names that hold two deliveries
+
+
+async def two_named(it: Stage) -> tuple[PullRequest, PullRequest, WorkflowRun]:
+    """Two pull requests; the second one's title, and so the name of a run that still waits, holds both deliveries."""
+    answer_by(it, workflow("build", "build"))
+    first = await open_pull(it)
+    assert first.last_delivery is not None
+    stolen = first.last_delivery.guid
+    answer_by(it, workflow("build", "build"), workflow("test", "test", run_name=f"{stolen} {{delivery_id}}"))
+    it.clock.advance(MINUTE / 2)
+    second = await open_pull(it, title=stolen)
+    *built, doubtful = it.github.runs(GATING)
+    for run in built:
+        await start(it, run)
+        await finish(it, run)
+    return first, second, doubtful
+
+
+async def test_a_run_whose_name_holds_two_deliveries_is_bound_to_neither_by_githubs_word(
+    tmp_path: Path,
+) -> None:
+    async with gated(tmp_path, UNNAMED, downstreams=ONE) as it:
+        *_, doubtful = await two_named(it)
+        known = bound(it)
+        for action in ("requested", "in_progress"):
+            await it.github.tell_run(doubtful, action)
+        await it.act()
+
+        assert bound(it) == known
+        assert doubtful.id not in dict(known)
+
+
+async def test_while_a_run_may_be_its_own_no_backend_without_jobs_is_through(tmp_path: Path) -> None:
+    async with gated(tmp_path, UNNAMED, downstreams=ONE) as it:
+        first, second, doubtful = await two_named(it)
+        await settle(it)
+        assert (gate(it, first), gate(it, second)) == ("pending", "pending")
+        assert doubtful.id not in dict(bound(it))
+        it.github.ci.complete(doubtful, doubtful.job("test"), "success")
+        await settle(it)
+
+        assert (gate(it, first), gate(it, second)) == ("success", "success")
+
+
+async def test_its_own_report_binds_a_run_whatever_its_name_holds(tmp_path: Path) -> None:
+    async with gated(tmp_path, UNNAMED, downstreams=ONE) as it:
+        first, second, doubtful = await two_named(it)
+        await start(it, doubtful)
+        await settle(it)
+        assert (gate(it, first), gate(it, second)) == ("success", "pending")
+        await finish(it, doubtful, test="failure")
+
+        assert (gate(it, first), gate(it, second)) == ("success", "failure")
+
+
+# Runs that are gone
+
+
+async def two_runs(it: Stage, run_name: str | None = "{delivery_id}") -> tuple[PullRequest, Any, Any]:
+    answer_by(it, *(workflow(name, name, f"more {name}", run_name=run_name) for name in ("one", "two")))
+    pull = await open_pull(it)
+    one, two = it.github.runs(GATING)
+    return pull, one, two
+
+
+async def test_the_results_of_a_deleted_run_cannot_be_verified_and_open_nothing(tmp_path: Path) -> None:
+    async with gated(tmp_path, UNNAMED, downstreams=ONE) as it:
+        answer_by(it, workflow("one", "build"))
+        pull = await open_pull(it)
+        run = newest_run(it)
+        await start(it, run)
+        await it.github.report(run, "build", status="completed", conclusion="success")
+        del it.github.world.runs[run.id]
+        await settle(it)
+
+        assert verified(it) == {"build": "not verifiable"}
+        assert gate(it, pull) == "failure"
+        assert "its run was deleted" in check(it, GATE, pull.head_sha).output["summary"]
+        assert it.rows("SELECT * FROM effects WHERE kind = 'look_up' AND state = 'waiting'") == []
+
+
+async def test_a_deleted_run_does_not_end_another_one(tmp_path: Path) -> None:
+    async with gated(tmp_path, UNNAMED, downstreams=ONE) as it:
+        pull, one, two = await two_runs(it)
+        for run, name in ((one, "one"), (two, "two")):
+            await start(it, run, name)
+            await finish(it, run, **{name: "success"})
+        del it.github.world.runs[one.id]
+        await settle(it)
+
+        assert verified(it) == {"one": "confirmed", "two": "confirmed"}
+        assert gate(it, pull) == "pending"
+        assert await live_reasons(it, pull.head_sha) == ["GitHub has not told yet that its runs are over"]
+
+
+async def test_a_run_that_first_reports_while_github_is_asked_is_not_taken_for_deleted(
+    tmp_path: Path,
+) -> None:
+    async with gated(tmp_path, UNNAMED, downstreams=ONE) as it:
+        pull, one, two = await two_runs(it, run_name=None)
+        await start(it, one)
+        await finish(it, one)
+        held = it.github.faults.hang(on=RUNS, times=1)
+        asking = asyncio.create_task(look(it, HOUR))
+        await held.reached.wait()
+        await it.github.start_job(two, "two")
+        await it.github.complete_job(two, "two")
+        held.release()
+        await asking
+
+        assert verified(it) == {"one": "confirmed", "more one": "confirmed", "two": "unchecked"}
+        assert gate(it, pull) == "pending"

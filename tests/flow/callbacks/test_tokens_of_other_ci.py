@@ -1,0 +1,370 @@
+"""Faults 25 to 28 for every issuer but GitHub: whose builds may speak for a repository, for which run, how long."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from starlette.responses import JSONResponse
+
+from crcr.decide.report.identity import IssuerKind
+from crcr.errors import KeysUnavailable
+from crcr.receive.oidc.issuers import issuer_of
+from crcr.receive.oidc.jwks import parse_discovery
+from github_sim.github import GitHub, Hostile, WorkflowRun
+from github_sim.oidc.hostile_tokens import hostile_token
+from support.downstream.callbacks import (
+    BACKEND,
+    CALLBACK,
+    LISTED,
+    bearer,
+    dispatched,
+    marks,
+    outcome,
+    refused,
+)
+from support.downstream.other_cis import EVERY, IDS, ORGANIZATION, OURS, SIM, Ci
+from support.stage import AUDIENCE, Stage
+
+
+@pytest.fixture(params=EVERY)
+def ci(request: pytest.FixtureRequest) -> Ci:
+    return EVERY[request.param]
+
+
+@asynccontextmanager
+async def registered(folder: Path, ci: Ci) -> AsyncIterator[tuple[Stage, WorkflowRun]]:
+    more: dict[str, Any] = ci.settings()
+    async with dispatched(folder, LISTED, **more) as (it, run):
+        yield it, run
+
+
+async def report(
+    it: Stage, run: WorkflowRun, token: str, *, status: str = "in_progress", **workflow: Any
+) -> httpx.Response:
+    """A report of another CI for the delivery that `run` answers."""
+    own = {"status": status, "name": "CI", "job_name": "build", "run_id": "run-1", **workflow}
+    if status == "completed":
+        own.setdefault("conclusion", "success")
+    body = {"event_type": "pull_request", "delivery_id": run.delivery_id, "workflow": own}
+    return await it.http.post(CALLBACK, json=body, headers=bearer(token))
+
+
+async def test_a_registered_pipeline_reports_for_its_repository(tmp_path: Path, ci: Ci) -> None:
+    async with registered(tmp_path, ci) as (it, run):
+        token = ci.token(it.github)
+
+        assert outcome(await report(it, run, token, run_id=ci.run_id)) == "applied"
+        assert outcome(await report(it, run, token, status="completed", run_id=ci.run_id)) == "applied"
+        assert outcome(await report(it, run, token, status="completed", run_id=ci.run_id)) == "repeat"
+
+        job = it.jobs()[0]
+        assert (job["downstream"], job["run_id"], job["conclusion"]) == (BACKEND, ci.run_id, "success")
+        assert (job["verification"], marks(job)) == ("self-reported", set())
+        # Whoever's registration it is, GitHub's own ids are bound by GitHub alone.
+        assert it.rows("SELECT confirmed FROM repositories") == [{"confirmed": 1}]
+
+
+async def test_fault_25_every_hostile_token_is_refused_and_leaves_nothing(tmp_path: Path, ci: Ci) -> None:
+    async with registered(tmp_path, ci) as (it, run):
+        claims = ci.of(it.github).claims(AUDIENCE, **ci.claims)
+        for kind in Hostile:
+            token = hostile_token(ci.of(it.github), kind, claims, it.clock.now())
+            assert (kind, *refused(await report(it, run, token, run_id=ci.run_id))) == (
+                kind,
+                401,
+                "not_authentic",
+            )
+
+        assert it.jobs() == it.rows("SELECT * FROM runs") == it.rows("SELECT * FROM builds") == []
+
+
+async def test_fault_25_a_token_ends_with_the_age_that_its_kind_may_have(tmp_path: Path, ci: Ci) -> None:
+    async with registered(tmp_path, ci) as (it, run):
+        now = int(it.clock.now().timestamp())
+        token = ci.token(it.github, exp=now + ci.max_age_s)
+        it.clock.advance(ci.max_age_s - 1)
+        assert outcome(await report(it, run, token, run_id=ci.run_id)) == "applied"
+        it.clock.advance(62)
+        assert refused(await report(it, run, token, run_id=ci.run_id)) == (401, "not_authentic")
+
+
+@pytest.mark.parametrize(("name", "max_age_s"), [("buildkite", 600), ("circleci", 3600), ("gitlab", 86_400)])
+async def test_fault_25_a_token_that_lives_longer_than_its_kind_should_is_old_all_the_same(
+    tmp_path: Path, name: str, max_age_s: int
+) -> None:
+    ci = EVERY[name]
+    async with registered(tmp_path, ci) as (it, run):
+        now = int(it.clock.now().timestamp())
+        token = ci.token(it.github, exp=now + 7 * 86_400)
+        it.clock.advance(max_age_s + 61)
+
+        answer = await report(it, run, token, run_id=ci.run_id)
+        assert refused(answer) == (401, "not_authentic")
+        assert f"at most {max_age_s} s" in answer.json()["error"]["detail"]
+
+
+FORKS: dict[str, tuple[str, dict[str, Any]]] = {
+    "buildkite, a fork's branch": ("buildkite", {}),
+    "buildkite, another branch": ("buildkite", {"build_branch": "feature"}),
+    "buildkite, no branch": ("buildkite", {"build_branch": None}),
+    "buildkite, an empty branch": ("buildkite", {"build_branch": ""}),
+    "gitlab, a fork's merge request": ("gitlab", {}),
+    "gitlab, the parent's id and an unprotected ref": ("gitlab", {"project_id": "20617"}),
+    "gitlab, the job ran in the fork": (
+        "gitlab",
+        {"project_id": "20617", "ref_protected": "true", "job_project_id": "66601"},
+    ),
+    "gitlab, protection not told": ("gitlab", {"project_id": "20617", "ref_protected": None}),
+    "gitlab, protection as a truth value of the wrong kind": (
+        "gitlab",
+        {"project_id": "20617", "ref_protected": ["true"]},
+    ),
+    "circleci, a fork's change": ("circleci", {}),
+    "circleci, a fork's origin on our branch": ("circleci", {"vcs_ref": "refs/heads/main"}),
+    "circleci, our origin on a pull request's ref": ("circleci", {"vcs_origin": OURS}),
+    "circleci, a tag named like the branch": (
+        "circleci",
+        {"vcs_origin": OURS, "vcs_ref": "refs/tags/main"},
+    ),
+    "circleci, origin not told": ("circleci", {"vcs_origin": None, "vcs_ref": "refs/heads/main"}),
+    "circleci, a person inside": (
+        "circleci",
+        {"vcs_origin": OURS, "vcs_ref": "refs/heads/main", "ssh_rerun": True},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FORKS)
+async def test_fault_27_a_forks_build_does_not_report_as_the_project(tmp_path: Path, case: str) -> None:
+    name, changes = FORKS[case]
+    ci = EVERY[name]
+    async with registered(tmp_path, ci) as (it, run):
+        own = {key: value for key, value in ci.claims.items() if key != "vcs_origin"}
+        token = ci.of(it.github).fork_token(AUDIENCE, **{**own, **changes})
+
+        assert (await report(it, run, token, run_id=ci.run_id)).status_code in {401, 403}
+        assert it.jobs() == it.rows("SELECT * FROM runs") == []
+
+
+async def test_fault_27_a_claim_that_the_operator_asks_for_besides_is_asked_of_every_token(
+    tmp_path: Path,
+) -> None:
+    strict = {**EVERY["buildkite"].registration, "claims": {"build_source": ["api", "schedule"]}}
+    ci = Ci("buildkite", strict, {"wanted": IDS})
+    async with registered(tmp_path, ci) as (it, run):
+        forks = ci.of(it.github).fork_token(AUDIENCE, build_branch="main", wanted=IDS)
+        answer = await report(it, run, forks)
+
+        assert refused(answer) == (401, "not_authentic")
+        assert "'build_source' is 'webhook'; registered for api or schedule" in answer.text
+        assert outcome(await report(it, run, ci.token(it.github))) == "applied"
+
+
+STRANGERS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "buildkite": ("buildkite", {"wanted": ("organization_id",), "pipeline_id": "another"}, '"another"'),
+    "gitlab": ("gitlab", {"project_id": "9", "job_project_id": "9"}, 'project_id = "9"'),
+    "circleci": ("circleci", {"project_id": "another"}, 'project_id = "another"'),
+    "generic": ("generic", {"project_id": "9"}, "ids = "),
+}
+
+
+FORGERIES = (Hostile.STRANGERS_KEY, Hostile.EXPIRED, Hostile.OTHER_AUDIENCE, Hostile.ALG_NONE)
+
+
+@pytest.mark.parametrize("case", STRANGERS)
+async def test_an_unregistered_pipeline_is_told_the_ids_to_register_once_its_token_is_verified(
+    tmp_path: Path, case: str
+) -> None:
+    name, changes, told = STRANGERS[case]
+    ci = EVERY[name]
+    async with registered(tmp_path, ci) as (it, run):
+        claims = ci.of(it.github).claims(AUDIENCE, **{**ci.claims, **changes})
+        for kind in FORGERIES:
+            forged = hostile_token(ci.of(it.github), kind, claims, it.clock.now())
+            answer = await report(it, run, forged, run_id=ci.run_id)
+            assert (kind, *refused(answer)) == (kind, 401, "not_authentic")
+        answer = await report(it, run, ci.token(it.github, **changes), run_id=ci.run_id)
+
+        assert refused(answer) == (403, "not_registered")
+        assert told in answer.json()["error"]["hint"]
+        assert ci.of(it.github).url in answer.json()["error"]["hint"]
+        assert it.jobs() == []
+
+
+async def test_a_buildkite_token_without_ids_is_told_how_to_ask_for_them(tmp_path: Path) -> None:
+    ci = EVERY["buildkite"]
+    async with registered(tmp_path, ci) as (it, run):
+        answer = await report(it, run, it.github.buildkite.token(AUDIENCE))
+
+        assert refused(answer) == (403, "not_registered")
+        assert "--claim organization_id,pipeline_id" in answer.json()["error"]["hint"]
+
+
+async def test_a_buildkite_pipeline_may_be_registered_by_its_slugs_for_reporters_that_ask_for_no_ids(
+    tmp_path: Path,
+) -> None:
+    slugs = {"organization_slug": "acme-inc", "pipeline_slug": "backend", "branches": ["main"]}
+    ci = Ci("buildkite", {"issuer": f"{SIM}/_buildkite", "kind": "buildkite", **slugs})
+    async with registered(tmp_path, ci) as (it, run):
+        assert outcome(await report(it, run, ci.token(it.github))) == "applied"
+
+
+async def test_an_organisation_of_circleci_that_nobody_configured_is_told_what_to_register(
+    tmp_path: Path,
+) -> None:
+    issuer = f"https://oidc.circleci.com/org/{ORGANIZATION}"
+    published = JSONResponse(GitHub(base_url=SIM).circleci.jwks())
+    async with dispatched(tmp_path, outside={"oidc.circleci.com": published}) as (it, run):
+        claims = it.github.circleci.claims(AUDIENCE, iss=issuer, project_id="p-1")
+        forged = hostile_token(it.github.circleci, Hostile.STRANGERS_KEY, claims, it.clock.now())
+        assert refused(await report(it, run, forged)) == (401, "not_authentic")
+        answer = await report(it, run, it.github.circleci.sign(claims))
+
+        assert refused(answer) == (403, "not_registered")
+        hint = answer.json()["error"]["hint"]
+        assert issuer in hint
+        assert 'project_id = "p-1"' in hint
+
+
+@pytest.mark.parametrize("name", ["gitlab", "circleci", "generic"])
+async def test_fault_28_a_run_does_not_report_for_another_run(tmp_path: Path, name: str) -> None:
+    ci = EVERY[name]
+    async with registered(tmp_path, ci) as (it, run):
+        answer = await report(it, run, ci.token(it.github), run_id="somebody-elses")
+        assert refused(answer) == (403, "claim_mismatch")
+        assert it.jobs() == []
+
+
+async def test_fault_28_a_generic_issuers_signed_attempt_counts_too(tmp_path: Path) -> None:
+    ci = EVERY["generic"]
+    async with registered(tmp_path, ci) as (it, run):
+        answer = await report(it, run, ci.token(it.github), run_id=ci.run_id, run_attempt=2)
+        assert refused(answer) == (403, "claim_mismatch")
+
+
+async def test_fault_28_a_claim_that_is_to_be_read_and_is_missing_proves_nothing(tmp_path: Path) -> None:
+    ci = EVERY["generic"]
+    async with registered(tmp_path, ci) as (it, run):
+        token = ci.token(it.github, build_id=None)
+        assert refused(await report(it, run, token, run_id="anything")) == (401, "not_authentic")
+
+
+async def test_fault_28_a_buildkite_build_speaks_for_the_run_it_named_first_and_no_other_build_does(
+    tmp_path: Path,
+) -> None:
+    ci = EVERY["buildkite"]
+    async with registered(tmp_path, ci) as (it, run):
+        first, second = ci.token(it.github), ci.token(it.github, build_number=1418)
+        assert outcome(await report(it, run, first, run_id="uuid-1")) == "applied"
+
+        assert refused(await report(it, run, first, run_id="uuid-2", job_name="x")) == (403, "claim_mismatch")
+        assert refused(await report(it, run, second, run_id="uuid-1", job_name="x")) == (
+            403,
+            "claim_mismatch",
+        )
+        assert refused(await report(it, run, second, status="completed", run_id="uuid-1")) == (
+            403,
+            "claim_mismatch",
+        )
+        assert outcome(await report(it, run, second, run_id="uuid-2", job_name="x")) == "applied"
+        assert outcome(await report(it, run, first, status="completed", run_id="uuid-1")) == "applied"
+
+
+async def test_fault_28_a_run_of_another_ci_answers_one_delivery(tmp_path: Path, ci: Ci) -> None:
+    async with registered(tmp_path, ci) as (it, run):
+        await it.github.open_pr("pytorch-like/core")
+        await it.act()
+        other = it.github.runs(BACKEND)[-1]
+        token = ci.token(it.github)
+        assert outcome(await report(it, run, token, run_id=ci.run_id)) == "applied"
+
+        assert other.delivery_id != run.delivery_id
+        assert outcome(await report(it, other, token, run_id=ci.run_id)) == "run_bound_elsewhere"
+
+
+async def test_a_registration_for_a_repository_that_is_not_listed_opens_nothing(
+    tmp_path: Path, ci: Ci
+) -> None:
+    async with registered(tmp_path, ci) as (it, run):
+        it.write_allowlist("L2:\n  - org/other\n")
+        await it.refresh()
+        answer = await report(it, run, ci.token(it.github), run_id=ci.run_id)
+        assert refused(answer) == (403, "not_allowlisted")
+
+
+async def test_two_legs_with_one_name_are_told_apart_by_the_signed_job(tmp_path: Path) -> None:
+    ci = EVERY["gitlab"]
+    async with registered(tmp_path, ci) as (it, run):
+        first, second = ci.token(it.github, job_id="71"), ci.token(it.github, job_id="72")
+        assert outcome(await report(it, run, first, run_id=ci.run_id)) == "applied"
+        answer = await report(it, run, second, run_id=ci.run_id)
+
+        assert answer.json()["job_name"] == "build (2)"
+        assert outcome(await report(it, run, first, status="completed", run_id=ci.run_id)) == "applied"
+        assert [(job["job_name"], job["state"]) for job in it.jobs()] == [
+            ("build", "completed"),
+            ("build (2)", "in_progress"),
+        ]
+
+
+async def test_keys_of_an_instance_are_found_by_discovery_and_another_issuers_document_is_no_answer(
+    tmp_path: Path,
+) -> None:
+    ci = EVERY["gitlab"]
+    async with registered(tmp_path, ci) as (it, run):
+        it.github.gitlab.discovery = lambda: {  # type: ignore[method-assign]
+            "issuer": "https://gitlab.example",
+            "jwks_uri": it.github.gitlab.jwks_url,
+        }
+        answer = await report(it, run, ci.token(it.github), run_id=ci.run_id)
+        assert refused(answer) == (503, "keys_unavailable")
+        assert answer.headers["retry-after"]
+
+
+async def test_fault_28_a_build_of_another_ci_cannot_take_over_a_run_of_github(tmp_path: Path) -> None:
+    ci = EVERY["buildkite"]
+    async with registered(tmp_path, ci) as (it, run):
+        await it.github.start_job(run, "build")
+        theirs = {"run_id": str(run.id), "name": run.workflow.path, "job_name": "build"}
+        token = ci.token(it.github)
+
+        for status in ("completed", "in_progress"):
+            assert refused(await report(it, run, token, status=status, **theirs)) == (403, "claim_mismatch")
+        assert [job["state"] for job in it.jobs()] == ["in_progress"]
+        assert outcome(await it.github.complete_job(run, "build", "failure")) == "applied"
+
+
+async def test_fault_28_a_build_cannot_name_a_run_of_github_before_that_run_reports(tmp_path: Path) -> None:
+    ci = EVERY["buildkite"]
+    async with registered(tmp_path, ci) as (it, run):
+        token = ci.token(it.github)
+        assert refused(await report(it, run, token, run_id=str(run.id))) == (403, "claim_mismatch")
+        # Its own number is its own.
+        assert outcome(await report(it, run, token, run_id="1417")) == "applied"
+        assert outcome(await it.github.start_job(run, "build")) == "applied"
+
+
+async def test_fault_28_a_run_that_another_ci_signs_with_the_number_of_a_run_of_github_is_refused(
+    tmp_path: Path,
+) -> None:
+    ci = EVERY["gitlab"]
+    async with registered(tmp_path, ci) as (it, run):
+        await it.github.start_job(run, "build")
+        token = ci.token(it.github, pipeline_id=str(run.id))
+        answer = await report(it, run, token, status="completed", run_id=str(run.id), name=run.workflow.path)
+        assert refused(answer) == (403, "claim_mismatch")
+
+
+def test_keys_of_an_instance_with_tls_are_not_read_without_it() -> None:
+    issuer = issuer_of("https://gitlab.example", IssuerKind.GITLAB)
+    for address, good in (("https://keys.example/jwks", True), ("http://127.0.0.1:9/jwks", False)):
+        document = json.dumps({"issuer": issuer.issuer, "jwks_uri": address}).encode()
+        if good:
+            assert parse_discovery(document, issuer) == address
+        else:
+            with pytest.raises(KeysUnavailable):
+                parse_discovery(document, issuer)

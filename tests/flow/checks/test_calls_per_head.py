@@ -1,0 +1,142 @@
+"""What a head costs on the upstream's installation: every call is counted, jobs reporting one by one over minutes."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crcr.record.checks.refresh import GATHERING
+from github_sim.github import PullRequest
+from github_sim.world.call_counts import InstallationCalls, count_calls
+from support.github.checks import checks_of, jobs_named, states, upstream_settings
+from support.github.gated_upstream import LABEL, Stage, gate, gated, look, names, open_pull
+from support.stage import UPSTREAM
+
+FIRST, SECOND, THIRD = "one/gating", "two/gating", "three/informing"
+BACKENDS = (FIRST, SECOND, THIRD)
+JOBS = tuple(f"job {number}" for number in range(10))
+LISTED = (
+    f"L3:\n  npu:\n    {THIRD}: {{oncalls: [ann], jobs: ['job *']}}\n"
+    f"L4:\n  - {FIRST}: {{oncalls: [bob], jobs: ['job *'], paths: ['**']}}\n  - {SECOND}: {{oncalls: [cat], jobs: ['job *']}}\n"
+)
+
+
+@asynccontextmanager
+async def large(folder: Path, allowlist: str = LISTED, **settings: str) -> AsyncIterator[Stage]:
+    """Two L4 backends and an L3 backend of ten jobs each, each in its own account; checks gather as in a real relay."""
+    if settings:
+        upstream_settings(folder, **settings)
+    async with gated(folder, allowlist, downstreams=BACKENDS, check_gathering=GATHERING) as it:
+        for name in BACKENDS:
+            it.github.repository(name).workflows = [jobs_named(*JOBS)]
+        yield it
+
+
+async def live_through(
+    it: Stage, *, labels: tuple[str, ...] = (LABEL,), failing: dict[str, tuple[str, ...]] | None = None
+) -> tuple[PullRequest, InstallationCalls]:
+    """A pull request from its opening until all backends are done; return what that cost on the upstream."""
+    await look(it, 60)
+    mark = len(it.github.calls)
+    pull = await open_pull(it, labels=list(labels))
+    await it.pass_time(5)
+    for what in ("start", "complete"):
+        for job in JOBS:
+            for backend in BACKENDS:
+                run = it.github.runs(backend)[-1]
+                if what == "start":
+                    await it.github.start_job(run, job)
+                else:
+                    fails = job in (failing or {}).get(backend, ())
+                    await it.github.complete_job(run, job, "failure" if fails else "success")
+                await it.pass_time(11)
+    for _ in range(6):
+        await look(it, 60)
+    counts = count_calls(it.github.calls[mark:])
+    return pull, counts.of(it.github.installation(UPSTREAM).id)
+
+
+FAILING: dict[str, Any] = {
+    "nobody fails": ({}, 10),
+    "one L4 fails in five jobs": ({FIRST: JOBS[2:7]}, 14),
+    "two L4 fail": ({FIRST: JOBS[2:7], SECOND: JOBS[1:2]}, 18),
+    "all three fail": (dict.fromkeys(BACKENDS, JOBS[3:9]), 22),
+}
+
+
+@pytest.mark.parametrize(("failing", "most"), FAILING.values(), ids=FAILING)
+async def test_a_head_costs_no_more_than_its_budget(
+    tmp_path: Path, failing: dict[str, tuple[str, ...]], most: int
+) -> None:
+    async with large(tmp_path) as it:
+        pull, cost = await live_through(it, failing=failing)
+
+        assert cost.calls <= most, cost.routes
+        red = bool({FIRST, SECOND} & set(failing))
+        assert gate(it, pull) == ("failure" if red else "success")
+        ended = {FIRST: "failure", SECOND: "failure", THIRD: "neutral"}
+        for backend in BACKENDS:
+            shown = failing.get(backend, ())[:3]
+            wanted = [ended[backend] if backend in failing else "success"] + [ended[backend]] * len(shown)
+            assert states(it, pull.head_sha, checks_of(backend, *shown)) == wanted
+        assert len(names(it, pull.head_sha)) == 4 + sum(len(each[:3]) for each in failing.values())
+
+
+async def test_an_l3_backend_without_its_label_costs_nothing(tmp_path: Path) -> None:
+    alone = f"L3:\n  npu:\n    {THIRD}: {{oncalls: [ann], jobs: ['job *']}}\nL2:\n  - {FIRST}\n  - {SECOND}\n"
+    async with large(tmp_path, alone) as it:
+        _, cost = await live_through(it, labels=(), failing={THIRD: JOBS[:5]})
+
+        assert cost.routes == {}
+
+
+@pytest.mark.parametrize(("job_checks", "shown"), [("all", JOBS), ("none", ())])
+async def test_an_upstream_chooses_which_jobs_have_checks(
+    tmp_path: Path, job_checks: str, shown: tuple[str, ...]
+) -> None:
+    async with large(tmp_path, job_checks=job_checks) as it:
+        pull, cost = await live_through(it, failing={FIRST: JOBS[2:7]})
+
+        mine = {name for name in names(it, pull.head_sha) if name.startswith(f"crcr/{FIRST}/")}
+        assert mine == set(checks_of(FIRST, *shown)[1:])
+        assert cost.calls == 11 + 2 * len(shown) * len(BACKENDS)
+
+
+async def test_changes_within_seconds_are_one_write_and_the_gate_does_not_wait(tmp_path: Path) -> None:
+    async with large(tmp_path) as it:
+        pull = await open_pull(it, labels=[LABEL])
+        await it.pass_time(5)
+        run = it.github.runs(FIRST)[-1]
+        for job in JOBS:
+            await it.github.start_job(run, job)
+        await it.act()
+        mark = len(it.github.calls)
+        for number, job in enumerate(JOBS):
+            await it.github.complete_job(run, job, "failure" if number < 3 else "success")
+            await it.pass_time(0.1)
+        assert gate(it, pull) == "failure"
+        assert states(it, pull.head_sha, checks_of(FIRST)) == ["in_progress"]
+        await it.pass_time(5)
+
+        assert states(it, pull.head_sha, checks_of(FIRST, *JOBS[:3])) == ["failure"] * 4
+        cost = count_calls(it.github.calls[mark:]).of(it.github.installation(UPSTREAM).id)
+        assert cost.calls == 1 + 1 + 3  # gate, backend, jobs
+
+
+@pytest.mark.parametrize(("tells_app", "look_ups"), [(False, 2), (True, 1)], ids=["asked", "told by webhook"])
+async def test_a_dispatch_of_ten_jobs_is_looked_up_once_where_webhooks_come(
+    tmp_path: Path, *, tells_app: bool, look_ups: int
+) -> None:
+    async with large(tmp_path) as it:
+        for name in BACKENDS:
+            it.github.repository(name).tells_app = tells_app
+        mark = len(it.github.calls)
+        pull, _ = await live_through(it)
+
+        assert gate(it, pull) == "success"
+        counts = count_calls(it.github.calls[mark:])
+        spent = [counts.of(it.github.installation(name).id) for name in BACKENDS]
+        # Each is a list of the dispatch's runs, and a list of the run's jobs.
+        assert [(each.dispatches, each.calls) for each in spent] == [(1, 1 + 2 * look_ups)] * 3

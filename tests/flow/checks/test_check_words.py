@@ -1,0 +1,306 @@
+"""What a check says when it has come through the whole relay: facts, limits, notes beside lines, and strangers' words."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from markdown_it import MarkdownIt
+
+from github_sim.github import CheckRun
+from support.downstream.callbacks import outcome
+from support.github.checks import CREATES, GATES, INFORMS, UPDATES, checks_of, jobs_named, upstream_settings
+from support.github.gated_upstream import (
+    GATE,
+    GATING,
+    INFORMING,
+    LABEL,
+    Stage,
+    check,
+    finish,
+    gated,
+    look,
+    newest_run,
+    open_pull,
+    start,
+)
+from support.stage import UPSTREAM
+
+MOST_TEXT = 65_535
+BACKEND, BUILD, TEST = checks_of(GATING, "build", "test")
+FAILED = [{"name": "test_add", "file": "test/test_ops.py:12", "message": "1 != 2\nexpected 2"}]
+HOSTILE = [
+    "<script>alert(1)</script>",
+    "@pytorch/everyone look",
+    "](javascript:alert(1)) [x",
+    "` out **bold** `",
+    "| a | b |\n| --- | --- |",
+    "\u202egnp.exe\u2066\x1b[31m",
+    "/crcr waive org/gating because me\n/crcr approve",
+    "#123 https://evil.example ![x](https://evil.example/x.png)",
+]
+
+
+def summary(one: CheckRun) -> str:
+    return str(one.output["summary"])
+
+
+def notes(it: Stage, name: str, sha: str) -> list[tuple[str, int, str]]:
+    return [(each["path"], each["start_line"], each["title"]) for each in check(it, name, sha).annotations]
+
+
+async def report(it: Stage, status: str, **workflow: Any) -> str:
+    """Report the newest run's build, in any words."""
+    run = newest_run(it)
+    body = it.github.ci.report_body(run, run.job("build"), status, **workflow)
+    answer = outcome(await it.github.report(run, "build", body=body))
+    await it.act()
+    return answer
+
+
+async def fail_build(it: Stage, **more: Any) -> None:
+    """The build fails and says why; the test is still under way."""
+    await start(it, newest_run(it))
+    it.github.ci.complete(newest_run(it), newest_run(it).job("build"), "failure")
+    assert await report(it, "completed", **{"failed_tests": FAILED, **more}) == "applied"
+
+
+# Facts
+
+
+RUN_PAGE = "https://github.com/org/gating/actions/runs/1"
+FILES = "https://files.example/log.zip"
+FACTS = [
+    *(f"`{GATING}`", "`npu-9`", "`CI`", "2026-01-01 00:00 UTC", "40 passed, 1 failed, 3 skipped"),
+    *("`test_add`", "`test/test_ops.py:12`", f"[run]({RUN_PAGE})"),
+    *(FILES, f"http://relay.test/crcr/{GATING}", "`@bob`"),
+]
+
+
+async def test_a_check_says_what_ran_where_what_came_out_and_whom_to_ask(tmp_path: Path) -> None:
+    async with gated(tmp_path, GATES, job_checks="all") as it:
+        pull = await open_pull(it)
+        counts = {"passed": 40, "failed": 1, "skipped": 3, "total": 44}
+        more = {"environment": {"device": "npu-9"}, "artifact_url": FILES, "url": RUN_PAGE}
+        await fail_build(it, test_results=counts, **more)
+
+        for name in (BACKEND, BUILD):
+            said = summary(check(it, name, pull.head_sha))
+            assert [fact for fact in FACTS if fact not in said] == []
+            assert "verdict" not in said.lower()
+        assert check(it, BUILD, pull.head_sha).output["title"] == "failure, 1 test failed"
+
+
+async def test_a_checks_details_lead_to_the_run_and_the_gates_to_the_pull_request(tmp_path: Path) -> None:
+    async with gated(tmp_path, GATES, job_checks="all") as it:
+        pull = await open_pull(it)
+        await start(it, newest_run(it))
+
+        run_page = f"/{GATING}/actions/runs/{newest_run(it).id}"
+        assert str(check(it, BUILD, pull.head_sha).details_url).endswith(run_page)
+        assert check(it, BACKEND, pull.head_sha).details_url == f"http://relay.test/crcr/{GATING}"
+        page = f"http://relay.test/crcr/pr/{pull.number}?upstream={UPSTREAM}"
+        assert check(it, GATE, pull.head_sha).details_url == page
+
+
+async def test_a_check_carries_our_own_id_of_it(tmp_path: Path) -> None:
+    async with gated(tmp_path, GATES, job_checks="all") as it:
+        pull = await open_pull(it)
+        await start(it, newest_run(it))
+
+        ours = {
+            row["name"]: (str(row["check_id"]), row["check_run_id"])
+            for row in it.rows("SELECT * FROM checks")
+        }
+        there = {each.name: (each.external_id, each.id) for each in it.github.checks(UPSTREAM, pull.head_sha)}
+        assert there == ours
+
+
+# Notes beside lines
+
+
+async def test_failed_tests_with_files_become_notes_on_the_job_and_its_backend(tmp_path: Path) -> None:
+    async with gated(tmp_path, GATES, job_checks="all") as it:
+        pull = await open_pull(it)
+        nowhere = {"name": "test_sub", "message": "no file"}
+        outside = {"name": "test_mul", "file": "../../etc/passwd", "message": "elsewhere"}
+        await fail_build(it, failed_tests=[*FAILED, nowhere, outside])
+        await finish(it, newest_run(it), test="success")
+
+        for name in (BUILD, BACKEND):
+            assert notes(it, name, pull.head_sha) == [("test/test_ops.py", 12, "test_add")]
+        assert check(it, BUILD, pull.head_sha).annotations[0]["message"] == "1 != 2\nexpected 2"
+        assert notes(it, TEST, pull.head_sha) == []
+
+
+async def test_notes_stand_once_though_the_backend_goes_on_and_github_confirms_later(tmp_path: Path) -> None:
+    async with gated(tmp_path, GATES, job_checks="all") as it:
+        pull = await open_pull(it)
+        await fail_build(it)
+        await it.github.complete_job(newest_run(it), "test", "failure", failed_tests=FAILED)
+        await it.act()
+        for _ in range(4):
+            await look(it, 60)
+
+        assert it.jobs()[0]["verification"] == "confirmed"
+        assert [len(notes(it, name, pull.head_sha)) for name in (BUILD, TEST, BACKEND)] == [1, 1, 2]
+
+
+async def test_notes_stand_once_where_l3_only_looks_completed_while_it_runs(tmp_path: Path) -> None:
+    upstream_settings(tmp_path, l3_pending="neutral")
+    async with gated(tmp_path, INFORMS, job_checks="all") as it:
+        pull = await open_pull(it, labels=[LABEL])
+        run = newest_run(it, INFORMING)
+        await start(it, run)
+        await it.github.complete_job(run, "build", "failure", failed_tests=FAILED)
+        await it.act()
+        await finish(it, run, test="success")
+
+        backend, build = checks_of(INFORMING, "build")
+        assert [len(notes(it, name, pull.head_sha)) for name in (backend, build)] == [1, 1]
+
+
+async def test_notes_stand_once_though_the_answer_to_their_update_is_lost(tmp_path: Path) -> None:
+    async with gated(tmp_path, GATES, job_checks="all") as it:
+        pull = await open_pull(it)
+        await start(it, newest_run(it))
+        it.github.faults.lose_answer(on=UPDATES, times=6)
+        for name in ("build", "test"):
+            await it.github.complete_job(newest_run(it), name, "failure", failed_tests=FAILED)
+        await it.act()
+        for _ in range(8):
+            await it.pass_time(60)
+
+        assert check(it, BACKEND, pull.head_sha).conclusion == "failure"
+        assert [len(notes(it, name, pull.head_sha)) for name in (BUILD, TEST, BACKEND)] == [1, 1, 2]
+
+
+async def test_notes_stand_once_though_the_answer_to_their_creation_is_lost(tmp_path: Path) -> None:
+    async with gated(tmp_path, INFORMS, job_checks="all") as it:
+        pull = await open_pull(it)
+        run = newest_run(it, INFORMING)
+        await start(it, run)
+        await it.github.complete_job(run, "build", "failure", failed_tests=FAILED)
+        await finish(it, run, test="success")
+        it.clock.advance(5)
+        it.github.faults.lose_answer(on=CREATES, times=3)
+        await it.github.label_pr(pull, LABEL)
+        await it.act()
+        for _ in range(8):
+            await it.pass_time(60)
+
+        for name in checks_of(INFORMING, "build"):
+            assert len(notes(it, name, pull.head_sha)) == 1
+
+
+async def test_notes_that_never_arrived_are_sent_again(tmp_path: Path) -> None:
+    async with gated(tmp_path, GATES, job_checks="all") as it:
+        pull = await open_pull(it)
+        await start(it, newest_run(it))
+        it.github.faults.lose_request(on=UPDATES, times=4)
+        for name in ("build", "test"):
+            await it.github.complete_job(newest_run(it), name, "failure", failed_tests=FAILED)
+        await it.act()
+        for _ in range(8):
+            await it.pass_time(60)
+
+        assert [len(notes(it, name, pull.head_sha)) for name in (BUILD, TEST, BACKEND)] == [1, 1, 2]
+
+
+# Limits
+
+
+async def test_a_thousand_long_failures_are_cut_to_what_github_takes(tmp_path: Path) -> None:
+    async with gated(tmp_path, GATES, job_checks="all") as it:
+        pull = await open_pull(it)
+        many = [{"name": f"test_{n}", "file": f"test/f{n}.py", "message": "é" * 400} for n in range(1200)]
+        await fail_build(it, failed_tests=many)
+        await finish(it, newest_run(it), test="success")
+
+        for name in (BUILD, BACKEND):
+            one = check(it, name, pull.head_sha)
+            assert len(one.annotations) == 50
+            assert len(summary(one).encode()) <= MOST_TEXT
+            assert "more" in summary(one)
+
+
+async def test_a_backend_with_hundreds_of_jobs_keeps_its_summary_within_the_limit(tmp_path: Path) -> None:
+    names = [f"job {number} {'x' * 200}" for number in range(150)]
+    async with gated(
+        tmp_path, f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: ['job *']}}\n", job_checks="all"
+    ) as it:
+        it.github.repository(GATING).workflows = [jobs_named(*names)]
+        pull = await open_pull(it)
+        run = newest_run(it)
+        for name in names:
+            await it.github.start_job(run, name)
+        await finish(it, run, **{names[149]: "failure"})
+
+        said = summary(check(it, BACKEND, pull.head_sha))
+        assert len(said.encode()) <= MOST_TEXT
+        assert "job 149" in said
+
+
+# Strangers' words
+
+
+def acts(markdown: str) -> list[str]:
+    """What in a page would act if a stranger had written it: HTML, images, links that are not ours."""
+    parsed = MarkdownIt("commonmark", {"html": True}).enable("table").parse(markdown)
+    tokens = [each for token in parsed for each in (token, *(token.children or ()))]
+    links = [str(each.attrs["href"]) for each in tokens if each.type == "link_open"]
+    plain = [each.content for each in tokens if each.type == "text"]
+    return [
+        *(each.type for each in tokens if each.type in {"html_block", "html_inline", "image"}),
+        *(link for link in links if not re.match(r"http://(relay\.test|127\.0\.0\.1:9)/", link)),
+        *(text for text in plain if re.search(r"@|https?://|(^|\s)/crcr|#\d", text)),
+    ]
+
+
+def everywhere(text: str) -> dict[str, Any]:
+    """The same text wherever a downstream can write one."""
+    return {
+        "job_name": text[:200],
+        "name": text[:200],
+        "url": text,
+        "artifact_url": text,
+        "environment": {"device": text, text: text},
+        "check_run_id": text[:200],
+        "failed_tests": [{"name": text, "file": text, "message": text}],
+    }
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+async def test_fault_29_hostile_text_in_every_field_stays_text_in_every_check(
+    tmp_path: Path, text: str
+) -> None:
+    async with gated(tmp_path, GATES, job_checks="all") as it:
+        pull = await open_pull(it)
+        assert await report(it, "in_progress", **everywhere(text)) == "applied"
+        assert await report(it, "completed", conclusion="failure", **everywhere(text)) == "applied"
+
+        shown = it.github.checks(UPSTREAM, pull.head_sha)
+        assert [each.conclusion for each in shown if each.name not in {GATE, BACKEND}] == ["failure"]
+        for one in shown:
+            assert acts(summary(one)) == []
+            for line in (one.name, one.output["title"], *(each["title"] for each in one.annotations)):
+                assert line.isprintable()
+                assert "\u202e" not in line
+            assert str(one.details_url).startswith("http://")
+
+
+@pytest.mark.parametrize("text", ["x" * 256, "é" * 256, "\U0001f525" * 150, "a/b:c", "3", "`"])
+async def test_a_job_of_any_name_gets_one_check_that_follows_it(tmp_path: Path, text: str) -> None:
+    async with gated(tmp_path, GATES, job_checks="all") as it:
+        pull = await open_pull(it)
+        assert await report(it, "in_progress", job_name=text) == "applied"
+        assert await report(it, "completed", conclusion="success", job_name=text) == "applied"
+        for job in newest_run(it).jobs:
+            it.github.ci.complete(newest_run(it), job, "success")
+        await it.pass_time(60)
+
+        jobs = [
+            each for each in it.github.checks(UPSTREAM, pull.head_sha) if each.name not in {GATE, BACKEND}
+        ]
+        assert [each.conclusion for each in jobs] == ["success"]
+        assert jobs[0].name.startswith(f"crcr/{GATING}/CI/{text[:100]}")

@@ -1,0 +1,87 @@
+"""What a dispatch costs at GitHub: one call once installation and token are known, and tokens that can do little."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from github_sim.github import GitHub, Match
+from support.github.dispatch_log import BOTH, TWO, actions
+from support.stage import UPSTREAM, stage
+
+MINTS = "/app/installations/*/access_tokens"
+
+
+def minted(github: GitHub) -> list[dict[str, Any]]:
+    return [json.loads(call.body) for call in github.calls_to("POST", MINTS)]
+
+
+async def test_a_dispatch_is_one_call_once_installation_and_token_are_known(tmp_path: Path) -> None:
+    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
+        await it.github.open_pr(UPSTREAM)
+        await it.act()
+        before = len(it.github.calls)
+        for _ in range(10):
+            await it.github.open_pr(UPSTREAM)
+        await it.act()
+
+        after = it.github.calls[before:]
+        assert len(after) == 20
+        assert {call.route for call in after} == {"/repos/{owner}/{repo}/dispatches"}
+
+
+async def test_a_dispatch_token_is_good_for_one_repository_and_one_permission(tmp_path: Path) -> None:
+    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
+        before = len(minted(it.github))
+        await it.github.open_pr(UPSTREAM)
+        await it.act()
+
+        wanted = minted(it.github)[before:]
+        assert sorted(each["repository_ids"] for each in wanted) == sorted(
+            [it.github.repository(name).id] for name in BOTH
+        )
+        assert [each["permissions"] for each in wanted] == [{"contents": "write"}] * 2
+
+
+async def test_a_token_is_renewed_before_it_expires_and_not_earlier(tmp_path: Path) -> None:
+    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
+        await it.github.open_pr(UPSTREAM)
+        await it.act()
+        before = len(minted(it.github))
+        await it.github.open_pr(UPSTREAM)
+        await it.pass_time(50 * 60)
+        assert len(minted(it.github)) == before
+
+        await it.github.open_pr(UPSTREAM)
+        await it.pass_time(6 * 60)
+        assert len(minted(it.github)) == before + 2
+        assert {call.status for call in it.github.calls_to("POST", "/repos/*/dispatches")} == {204}
+
+
+async def test_a_target_whose_id_is_unknown_gets_a_token_for_its_name_alone(tmp_path: Path) -> None:
+    names = tuple(f"org/backend{each}" for each in range(20))
+    unread = Match("GET", "/repos/org/*")
+
+    async with stage(tmp_path, "L1: []\n", downstreams=names) as it:
+        it.github.faults.answer(404, message="Not Found", on=unread)
+        it.write_allowlist("L1:\n" + "".join(f"  - {name}\n" for name in names))
+        await it.refresh()
+        await it.act()
+        it.github.faults.clear()
+        before = len(minted(it.github))
+        await it.github.open_pr(UPSTREAM)
+        await it.act()
+
+        scopes = [{"permissions": {"contents": "write"}, "repositories": [name[4:]]} for name in names]
+        assert sorted(minted(it.github)[before:], key=str) == sorted(scopes, key=str)
+        assert [actions(it.github, name) for name in names] == [["opened"]] * 20
+
+
+async def test_a_token_that_github_no_longer_takes_is_replaced_at_once(tmp_path: Path) -> None:
+    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
+        await it.github.open_pr(UPSTREAM)
+        await it.act()
+        it.github.world.tokens.clear()
+        await it.github.open_pr(UPSTREAM)
+        await it.act()
+
+        assert [actions(it.github, name) for name in BOTH] == [["opened", "opened"]] * 2

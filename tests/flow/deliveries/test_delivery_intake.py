@@ -1,0 +1,250 @@
+"""The webhook's answer: what is taken, what is refused, and that GitHub is never called from inside it."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from structlog.testing import capture_logs
+
+from crcr.receive.webhook.intake import CAP_BYTES
+from github_sim.world.records import Delivery
+from support.github.dispatch_log import BOTH, TWO, actions, told
+from support.published_files import EXAMPLES, example, webhook_examples
+from support.stage import UPSTREAM, Stage, stage
+
+PATH = "/github/webhook"
+
+
+def answer(delivery: Delivery | None) -> Any:
+    assert delivery is not None
+    return json.loads(delivery.answer_body)
+
+
+async def post(it: Stage, event: str, body: bytes, *, guid: str = "guid-1", **headers: str) -> httpx.Response:
+    signed = {**it.github.webhooks.headers(event, guid, body), **headers}
+    return await it.http.post(PATH, content=body, headers=signed)
+
+
+async def test_fault_01_a_webhook_to_100_targets_calls_nobody_before_it_is_answered(tmp_path: Path) -> None:
+    names = tuple(f"org{each % 4}/backend{each}" for each in range(100))
+    allowlist = "L1:\n" + "".join(f"  - {name}\n" for name in names)
+    async with stage(tmp_path, allowlist, downstreams=names) as it:
+        calls = len(it.github.calls)
+        pr = await it.github.open_pr(UPSTREAM)
+
+        assert answer(pr.last_delivery)["dispatches"] == 100
+        assert len(it.github.calls) == calls
+        await it.act()
+        assert [told(it.github, name) for name in names] == [[("opened", pr.head_sha)]] * 100
+
+
+async def test_fault_04_a_redelivered_webhook_is_a_repeat_and_dispatches_nothing(tmp_path: Path) -> None:
+    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
+        pr = await it.github.open_pr(UPSTREAM)
+        await it.act()
+        assert pr.last_delivery is not None
+        again = await it.github.redeliver(pr.last_delivery.guid)
+        await it.act()
+
+        assert answer(again) == {"ok": True, "delivery": pr.last_delivery.guid, "repeat": True}
+        assert len(it.github.dispatches()) == 2
+
+
+async def test_fault_04_the_same_guid_ten_times_at_once_is_taken_once(tmp_path: Path) -> None:
+    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
+        it.github.faults.webhooks.hold(times=1)
+        await it.github.open_pr(UPSTREAM)
+        [held] = it.github.webhooks.held
+        answers = await asyncio.gather(*(post(it, "pull_request", held.payload) for _ in range(10)))
+        await it.act()
+
+        assert [each.status_code for each in answers] == [202] * 10
+        assert sorted(each.json().get("dispatches", "repeat") == 2 for each in answers) == [False] * 9 + [
+            True
+        ]
+        assert len(it.github.dispatches()) == 2
+
+
+async def test_fault_04_a_webhook_that_github_sends_twice_is_dispatched_once(tmp_path: Path) -> None:
+    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
+        it.github.faults.webhooks.duplicate()
+        await it.github.open_pr(UPSTREAM)
+        await it.act()
+
+        assert len(it.github.dispatches()) == 2
+
+
+async def test_fault_32_no_byte_of_any_event_is_read_before_its_signature(tmp_path: Path) -> None:
+    events = ("pull_request", "push", "ping", "installation", "gollum", "not a name!", "")
+    signatures = (None, b"", b"sha256=" + b"0" * 64, b"sha1=abc", b"\xff")
+    async with stage(tmp_path, TWO) as it:
+        for event, signature in product(events, signatures):
+            headers = [(b"x-github-event", event.encode())]
+            headers += [] if signature is None else [(b"x-hub-signature-256", signature)]
+            refused = await it.http.post(PATH, content=b"}{ garbage", headers=headers)
+
+            assert refused.status_code == 401, (event, signature)
+            assert refused.json()["error"]["code"] == "bad_signature"
+
+
+async def test_a_signed_ping_is_answered_200(tmp_path: Path) -> None:
+    async with stage(tmp_path, TWO) as it:
+        assert (await it.github.ping()).status_code == 200
+
+
+async def test_what_nobody_wants_is_answered_with_a_reason_and_not_stored(tmp_path: Path) -> None:
+    async with stage(tmp_path, "L1:\n  - org/one: {events: [nightly]}\n", downstreams=("org/one",)) as it:
+        unknown_event = await post(it, "gollum", b'{"action":"x"}')
+        unknown_action = await post(it, "pull_request", b'{"action":"enqueued"}')
+        not_ours = await it.github.send_webhook("push", json.loads(example("push")))
+        unwanted_ref = await it.github.push(UPSTREAM)
+
+        reasons = [
+            unknown_event.json(),
+            unknown_action.json(),
+            answer(not_ours),
+            answer(unwanted_ref),
+        ]
+        assert [each["ignored"] for each in reasons] == [
+            "event gollum",
+            "action enqueued of pull_request",
+            "Codertocat/Hello-World is not an upstream of this relay",
+            "no downstream takes pushes to refs/heads/main",
+        ]
+        assert it.rows("SELECT guid FROM deliveries") == []
+
+
+async def test_a_signed_body_that_is_no_such_event_is_400(tmp_path: Path) -> None:
+    bodies = (b"", b"}{", b"[1]", b'{"action":"opened"}', b'{"action":"opened\xff"}')
+    async with stage(tmp_path, TWO) as it:
+        refusals = [await post(it, "pull_request", body) for body in bodies]
+
+        assert [each.status_code for each in refusals] == [400] * len(bodies)
+        assert {each.json()["error"]["code"] for each in refusals} == {"bad_request"}
+
+
+async def test_a_form_is_refused_with_a_hint_after_its_signature_and_recovered_from_githubs_log(
+    tmp_path: Path,
+) -> None:
+    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
+        it.github.webhooks.content_type = "form"
+        with capture_logs() as lines:
+            pull = await it.github.open_pr(UPSTREAM)
+        sent = pull.last_delivery
+        assert sent is not None
+        assert sent.headers["Content-Type"] == "application/x-www-form-urlencoded"
+        error = answer(sent)["error"]
+        assert (sent.status_code, error["code"]) == (415, "wrong_content_type")
+        assert "application/json" in error["hint"]
+        [warned] = [line for line in lines if line["event"] == "webhook_form_encoded"]
+        assert (warned["log_level"], warned["hint"]) == ("warning", error["hint"])
+
+        forged = {**sent.headers, "X-Hub-Signature-256": "sha256=" + "0" * 64}
+        refused = await it.http.post(PATH, content=b"payload=%7B%7D", headers=forged)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (401, "bad_signature")
+
+        it.clock.advance(180)
+        await it.services.reconciler.run()
+        await it.act()
+        assert actions(it.github, "org/one") == ["opened"]
+
+
+async def test_a_signed_body_without_its_headers_is_400(tmp_path: Path) -> None:
+    async with stage(tmp_path, TWO) as it:
+        for missing in ("X-GitHub-Event", "X-GitHub-Delivery"):
+            headers = it.github.webhooks.headers("ping", "guid-1", b"{}")
+            del headers[missing]
+            refused = await it.http.post(PATH, content=b"{}", headers=headers)
+
+            assert refused.status_code == 400
+            assert missing in refused.json()["error"]["detail"]
+
+
+async def test_a_body_over_25_mib_is_refused_by_its_announced_length(tmp_path: Path) -> None:
+    async with stage(tmp_path, TWO) as it:
+        refused = await post(it, "ping", b"{}", **{"content-length": str(CAP_BYTES + 1)})
+
+        assert (refused.status_code, refused.json()["error"]["code"]) == (413, "too_large")
+
+
+async def test_a_body_over_25_mib_is_refused_though_nothing_announced_it(tmp_path: Path) -> None:
+    given = 0
+
+    async def endless() -> AsyncIterator[bytes]:
+        nonlocal given
+        while True:
+            given += 1024 * 1024
+            yield b" " * 1024 * 1024
+
+    async with stage(tmp_path, TWO) as it:
+        headers = it.github.webhooks.headers("ping", "guid-1", b"another body")
+        refused = await it.http.post(PATH, content=endless(), headers=headers)
+
+        assert refused.status_code == 413
+        assert given <= CAP_BYTES + 2 * 1024 * 1024
+
+
+async def test_a_webhook_that_the_store_cannot_take_is_503_with_a_time(tmp_path: Path) -> None:
+    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
+        await it.services.database.close()
+        pr = await it.github.open_pr(UPSTREAM)
+
+        assert pr.last_delivery is not None
+        assert pr.last_delivery.status_code == 503
+        assert int(pr.last_delivery.answer_headers["retry-after"]) > 0
+
+
+UPSTREAM_OF_EXAMPLES = {"Codertocat/Hello-World": TWO}
+
+
+def pushed_now(it: Stage, body: bytes) -> bytes:
+    """The published push, at the stage's time: a push of years ago is not taken."""
+    event = json.loads(body)
+    event["repository"]["pushed_at"] = int(it.clock.now().timestamp())
+    return json.dumps(event).encode()
+
+
+async def test_all_published_examples_are_taken_without_a_5xx(tmp_path: Path) -> None:
+    async with stage(tmp_path, UPSTREAM_OF_EXAMPLES, downstreams=BOTH) as it:
+        answers = [
+            await post(it, event, pushed_now(it, body) if event == "push" else body, guid=f"example-{number}")
+            for number, (event, body) in enumerate(webhook_examples())
+        ]
+        await it.act()
+
+        assert len(answers) == EXAMPLES
+        assert [each.text for each in answers if each.status_code not in {200, 202}] == []
+        assert {each["event_type"] for each in map(vars_of, it.github.dispatches())} == {
+            "pull_request",
+            "push",
+        }
+
+
+def vars_of(dispatch: Any) -> dict[str, Any]:
+    return dict(vars(dispatch))
+
+
+@pytest.mark.parametrize("action", ["opened", "reopened", "synchronize", "closed"])
+async def test_a_published_pull_request_example_that_we_act_on_acts(tmp_path: Path, action: str) -> None:
+    async with stage(tmp_path, UPSTREAM_OF_EXAMPLES, downstreams=BOTH) as it:
+        taken = await post(it, "pull_request", example("pull_request", action))
+        await it.act()
+
+        assert taken.json()["dispatches"] == 2
+        assert [actions(it.github, name) for name in BOTH] == [[action], [action]]
+
+
+async def test_every_published_push_example_is_passed_on_as_it_was(tmp_path: Path) -> None:
+    async with stage(tmp_path, UPSTREAM_OF_EXAMPLES, downstreams=BOTH) as it:
+        bodies = [pushed_now(it, body) for event, body in webhook_examples() if event == "push"]
+        for number, body in enumerate(bodies):
+            await post(it, "push", body, guid=f"push-{number}")
+        await it.act()
+
+        passed_on = [each.client_payload["payload"] for each in it.github.dispatches("org/one")]
+        assert sorted(map(str, passed_on)) == sorted(str(json.loads(body)) for body in bodies)

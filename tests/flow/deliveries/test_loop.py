@@ -1,0 +1,45 @@
+"""The whole loop, once: a pull request is opened, a downstream is told, reports back, and is on record."""
+
+from pathlib import Path
+
+from support.stage import UPSTREAM, stage
+
+ALLOWLIST = """
+L1:
+  - org/notified
+L2:
+  - Org/Reporter
+"""
+
+
+async def test_a_pull_request_goes_out_and_its_result_comes_back(tmp_path: Path) -> None:
+    async with stage(tmp_path, ALLOWLIST, downstreams=("org/notified", "org/reporter")) as it:
+        pr = await it.github.open_pr(UPSTREAM, title="Add an operator")
+        await it.pass_time(1)
+        run = it.github.runs("org/reporter")[0]
+        it.clock.advance(30)
+        started = await it.github.start_job(run, "build")
+        it.clock.advance(60)
+        finished = await it.github.complete_job(run, "build", "success")
+
+        assert (started.status_code, finished.status_code) == (200, 200)
+        assert finished.json() == {"ok": True, "status": "completed", "repeat": False}
+        [job] = it.jobs()
+        assert (job["downstream"], job["state"], job["conclusion"]) == (
+            "org/reporter",
+            "completed",
+            "success",
+        )
+        assert (job["head_sha"], job["number"]) == (pr.head_sha, pr.number)
+        assert (job["queue_s"], job["execution_s"]) == (30.0, 60.0)
+
+
+async def test_an_l1_downstream_is_notified_and_its_reports_are_ignored_with_a_hint(tmp_path: Path) -> None:
+    async with stage(tmp_path, ALLOWLIST, downstreams=("org/notified", "org/reporter")) as it:
+        await it.github.open_pr(UPSTREAM, title="Add an operator")
+        await it.act()
+        answer = await it.github.start_job(it.github.runs("org/notified")[0], "build")
+
+        assert answer.status_code == 202
+        assert answer.json()["status"] == "ignored"
+        assert it.jobs() == []

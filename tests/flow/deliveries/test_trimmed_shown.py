@@ -1,0 +1,31 @@
+"""What was cut from a dispatch that was too large: seen by the downstream, on the delivery's page, and in the API."""
+
+from pathlib import Path
+
+from support.github.dispatch_log import BOTH, TWO
+from support.stage import UPSTREAM, stage
+
+CUT = ["pull_request.body"]
+
+
+async def test_what_was_cut_stands_on_the_deliverys_page_and_in_the_api(tmp_path: Path) -> None:
+    async with stage(tmp_path, TWO, downstreams=BOTH) as it:
+        large = await it.github.open_pr(UPSTREAM, body="why " * 20_000)
+        small = await it.github.open_pr(UPSTREAM, body=None)
+        await it.act()
+        assert large.last_delivery is not None
+        assert small.last_delivery is not None
+        told = [each.client_payload["relay"]["trimmed"] for each in it.github.dispatches()]
+        assert sorted(told) == [[], [], CUT, CUT]
+
+        found = {}
+        for delivery in (large.last_delivery, small.last_delivery):
+            page = (await it.http.get(f"/crcr/deliveries/{delivery.guid}")).text
+            listed = (await it.http.get(f"/api/v1/deliveries/{delivery.guid}")).json()
+            trimmed = [each["trimmed"] for each in listed["dispatches"]]
+            found[delivery.guid] = (trimmed, "<dt>Trimmed</dt>" in page, page.count(">trimmed</span>"))
+            assert ("Cut from its payload: pull_request.body" in page) is bool(trimmed[0])
+        assert found == {
+            large.last_delivery.guid: ([CUT, CUT], True, 2),
+            small.last_delivery.guid: ([[], []], False, 0),
+        }

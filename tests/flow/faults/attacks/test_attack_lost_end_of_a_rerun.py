@@ -1,0 +1,35 @@
+"""GitHub tells that a run began again, and the news of its end is lost: the gate waited for it until it was late."""
+
+from pathlib import Path
+
+import pytest
+
+from support.github.gated_upstream import GATING, gate, gated, look, open_pull, run_all
+
+ONE = f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: [build, test]}}\n"
+
+
+@pytest.mark.parametrize("conclusion", ["success", "failure"])
+async def test_attack_the_end_of_a_rerun_is_asked_for_when_nobody_tells_of_it(
+    tmp_path: Path, conclusion: str
+) -> None:
+    async with gated(tmp_path, ONE, downstreams=(GATING,)) as it:
+        it.github.repository(GATING).tells_app = True
+        pull = await open_pull(it)
+        run = await run_all(it)
+        await look(it, 60)
+        assert gate(it, pull) == "success"
+        await it.github.rerun(run)
+        for job in run.jobs:
+            it.github.ci.start(run, job)
+        await it.github.tell_news()
+        await it.act()
+        assert gate(it, pull) == "pending"
+        for event in ("workflow_run", "workflow_job"):
+            it.github.faults.webhooks.lose(event=event)
+        for job in run.jobs:
+            it.github.ci.complete(run, job, conclusion)
+        await it.github.tell_news()
+        await look(it, 60)
+
+        assert gate(it, pull) == conclusion

@@ -1,0 +1,49 @@
+"""An author retargets the pull request just before, or just after, a comment that waives its head by name."""
+
+from pathlib import Path
+
+import pytest
+
+from github_sim.github import PullRequest
+from support.github.commands import answers, obeyed
+from support.github.gated_upstream import GATING, Stage, gate, gated, open_pull, run_all, say
+from support.stage import UPSTREAM
+
+STACK = "stack"
+ANY = f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: [build, test]}}\n"
+
+
+async def failing_on_stack(it: Stage) -> PullRequest:
+    """A pull request that fails on a branch where a maintainer does not mind."""
+    await it.github.push(UPSTREAM, ref=f"refs/heads/{STACK}", created=True, files={"aten/evil.cpp": "evil"})
+    pull = await open_pull(it, base=STACK, files=["docs/a.md"])
+    await run_all(it, build="failure")
+    it.clock.advance(600)
+    return pull
+
+
+def waive(pull: PullRequest) -> str:
+    return f"/crcr waive {GATING} at {pull.head_sha[:12]} because the stack is a playground"
+
+
+@pytest.mark.parametrize("first", ["retarget", "comment"])
+async def test_attack_a_waiver_of_a_head_on_one_base_does_not_reach_it_on_another(
+    tmp_path: Path, first: str
+) -> None:
+    async with gated(tmp_path, ANY, downstreams=(GATING,)) as it:
+        pull = await failing_on_stack(it)
+        if first == "comment":  # and the relay comes to it after the retarget
+            comment = await it.github.comment_pr(pull, waive(pull), author="maintainer")
+            it.clock.advance(1)
+            await it.github.edit_pr(pull, base="main")
+            await it.act()
+        else:
+            await it.github.edit_pr(pull, base="main")
+            await it.act()
+            comment = await say(it, pull, waive(pull), after_s=1)
+
+        assert not obeyed(comment)
+        assert "the base of this pull request" in answers(it, pull)[-1]
+        assert (gate(it, pull), it.github.merge_state(pull).mergeable) == ("pending", False)
+        assert obeyed(await say(it, pull, waive(pull), after_s=60))
+        assert gate(it, pull) == "success"

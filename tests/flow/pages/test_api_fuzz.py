@@ -1,0 +1,154 @@
+"""The API against its own description: whatever is asked, it answers as described and never breaks.
+
+The whole relay with a history is served over HTTP; requests are made up from `/api/openapi.json`, the same ones on
+every run. What they name is often there (of another list, another backend), so that answers are looked at too.
+"""
+
+from collections.abc import Iterator
+from itertools import cycle
+from typing import Any
+
+import httpx
+import pytest
+import requests
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.core.result import Ok
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from support.github.gated_upstream import GATING, INFORMING
+from support.served_relay import ADMIN, SECRET, served
+from support.stage import UPSTREAM
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+]
+LISTS = ("jobs", "deliveries", "effects/list", "audit", "waivers", f"backends/{GATING}")
+Known = dict[str, list[Any]]
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with served(tmp_path_factory.mktemp("served")) as (address, _):
+        yield address
+
+
+@pytest.fixture(scope="module")
+def known(address: str) -> Known:
+    """What is there to ask for, by the names of parameters; each cursor is of one list and asked of all."""
+    with httpx.Client(base_url=f"{address}/api/v1/", headers=_bearer(ADMIN)) as client:
+        jobs = client.get("jobs", params={"limit": 200}).json()["jobs"]
+        deliveries = client.get("deliveries").json()["deliveries"]
+        cursors = [client.get(path, params={"limit": 1}).json()["next"] for path in LISTS]
+    owner, _, name = GATING.partition("/")
+    return {
+        "org": [owner],
+        "repo": [name, INFORMING.partition("/")[2], SECRET.partition("/")[2]],
+        "token": [each["token"] for each in jobs],
+        "guid": [each["guid"] for each in deliveries],
+        "number": [1, 2, 3, 4],
+        "sha": [each["head_sha"] for each in deliveries if each["head_sha"]],
+        "cursor": [each for each in cursors if each],
+        "upstream": [UPSTREAM],
+        "q": ["fuse", "1", "org/gating", "build"],
+        "repository": ["new/comer"],
+    }
+
+
+def operations(address: str) -> Iterator[Any]:
+    schema = schemathesis.openapi.from_url(f"{address}/api/openapi.json")
+    for found in schema.get_all_operations():
+        assert isinstance(found, Ok), found
+        yield found.ok()
+
+
+@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
+def test_every_answer_is_as_described(mode: GenerationMode, address: str, known: Known) -> None:
+    broken: dict[str, Exception] = {}
+    with requests.Session() as session:
+        for operation in operations(address):
+            if mode is GenerationMode.NEGATIVE and not _takes_anything(operation):
+                continue
+            try:
+                _ask(operation, mode, known, address, session)
+            except Exception as failure:  # noqa: BLE001  told together below
+                broken[operation.label] = failure
+    assert not broken, "\n\n".join(f"{label}:\n{failure}" for label, failure in broken.items())
+
+
+def _takes_anything(operation: Any) -> bool:
+    """Where nothing can be said, nothing can be said wrongly."""
+    return any(operation.iter_parameters()) or bool(operation.body)
+
+
+def _ask(operation: Any, mode: GenerationMode, known: Known, address: str, session: requests.Session) -> None:
+    @settings(
+        max_examples=15 if mode is GenerationMode.POSITIVE else 8,
+        derandomize=True,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=operation.as_strategy(mode), data=st.data())
+    def ask(case: Any, data: st.DataObject) -> None:
+        _name_what_is_there(case, known, data)
+        headers = _bearer(ADMIN) if data.draw(st.booleans()) else {}
+        response = case.call(base_url=address, session=session, headers=headers)
+        case.validate_response(response, checks=CHECKS)
+        if response.status_code >= 400:
+            assert response.json()["error"]["code"]
+        if mode is GenerationMode.POSITIVE and case.method == "GET" and "cursor" not in (case.query or {}):
+            assert response.status_code in {200, 404}, response.text
+
+    ask()
+
+
+def _name_what_is_there(case: Any, known: Known, data: st.DataObject) -> None:
+    for given_ in (case.path_parameters, case.query):
+        for name in [name for name in given_ or {} if name in known]:
+            if data.draw(st.integers(0, 3)):
+                given_[name] = data.draw(st.sampled_from(known[name]))
+
+
+def _bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+WORST = ("%FF", "a%00b", "A" * 20_000)
+ODD = (
+    *("%C0%AF", "%ED%A0%80", "%F8%88%80%80%80", "%00", "%0D%0A", "%1b[0m", "%7F", "%F0%9F%98%80" * 2_000),
+    *("W10", "bnVsbA", "WyJcdWQ4MDAiXQ", "WzFlOTldCg", "-1", "1e400", "NaN"),
+)
+
+
+def test_nothing_unreadable_breaks_anything(address: str, known: Known) -> None:
+    """Bytes that are no text, and far too much of it, as every parameter of every address; odd values in turn."""
+    odd = cycle(ODD)
+    with httpx.Client(base_url=address) as client:
+        for operation in (each for each in operations(address) if each.method.upper() == "GET"):
+            there = {name: str(values[0]) for name, values in known.items()}
+            paths = [each.name for each in operation.path_parameters]
+            for name in (*paths, *(each.name for each in operation.query), "unheard_of"):
+                for bad in (*WORST, next(odd), next(odd)):
+                    path = operation.path.format(**{**there, **({name: bad} if name in paths else {})})
+                    url = path if name in paths else f"{path}?{name}={bad}"
+                    answer = client.get(url)
+                    assert answer.status_code < 500, url[:200]
+                    if bad in WORST and name != "unheard_of":
+                        assert answer.status_code in {400, 404}, url[:200]
+                        assert answer.json()["error"]["code"] in {"bad_request", "not_found"}

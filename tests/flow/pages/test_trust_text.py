@@ -1,0 +1,245 @@
+"""What callers write is data: in our records, in our answers, in our log; and no secret is in any of them."""
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+import structlog
+
+from crcr import log
+from crcr.record.store.database import Unit
+from github_sim.github import Hostile
+from support.downstream.callbacks import (
+    BACKEND,
+    Outage,
+    dispatched,
+    on_outage,
+    on_store,
+    outcome,
+    post,
+    refused,
+)
+from support.stage import UPSTREAM, Stage
+
+HOSTILE_TEXTS = [
+    "<script>alert(1)</script>",
+    "javascript:alert(1)",
+    "'; DROP TABLE jobs; --",
+    'x"}\n{"level":"error","event":"forged"}',
+    "\x1b[31mred\x07\r\nforged",
+    "\u202eevil\u2066",
+    "=cmd|' /C calc'!A0",
+    "{{7*7}}${7*7}%s%n",
+]
+
+
+@pytest.fixture
+def lines() -> Iterator[io.StringIO]:
+    """The relay's log as an operator has it, in JSON and with nothing left out."""
+    stream, root, level = io.StringIO(), logging.getLogger(), logging.getLogger().level
+    log.configure("json", "debug", stream)
+    yield stream
+    for handler in [each for each in root.handlers if isinstance(each, log._Handler)]:
+        root.removeHandler(handler)
+    root.setLevel(level)
+    structlog.reset_defaults()
+
+
+def described(text: str) -> dict[str, Any]:
+    return {
+        "name": text[:200],
+        "url": text,
+        "artifact_url": text,
+        "check_run_id": text[:200],
+        "started_at": text,
+        "test_results": {"passed": text},
+        "failed_tests": [{"name": text, "file": text, "message": text}],
+        "environment": {text: text},
+        "unknown": {text: [text]},
+    }
+
+
+async def test_fault_24_a_made_up_commit_or_pull_request_is_not_believed(tmp_path: Path) -> None:
+    async with dispatched(tmp_path) as (it, run):
+        [dispatch] = it.rows("SELECT event, number, head_sha, level FROM dispatches")
+        body = it.github.ci.report_body(
+            run, run.job("build"), "in_progress", pytorch_head_sha="e" * 40, number=999, level="L4"
+        )
+        body |= {
+            "event_type": "push",
+            "payload": {"number": 999, "pull_request": {"head": {"sha": "e" * 40}, "labels": ["x"]}},
+            "head_sha": "e" * 40,
+            "trusted": {"downstream_repo_level": "L4"},
+        }
+        assert outcome(await it.github.report(run, "build", body=body)) == "applied"
+
+        [job] = it.jobs()
+        assert {name: job[name] for name in dispatch} == dispatch
+        assert json.loads(job["trusted"])["downstream_repo_level"] == "L2"
+
+
+async def test_fault_29_hostile_text_in_every_field_is_kept_as_data(tmp_path: Path) -> None:
+    async with dispatched(tmp_path) as (it, run):
+        for text in HOSTILE_TEXTS:
+            said = {**described(text), "job_name": text}
+            assert outcome(await post(it, run, "build", "in_progress", **said)) == "applied"
+            closed = await post(it, run, "build", "completed", conclusion="failure", **said)
+            assert outcome(closed) == "applied"
+
+        jobs = {job["job_name"]: job for job in it.jobs()}
+        assert set(jobs) == set(HOSTILE_TEXTS)
+        for text, job in jobs.items():
+            assert (job["workflow_name"], job["check_run_text"]) == (text, text)
+            assert (job["url"], job["artifact_url"], job["tests_passed"]) == (None, None, None)
+            assert json.loads(job["failed_tests"]) == [{"name": text, "file": text, "message": text}]
+            assert json.loads(job["environment"]) == {text: text}
+            assert json.loads(job["untrusted"])["workflow"]["unknown"] == {text: [text]}
+
+
+async def test_fault_29_hostile_text_reaches_a_page_only_escaped(tmp_path: Path) -> None:
+    async with dispatched(tmp_path) as (it, run):
+        text = '<script>alert(1)</script>"><img src=x onerror=alert(1)>'
+        said = {**described(text), "job_name": text}
+        await post(it, run, "build", "in_progress", **said)
+        await post(it, run, "build", "completed", conclusion="failure", **said)
+        for path in ("/crcr", f"/crcr/{BACKEND}"):
+            page = await it.http.get(path)
+            assert page.status_code == 200
+            assert "<script>alert" not in page.text
+            assert "<img src=x" not in page.text
+
+
+async def test_fault_29_a_string_of_a_megabyte_is_refused_by_field_or_cut(tmp_path: Path) -> None:
+    async with dispatched(tmp_path) as (it, run):
+        vast = "x" * 1_000_000
+        body = it.github.ci.report_body(run, run.job("build"), "completed")
+        for field in ("job_name", "name", "run_id", "status", "conclusion"):
+            said = {**body, "workflow": {**body["workflow"], field: vast}}
+            answer = await it.github.report(run, "build", body=said)
+            assert refused(answer) == (400, "bad_report")
+            assert f"workflow.{field}" in answer.json()["error"]["detail"]
+            assert len(answer.content) < 2_000
+        started = await post(it, run, "build", "in_progress", url=vast, environment={"e": vast})
+        completed = await post(it, run, "build", "completed", failed_tests=[vast])
+
+        assert [outcome(started), outcome(completed)] == ["applied", "applied"]
+        [job] = it.jobs()
+        assert (len(json.loads(job["failed_tests"])[0]["name"]), job["environment"]) == (1024, None)
+
+
+async def test_fault_29_hostile_text_cannot_forge_a_log_line_or_an_answer(
+    tmp_path: Path, lines: io.StringIO
+) -> None:
+    async with dispatched(tmp_path) as (it, run):
+        body = it.github.ci.report_body(run, run.job("build"), "in_progress")
+        answers = []
+        for text in HOSTILE_TEXTS:
+            answers += [
+                await post(it, run, "build", "completed", conclusion="success", job_name=text),
+                await post(it, run, "build", "in_progress", run_id=text),
+                await it.github.report(run, "build", body={**body, "delivery_id": text}),
+                await post(it, run, "build", text),
+            ]
+
+    codes = ["no_in_progress", "claim_mismatch", "unknown_delivery"]
+    assert [refused(answer)[1] for answer in answers] == [*codes, "bad_report"] * len(HOSTILE_TEXTS)
+    written = lines.getvalue().splitlines()
+    assert all(line.isprintable() for line in written)
+    told = [json.loads(line) for line in written]
+    assert "forged" not in {line["event"] for line in told}
+    assert [line["code"] for line in told if line["event"] == "report_refused"] == codes * len(HOSTILE_TEXTS)
+
+
+class Broken(Outage):
+    """A store whose driver shows, in its error, whatever it was given."""
+
+    def __init__(self, inner: Any, secrets: list[str]) -> None:
+        super().__init__(inner)
+        self._secrets = secrets
+
+    async def write(self, unit: Unit[Any], *, lane: str | None = None) -> NoReturn:
+        raise RuntimeError(f"cannot store: {' '.join(self._secrets)}")
+
+
+async def open_one_more(it: Stage) -> None:
+    await it.github.open_pr(UPSTREAM)
+    await it.pass_time(3000)
+
+
+async def go_wrong_everywhere(it: Stage) -> list[str]:
+    """Every kind of failure that sees a secret; returns what callers were told."""
+    github = it.github
+    run = github.runs(BACKEND)[0]
+    told = [
+        await github.report(run, "build", token=github.hostile_token(kind, run, "build")) for kind in Hostile
+    ]
+    told.append(await post(it, run, "build", "completed", conclusion="success"))
+    told.append(await github.report(run, "build", body=b"{", token=github.oidc_token(run, "build")))
+    for status, message in ((401, "Bad credentials"), (500, "Oops"), (403, "Resource not accessible")):
+        github.faults.answer(status, times=2, message=message)
+        await open_one_more(it)
+    github.faults.malformed(times=2)
+    await open_one_more(it)
+    github.faults.lose_answer(times=2)
+    await open_one_more(it)
+    github.faults.clear()
+    wrong = {"x-hub-signature-256": f"sha256={'0' * 64}", "x-github-event": "push", "x-github-delivery": "g"}
+    told.append(await it.http.post("/github/webhook", content=b"{}", headers=wrong))
+    return [answer.text for answer in told]
+
+
+async def test_fault_31_no_secret_is_in_a_log_line_or_an_answer(tmp_path: Path, lines: io.StringIO) -> None:
+    async with dispatched(tmp_path) as (it, run):
+        answers = await go_wrong_everywhere(it)
+        shown = it.github.oidc_token(run, "build")
+        async with on_outage(it) as (store, http):
+            store.writes_to_fail = 1
+            answers.append((await post(it, run, "build", "in_progress", http=http)).text)
+        secrets = [
+            it.github.webhook_secret,
+            it.github.private_key_pem.splitlines()[1],
+            shown.split(".")[1],
+            *(token for token in it.github.world.tokens),
+        ]
+        errors = " ".join(str(row["last_error"]) for row in it.rows("SELECT last_error FROM effects"))
+        everything = "\n".join([lines.getvalue(), errors, *answers])
+
+    assert len(secrets) > 3
+    assert "ghs_" not in everything
+    assert "PRIVATE KEY" not in everything
+    assert not [secret for secret in secrets if secret in everything]
+    assert "effect_retried" in everything
+
+
+async def test_fault_31_a_crash_shows_its_caller_nothing_and_its_log_no_secret(
+    tmp_path: Path, lines: io.StringIO
+) -> None:
+    async with dispatched(tmp_path) as (it, run):
+        token = it.github.oidc_token(run, "build")
+        secrets = [
+            f"Bearer {token}",
+            f"token={it.github.webhook_secret}",
+            "ghs_16C7e42F292c6912E7710c838347Ae178B4a",
+        ]
+        secrets.append(it.github.private_key_pem)
+        async with on_store(it, Broken(it.services.database, secrets)) as http:
+            answer = await post(it, run, "build", "in_progress", http=http)
+
+        assert refused(answer) == (500, "internal")
+        assert set(answer.json()["error"]) == {"code", "detail", "request_id"}
+        assert [str(crash)[:12] for crash in it.crashes] == ["cannot store"]
+        it.crashes.clear()
+        [crash] = [json.loads(x) for x in lines.getvalue().splitlines() if "request_crashed" in x]
+        assert crash["request_id"] == answer.json()["error"]["request_id"]
+        assert "RuntimeError: cannot store" in crash["exception"]
+        for secret in (
+            token.split(".")[1],
+            it.github.webhook_secret,
+            "16C7e42F",
+            it.github.private_key_pem[200:240],
+        ):
+            assert secret not in lines.getvalue() + answer.text

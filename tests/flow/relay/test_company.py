@@ -1,0 +1,117 @@
+"""The loops beside the requests: they start, and when one dies, nobody is left believing that it lives."""
+
+import asyncio
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, cast
+
+from crcr.deliver.periodic.leader_tasks import UPKEEP
+from crcr.deliver.worker import Worker
+from crcr.record.outbox.leader import Leaders
+from crcr.wiring.background import Company
+from crcr.wiring.core import Seams
+from crcr.wiring.services import Services, build
+from github_sim.world.faults import Match
+from support.clock import settle
+from support.stage import UPSTREAM, Stage, stage
+
+LISTED = "L2: [org/one]"
+
+
+class Dying:
+    """A worker with a bug that nobody foresaw."""
+
+    async def run(self, *_: Any) -> None:
+        raise ZeroDivisionError("a bug in the loop itself")
+
+
+async def test_a_loop_that_dies_stops_the_process_and_is_told(tmp_path: Path) -> None:
+    async with stage(tmp_path, "L2: [org/one]") as it:
+        services = replace(it.services, worker=cast("Worker", Dying()))
+        company = Company(services, work=True)
+        await company.start()
+        async with asyncio.timeout(8):
+            await services.stopping.wait()
+        await company.stop()
+
+        assert [type(each) for each in services.deaths] == [ZeroDivisionError]
+
+
+async def test_a_company_that_is_asked_to_stop_ends_without_a_death(tmp_path: Path) -> None:
+    async with stage(tmp_path, "L2: [org/one]") as it:
+        company = Company(it.services, work=True)
+        await company.start()
+        await company.stop()
+
+        assert it.services.deaths == []
+
+
+def another_process(it: Stage) -> Services:
+    seams = Seams(clock=it.clock, http=it._github_http, chance=lambda: 0.5, on_crash=it.crashes.append)
+    return build(it.services.settings, seams)
+
+
+async def test_of_two_processes_one_leads_and_the_other_does_when_it_stops(tmp_path: Path) -> None:
+    async with stage(tmp_path, LISTED) as it:
+        first, second = Company(it.services, work=True), Company(another_process(it), work=True)
+        await first.start()
+        await second.start()
+        assert (first.duties.leads, second.duties.leads) == (True, False)
+        await first.stop()
+        async with asyncio.timeout(8):
+            while not second.duties.leads:
+                await it.clock.pass_time(10)
+                await asyncio.sleep(0)
+        await second.stop()
+
+        assert it.rows("SELECT * FROM leaders") == []
+        assert it.services.deaths == []
+
+
+async def test_who_does_not_lead_reads_an_allowlist_that_nobody_has_read(tmp_path: Path) -> None:
+    async with stage(tmp_path, LISTED) as it:
+        elsewhere = Leaders(it.services.database, "another machine", timedelta(days=1))
+        await elsewhere.take(UPKEEP, it.clock.now())
+        it.rows("DELETE FROM allowlist_versions")
+        company = Company(it.services, work=True)
+        await company.start()
+        assert (await it.http.get("/readyz")).status_code == 200
+        await company.stop()
+
+        assert [row["version"] for row in it.rows("SELECT version FROM allowlist_versions")] == [1]
+
+
+async def test_a_stopping_process_is_not_ready_and_answers_everything_else(tmp_path: Path) -> None:
+    async with stage(tmp_path, LISTED, downstreams=("org/one",)) as it:
+        it.services.stopping.set()
+        answer = await it.http.get("/readyz")
+
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "stopping")
+        assert (await it.http.get("/healthz")).status_code == 200
+        await it.github.open_pr(UPSTREAM)
+        assert it.github.deliveries()[-1].ok
+
+
+async def test_what_outlives_its_grace_is_broken_off_and_comes_back_at_once(tmp_path: Path) -> None:
+    async with stage(tmp_path, LISTED, downstreams=("org/one",)) as it:
+        company = Company(it.services, work=True, grace_s=0.05)
+        await company.start()
+        gate = it.github.faults.hang(on=Match(method="POST", path="*/dispatches"))
+        await it.github.open_pr(UPSTREAM)
+        async with asyncio.timeout(8):
+            await gate.reached.wait()
+        await company.stop()
+        gate.release()
+        await settle()
+
+        [effect] = it.rows("SELECT * FROM effects WHERE kind = 'send_dispatch'")
+        now = int(it.clock.now().timestamp() * 1_000_000)
+        assert (effect["state"], effect["lease_until"] <= now) == ("claimed", True)
+        assert it.rows("SELECT * FROM leaders") == []
+        assert it.services.deaths == []
+        successor = another_process(it)
+        await successor.worker.drain()
+        await successor.close()
+        [dispatch] = it.rows("SELECT state, unsure FROM dispatches")
+        assert dispatch == {"state": "sent", "unsure": 1}

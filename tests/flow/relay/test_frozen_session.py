@@ -1,0 +1,91 @@
+"""A session of PostgreSQL that freezes in a transaction: callbacks wait for it within their budget, and the log says so."""
+
+import asyncio
+import signal
+import sys
+import time
+from pathlib import Path
+
+import asyncpg
+import pytest
+from structlog.testing import capture_logs
+
+from crcr.settings import Postgres
+from support.downstream.callbacks import dispatched, outcome, post, refused
+from support.stage import Stage
+
+ANSWERED_WITHIN_S = 8.0
+"""Then the proxy asks the next relay."""
+LOCK = "BEGIN; SELECT * FROM jobs FOR UPDATE"
+FREEZING = f"""
+import asyncio, sys
+from crcr.record.store.location import PostgresPlace
+from crcr.record.store.postgres.connection import connect
+
+async def hold():
+    connection = await connect(PostgresPlace(sys.argv[1]))
+    await connection.execute({LOCK!r})
+    print("held", flush=True)
+    await asyncio.sleep(60)
+
+asyncio.run(hold())
+"""
+
+
+@pytest.fixture(autouse=True)
+def _on_postgresql(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CRCR_TEST_STORE", "postgresql")
+
+
+def url_of(it: Stage) -> str:
+    database = it.services.settings.database
+    assert isinstance(database, Postgres)
+    return database.url.get_secret_value()
+
+
+async def test_a_relay_that_froze_in_a_transaction_is_thrown_out_and_the_callback_is_taken(
+    tmp_path: Path,
+) -> None:
+    async with dispatched(tmp_path) as (it, run):
+        assert outcome(await post(it, run, "build", "in_progress")) == "applied"
+        frozen = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", FREEZING, url_of(it), stdout=asyncio.subprocess.PIPE
+        )
+        try:
+            assert frozen.stdout is not None
+            assert await frozen.stdout.readline() == b"held\n"
+            frozen.send_signal(signal.SIGSTOP)
+            began = time.monotonic()
+            with capture_logs() as logged:
+                assert outcome(await post(it, run, "build", "completed")) == "applied"
+            took_s = time.monotonic() - began
+        finally:
+            frozen.kill()
+            await frozen.wait()
+
+        assert 1 < took_s < ANSWERED_WITHIN_S
+        [waited] = [line for line in logged if line["event"] == "store_waited"]
+        assert "jobs" in waited["waited_for"]
+        assert waited["waited_s"] == pytest.approx(took_s, abs=1)
+
+
+async def test_a_lock_that_somebody_else_never_gives_back_is_503_in_time_with_the_wait_in_the_log(
+    tmp_path: Path,
+) -> None:
+    async with dispatched(tmp_path) as (it, run):
+        assert outcome(await post(it, run, "build", "in_progress")) == "applied"
+        session = await asyncpg.connect(url_of(it))
+        await session.execute(LOCK)
+        began = time.monotonic()
+        with capture_logs() as logged:
+            answer = await post(it, run, "build", "completed")
+        took_s = time.monotonic() - began
+        await session.close()
+
+        assert refused(answer) == (503, "store_unavailable")
+        assert int(answer.headers["Retry-After"]) > 0
+        assert took_s < ANSWERED_WITHIN_S
+        [waited] = [line for line in logged if line["event"] == "store_waited"]
+        assert (waited["log_level"], waited["sqlstate"]) == ("warning", "55P03")
+        assert str(run.id) not in str(waited)
+        assert outcome(await post(it, run, "build", "completed")) == "applied"

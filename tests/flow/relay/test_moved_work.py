@@ -1,0 +1,150 @@
+"""Work goes on after the move to PostgreSQL: what was owed is done once, what ran gets its result, cursors hold."""
+
+import asyncio
+import re
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from crcr.wiring.core import Seams
+from crcr.wiring.services import build
+from crcr.wiring.web_app import build_app
+from support.downstream.callbacks import BACKEND, LISTED, client_of, outcome, post
+from support.github.dispatch_log import eventually, sends, told
+from support.github.gated_upstream import GATING, finish, gate, gated, newest_run, open_pull, start
+from support.stage import UPSTREAM, Stage, stage
+from support.stores.moved_installation import elsewhere, move_house
+
+OF_FILE = "CRCR_DATABASE_URL"
+
+
+def on_file(folder: Path) -> dict[str, Any]:
+    return {OF_FILE: f"sqlite:///{folder / 'crcr.db'}"}
+
+
+async def move_and_go_on(it: Stage) -> None:
+    """The relay stops, its database moves, and it starts again on the new one, where GitHub still finds it."""
+    settings, there = it.services.settings, it.github._transport
+    await it.close()
+    url = await move_house(it.folder / "crcr.db")
+    seams = Seams(clock=it.clock, http=it._github_http, chance=lambda: 0.5, on_crash=it.crashes.append)
+    it.services = build(elsewhere(settings, url), seams)
+    it.app = build_app(it.services, work=False)
+    await it.services.acts.register_upstreams(it.services.upstreams, it.clock.now())
+    await it.refresh()
+    it.http = client_of(it.app)
+    assert isinstance(there, httpx.ASGITransport)
+    there.app = it.app
+
+
+async def test_what_was_owed_is_done_once(tmp_path: Path) -> None:
+    async with stage(tmp_path, LISTED, downstreams=(BACKEND,), **on_file(tmp_path)) as it:
+        await it.github.open_pr(UPSTREAM)  # and the relay stops before its worker has looked
+        assert [
+            row["state"] for row in it.rows("SELECT state FROM effects WHERE kind = 'send_dispatch'")
+        ] == ["waiting"]
+        await move_and_go_on(it)
+        await it.act()
+        await it.act()
+        assert (sends(it.github, BACKEND), len(told(it.github, BACKEND))) == (1, 1)
+        assert set(it.dispatch_states().values()) == {"sent"}
+
+
+async def test_what_was_under_way_is_tried_again_when_its_lease_is_over(tmp_path: Path) -> None:
+    async with stage(tmp_path, LISTED, downstreams=(BACKEND,), **on_file(tmp_path)) as it:
+        await it.github.open_pr(UPSTREAM)
+        claimed = await it.services.worker._outbox.claim(10, it.clock.now())  # and its process dies
+        assert claimed
+        await move_and_go_on(it)
+        await it.act()
+        assert sends(it.github, BACKEND) == 0
+        await it.pass_time(121)
+        assert set(it.dispatch_states().values()) == {"sent"}
+        assert sends(it.github, BACKEND) == 1
+
+
+async def test_a_job_that_ran_gets_its_result_and_the_gate_opens(tmp_path: Path) -> None:
+    async with gated(tmp_path, **on_file(tmp_path)) as it:
+        pull = await open_pull(it)
+        run = newest_run(it, GATING)
+        await start(it, run)
+        assert gate(it, pull) == "pending"
+        await move_and_go_on(it)
+        await finish(it, run)
+        assert gate(it, pull) == "success"
+        assert {job["state"] for job in it.jobs(GATING)} == {"completed"}
+
+
+async def test_repeats_are_still_repeats(tmp_path: Path) -> None:
+    async with stage(tmp_path, LISTED, downstreams=(BACKEND,), **on_file(tmp_path)) as it:
+        pull = await it.github.open_pr(UPSTREAM)
+        await it.act()
+        [run] = it.github.runs(BACKEND)
+        await post(it, run, "build", "in_progress")
+        await post(it, run, "build", "completed", conclusion="failure")
+        await move_and_go_on(it)
+        assert outcome(await post(it, run, "build", "completed", conclusion="failure")) == "repeat"
+        assert (
+            outcome(await post(it, run, "build", "completed", conclusion="success")) == "conflicting_result"
+        )
+        sent = len(it.github.dispatches(BACKEND))
+        assert pull.last_delivery is not None
+        again = await it.github.redeliver(pull.last_delivery.guid)
+        await it.act()
+        assert '"repeat":true' in again.answer_body
+        assert len(it.github.dispatches(BACKEND)) == sent
+
+
+async def heard(it: Stage, after: str) -> list[int]:
+    """The ids that a page hears which reconnects at this place, up to the newest."""
+    [row] = it.rows("SELECT max(change_id) AS newest FROM changes")
+    text, gone = "", asyncio.Event()
+
+    async def receive() -> dict[str, Any]:
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        nonlocal text
+        assert message.get("status", 200) == 200
+        text += message.get("body", b"").decode()
+
+    headers = [(b"host", b"relay.test"), (b"last-event-id", after.encode())]
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "path": "/api/v1/events",
+        "query_string": b"",
+        "headers": headers,
+    }
+    more = {
+        "http_version": "1.1",
+        "scheme": "http",
+        "client": ("192.0.2.1", 1),
+        "server": ("relay.test", 80),
+        "asgi": {},
+    }
+    stream = asyncio.create_task(
+        it.app({**scope, **more, "raw_path": b"/api/v1/events", "root_path": ""}, receive, send)
+    )
+    await eventually(lambda: f"id: {row['newest']}\n" in text or stream.done())
+    gone.set()
+    await stream
+    assert "event: reset" not in text
+    return [int(each) for each in re.findall(r"^id: (\d+)$", text, re.MULTILINE)]
+
+
+async def test_a_live_page_goes_on_where_it_was(tmp_path: Path) -> None:
+    async with stage(tmp_path, LISTED, downstreams=(BACKEND,), **on_file(tmp_path)) as it:
+        await it.github.open_pr(UPSTREAM)
+        await it.act()
+        before = await heard(it, after="0")
+        assert before
+        await move_and_go_on(it)
+        assert (await heard(it, after=str(before[0])))[: len(before) - 1] == before[1:]
+        await it.github.open_pr(UPSTREAM)
+        await it.act()
+        fresh = await heard(it, after=str(before[-1]))
+        assert fresh
+        assert min(fresh) > before[-1]

@@ -1,0 +1,195 @@
+"""Redis is away: callbacks and sign-ins wait outside, all else goes on, and everything heals by itself."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from crcr.record.redis.connection import RedisLink, redis_place
+from crcr.record.store.signals import ALLOWLIST
+from crcr.settings import load_settings
+from crcr.wiring.background import Company
+from crcr.wiring.core import Seams
+from crcr.wiring.services import Services, build
+from crcr.wiring.web_app import build_app
+from support.downstream.callbacks import BACKEND, LISTED, client_of, dispatched, outcome, post, refused
+from support.services.redis import RedisServer
+from support.sign_in import ADMIN, TOKENS, visitor
+from support.stage import UPSTREAM, Stage, environment, stage
+
+SOON_S = 10.0
+"""Redis is given less than a second (`CALL_S`); the rest is for a machine that is busy with other tests."""
+
+
+@pytest.fixture
+def redis() -> Iterator[RedisServer]:
+    made = RedisServer.make(password="hunter2-and-more")
+    yield made
+    made.remove()
+
+
+async def soon(answer: Any) -> httpx.Response:
+    async with asyncio.timeout(SOON_S):
+        found: httpx.Response = await answer
+    return found
+
+
+async def until_applied(it: Stage, run: Any, job: str) -> None:
+    async with asyncio.timeout(20):
+        while refused_or_none(answer := await post(it, run, job, "in_progress")) is not None:
+            assert refused(answer) == (503, "limiter_unavailable")
+            await asyncio.sleep(0.02)
+
+
+def refused_or_none(answer: httpx.Response) -> tuple[int, str] | None:
+    return None if answer.status_code == 200 else refused(answer)
+
+
+async def readiness(it: Stage) -> tuple[int, int, str]:
+    """What the probe for callbacks says, and what the one for everything says of the limits."""
+    callbacks, everything = await soon(it.http.get("/readyz/callback")), await soon(it.http.get("/readyz"))
+    if callbacks.status_code == 503:
+        assert refused(callbacks) == (503, "limiter_unavailable")
+    return callbacks.status_code, everything.status_code, everything.json()["limits"]
+
+
+@pytest.mark.parametrize("how", ["stop", "freeze"])
+async def test_callbacks_get_503_within_a_second_and_all_else_goes_on(
+    tmp_path: Path, redis: RedisServer, how: str
+) -> None:
+    async with dispatched(tmp_path, CRCR_REDIS_URL=redis.url) as (it, run):
+        assert outcome(await post(it, run, "build", "in_progress")) == "applied"
+        assert await readiness(it) == (200, 200, "answer")
+        getattr(redis, how)()
+        assert await readiness(it) == (503, 200, "away")
+        took = []
+        for _ in range(4):
+            began = time.monotonic()
+            answer = await soon(post(it, run, "test", "in_progress"))
+            took.append(time.monotonic() - began)
+            assert refused(answer) == (503, "limiter_unavailable")
+            assert int(answer.headers["retry-after"]) >= 1
+            assert "hunter2" not in answer.text
+        assert min(took) < 1  # the others may have met a machine that is busy with other tests
+
+        assert (await it.http.get("/crcr")).status_code == 200
+        assert (await it.http.get("/api/v1/summary", params={"upstream": UPSTREAM})).status_code == 200
+        pr = await it.github.open_pr(UPSTREAM, title="Meanwhile")
+        assert pr.last_delivery is not None
+        assert pr.last_delivery.status_code is not None
+        assert 200 <= pr.last_delivery.status_code < 300
+        await it.act()
+        assert len(it.github.dispatches(BACKEND)) == 2
+
+        redis.thaw() if how == "freeze" else redis.start()
+        await until_applied(it, run, "test")
+        assert await readiness(it) == (200, 200, "answer")
+        assert {job["job_name"] for job in it.jobs()} == {"build", "test"}
+
+
+async def test_a_relay_that_nobody_calls_tells_that_its_limiter_is_away(
+    tmp_path: Path, redis: RedisServer
+) -> None:
+    async with stage(tmp_path, LISTED, CRCR_REDIS_URL=redis.url) as it, asyncio.timeout(20):
+        told = it.services.metrics.registry.get_sample_value
+        assert told("crcr_limiter_up") == 1
+        redis.stop()
+        running = asyncio.create_task(it.services.shared.run())
+        while told("crcr_limiter_up") == 1:
+            await asyncio.sleep(0.02)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_sign_ins_wait_outside_and_a_session_goes_on(tmp_path: Path, redis: RedisServer) -> None:
+    settings: dict[str, Any] = {"CRCR_HUD_ACCESS": "token", "CRCR_REDIS_URL": redis.url, **TOKENS}
+    async with (
+        stage(tmp_path, LISTED, **settings) as it,
+        visitor(it) as known,
+        visitor(it) as stranger,
+    ):
+        assert (await known.sign_in(ADMIN)).status_code == 303
+        redis.kill()
+        assert (await soon(stranger.sign_in(ADMIN))).status_code == 503
+        assert (
+            await soon(stranger.get("/api/v1/summary", authorization=f"Bearer {ADMIN}"))
+        ).status_code == 503
+        assert (await soon(known.get("/crcr"))).status_code == 200
+
+
+@asynccontextmanager
+async def second_relay(
+    it: Stage, redis: RedisServer, **more: str
+) -> AsyncIterator[tuple[Services, httpx.AsyncClient]]:
+    """Another process of the same relay: its own handles on the same database and the same Redis."""
+    environ = environment(it.folder, it.github, it.folder / "allowlist.yml")
+    environ |= {"CRCR_REDIS_URL": redis.url, **more}
+    settings = load_settings(config=None, environ=environ, cwd=it.folder)
+    services = build(settings, Seams(clock=it.clock, http=it._github_http, on_crash=it.crashes.append))
+    async with client_of(build_app(services, work=False)) as http:
+        yield services, http
+    await services.close()
+
+
+async def test_two_relays_count_as_one(tmp_path: Path, redis: RedisServer) -> None:
+    limit: dict[str, Any] = {"CRCR_RATE_LIMIT_PER_MIN": "2"}
+    async with (
+        dispatched(tmp_path, CRCR_REDIS_URL=redis.url, **limit) as (it, run),
+        second_relay(it, redis, **limit) as (_, http),
+    ):
+        assert outcome(await post(it, run, "build", "in_progress")) == "applied"
+        assert outcome(await post(it, run, "test", "in_progress", http=http)) == "applied"
+        for client in (it.http, http):
+            assert refused(await post(it, run, "test", "completed", http=client)) == (429, "rate_limited")
+        it.clock.advance(60)
+        assert outcome(await post(it, run, "test", "completed", http=http)) == "applied"
+
+
+async def test_two_relays_read_an_issuers_keys_once(tmp_path: Path, redis: RedisServer) -> None:
+    async with dispatched(tmp_path, CRCR_REDIS_URL=redis.url) as (it, run), second_relay(it, redis) as two:
+        assert outcome(await post(it, run, "build", "in_progress")) == "applied"
+        assert outcome(await post(it, run, "test", "in_progress", http=two[1])) == "applied"
+        reads = [call for call in it.github.calls if "jwks" in call.path]
+        assert len(reads) == 1
+
+
+async def test_a_running_relay_listens_and_tells_of_its_commits(tmp_path: Path, redis: RedisServer) -> None:
+    other = RedisLink(redis_place(redis.url))
+    async with (
+        dispatched(tmp_path, CRCR_REDIS_URL=redis.url) as (it, run),
+        other.alone() as client,
+        client.pubsub(ignore_subscribe_messages=True) as subscription,
+        asyncio.timeout(20),
+    ):
+        await subscription.subscribe(other.key("signals"))
+        company = Company(it.services, work=False)
+        await company.start()
+        assert it.services.shared.signals is not None
+        await it.services.shared.signals.listening.wait()
+        assert outcome(await post(it, run, "build", "in_progress")) == "applied"
+        told = b""
+        while b"changes" not in told:
+            told = (await subscription.get_message(timeout=5) or {"data": b""})["data"]
+        await company.stop()
+    await other.aclose()
+
+
+async def test_a_new_allowlist_is_read_into_memory_before_it_is_asked_for(tmp_path: Path) -> None:
+    async with stage(tmp_path, LISTED) as it, asyncio.timeout(20):
+        running = asyncio.create_task(it.services.shared.run())
+        await asyncio.sleep(0)
+        core = it.services.upstreams[0]
+        it.write_allowlist("L2:\n  - org/other\n")
+        await it.refresh()
+        it.services.signals.heard(ALLOWLIST)
+        while (
+            core.key not in it.services.allowlists._cache or it.services.allowlists._cache[core.key][0] != 2
+        ):
+            await asyncio.sleep(0.01)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)

@@ -1,0 +1,91 @@
+"""One delivery is one trace, from its webhook over outbox and callback to an open page."""
+
+import asyncio
+import subprocess
+import sys
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from crcr.decide.trace_steps import Step, span_id, trace_id
+from support.deploy.otlp_collector import collector, facts
+from support.downstream.callbacks import BACKEND, LISTED, dispatched, post
+from support.live_page import open_page, told_of
+from support.process import free_port
+from support.stage import UPSTREAM, stage
+
+HOSTILE = "ghs_secret <script>alert(1)</script>"
+
+
+async def test_webhook_dispatch_callback_and_page_of_a_delivery_are_one_trace(tmp_path: Path) -> None:
+    with collector() as collected:
+        async with stage(tmp_path, LISTED, downstreams=(BACKEND,), CRCR_OTEL_ENDPOINT=collected.url) as it:
+            async with open_page(it) as told:
+                await it.github.open_pr(UPSTREAM, title=HOSTILE)
+                await it.act()
+                run = it.github.runs(BACKEND)[0]
+                assert (await post(it, run, "build", "in_progress")).status_code == 200
+                assert (await post(it, run, "build", "completed", conclusion="success")).status_code == 200
+                await told_of(told, b'"kind":"job"')
+            [guid] = {each["delivery"] for each in it.rows("SELECT delivery FROM dispatches")}
+    assert collected.paths == {"/v1/traces"}
+    assert collected.services == {"crcr"}
+    mine = [span for span in collected.spans if span.trace_id == sha256(guid.encode()).digest()[:16]]
+    assert {span.name for span in mine} == {"webhook", "record", "dispatch", "callback", "tell"}
+    [webhook], [record], [dispatch] = (
+        [span for span in mine if span.name == name] for name in ("webhook", "record", "dispatch")
+    )
+    assert webhook.parent_span_id == b""
+    assert (record.parent_span_id, dispatch.parent_span_id) == (webhook.span_id, webhook.span_id)
+    callbacks = [span for span in mine if span.name == "callback"]
+    assert [facts(span.attributes)["crcr.outcome"] for span in callbacks] == ["in_progress", "completed"]
+    assert {span.parent_span_id for span in callbacks} == {dispatch.span_id}
+    assert {span.parent_span_id for span in mine if span.name == "tell"} <= {
+        dispatch.span_id,
+        webhook.span_id,
+    }
+    assert all(span.start_time_unix_nano <= span.end_time_unix_nano for span in mine)
+    said = " ".join(text for span in collected.spans for text in facts(span.attributes).values())
+    assert "secret" not in said
+    assert "script" not in said
+
+
+async def test_a_refused_report_cannot_write_itself_into_a_trace(tmp_path: Path) -> None:
+    with collector() as collected:
+        async with dispatched(tmp_path, CRCR_OTEL_ENDPOINT=collected.url) as (it, run):
+            body = it.github.ci.report_body(run, run.job("build"), "in_progress")
+            assert (await it.http.post("/github/callback", json=body)).status_code == 401
+            assert (await post(it, run, "build", "completed")).status_code == 409
+    assert collected.named("webhook")
+    assert collected.named("callback") == []
+
+
+async def test_fault_a_collector_that_is_away_costs_its_spans_and_nothing_else(tmp_path: Path) -> None:
+    async with (
+        asyncio.timeout(30),
+        dispatched(tmp_path, CRCR_OTEL_ENDPOINT=f"http://127.0.0.1:{free_port()}") as (it, run),
+    ):
+        assert (await post(it, run, "build", "in_progress")).status_code == 200
+        assert set(it.dispatch_states().values()) == {"sent"}
+
+
+def test_nothing_is_imported_while_nobody_wants_traces() -> None:
+    """FastAPI takes the bare interface by itself where it is installed; what sends is never loaded."""
+    asked = "import crcr.wiring.services, crcr.wiring.web_app, sys; print(*sys.modules)"
+    told = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+    heavy = ("opentelemetry.sdk", "opentelemetry.exporter", "crcr.tracing")
+    assert [name for name in told.stdout.split() if name.startswith(heavy)] == []
+
+
+@pytest.mark.parametrize("guid", ["", "a", "72d3162e-cc78-11e3-81ab-4c9367dc0958"])
+def test_ids_follow_from_the_delivery_and_tell_steps_and_downstreams_apart(guid: str) -> None:
+    assert trace_id(guid).to_bytes(16) == sha256(guid.encode()).digest()[:16]
+    spans = {
+        span_id(Step.WEBHOOK, guid),
+        span_id(Step.DISPATCH, guid, "org/a"),
+        span_id(Step.DISPATCH, guid, "org/b"),
+        span_id(Step.DISPATCH, guid + "x", "org/a"),
+    }
+    assert len(spans) == 4
+    assert span_id(Step.DISPATCH, guid, "Org/A") == span_id(Step.DISPATCH, guid, "org/a")

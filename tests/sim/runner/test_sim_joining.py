@@ -1,0 +1,161 @@
+"""Joining a repository to a running demo: who may, what is refused, and what the relay hears of it."""
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from crcr.demo.join import PATH, Joining, with_entry
+from github_sim.github import GitHub
+from github_sim.runner.runner import Runner
+from support.downstream.workflow_runs import one_job, workflow, write
+
+ALLOWLIST = "allow/list.yml"
+LISTED = "# who\nL1:  # are told\n  - a/one\nL2:\n  - b/two\nL4:\n  c/three: {}\n"
+
+
+@pytest.fixture
+async def joining(github: GitHub) -> Joining:
+    github.write_file("org/upstream", ALLOWLIST, LISTED)
+    return Joining(github, Runner(github, limit_s=20), upstream="org/upstream", allowlist=ALLOWLIST)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write(tmp_path / "checkout", one_job("true"))
+
+
+async def ask(api: httpx.AsyncClient, joining: Joining, at: Path, **more: Any) -> httpx.Response:
+    body = {"name": "me/backend", "folder": str(at), "level": "L2", **more}
+    return await api.post(PATH, json=body, headers={"authorization": f"Bearer {joining.key}"})
+
+
+async def test_it_gets_the_app_and_a_line_of_the_allowlist(
+    github: GitHub, api: httpx.AsyncClient, joining: Joining, folder: Path
+) -> None:
+    answer = await ask(api, joining, folder)
+    assert (answer.status_code, answer.json()["workflows"]) == (201, [".github/workflows/ci.yml"])
+    assert listed_in(github) == LISTED.replace("L2:\n", "L2:\n  - me/backend\n")
+    told = [(each.event, each.action) for each in github.deliveries()]
+    assert told == [("installation", "created"), ("push", None)]
+    assert github.installation("me/backend").suspended_at is None
+    github.finish()
+
+
+async def test_joining_again_takes_the_files_anew_and_says_nothing_more(
+    github: GitHub, api: httpx.AsyncClient, joining: Joining, folder: Path
+) -> None:
+    await ask(api, joining, folder)
+    told = len(github.deliveries())
+    write(folder, {"more.yml": "on: repository_dispatch\njobs: {a: {runs-on: x, steps: [{run: 'true'}]}}"})
+    answer = await ask(api, joining, folder)
+    assert len(answer.json()["workflows"]) == 2
+    assert len(github.deliveries()) == told
+
+
+@pytest.fixture
+def for_tests(tmp_path: Path) -> Path:
+    """A folder whose workflow listens to test dispatches too."""
+    text = "on: repository_dispatch\njobs: {a: {runs-on: x, steps: [{run: 'true'}]}}"
+    return write(tmp_path / "tested", {"ci.yml": text})
+
+
+def listed_in(github: GitHub) -> str:
+    upstream = github.repository("org/upstream")
+    return upstream.commits[upstream.head_sha].tree[ALLOWLIST].decode()
+
+
+async def test_one_that_is_not_to_be_listed_gets_a_dispatch_and_nothing_else(
+    github: GitHub, api: httpx.AsyncClient, joining: Joining, for_tests: Path
+) -> None:
+    for times in (1, 2):
+        answer = await ask(api, joining, for_tests, listed=False)
+        assert (answer.status_code, answer.json()["level"]) == (201, None)
+        assert [each.event_type for each in github.dispatches("me/backend")] == ["crcr_test"] * times
+        assert len(github.runs("me/backend")) == times
+    assert listed_in(github) == LISTED
+    assert github.deliveries() == []
+    assert github.world.installation_of(github.repository("me/backend")) is None
+
+
+async def test_it_can_be_listed_later_and_not_the_other_way_round(
+    github: GitHub, api: httpx.AsyncClient, joining: Joining, for_tests: Path
+) -> None:
+    await ask(api, joining, for_tests, listed=False)
+    assert (await ask(api, joining, for_tests)).json()["level"] == "L2"
+    assert "me/backend" in listed_in(github)
+    answer = await ask(api, joining, for_tests, listed=False)
+    assert answer.status_code == 422
+    assert "on the allowlist already" in answer.json()["message"]
+
+
+async def test_who_listens_to_nothing_is_told_what_to_do(
+    api: httpx.AsyncClient, joining: Joining, tmp_path: Path
+) -> None:
+    folder = write(tmp_path / "other", {"x/y": ""})
+    for listed, event in ((True, "pull_request"), (False, "crcr_test")):
+        told = (await ask(api, joining, folder, listed=listed)).json()
+        assert f"listens to {event} dispatches" in told["message"]
+        assert "crcr init" in told["errors"][0]["message"]
+
+
+@pytest.mark.parametrize("header", [{}, {"authorization": "Bearer guessed"}, {"authorization": "Bearer"}])
+async def test_without_the_key_nothing_joins(
+    github: GitHub, api: httpx.AsyncClient, joining: Joining, folder: Path, header: dict[str, str]
+) -> None:
+    body = {"name": "me/backend", "folder": str(folder)}
+    assert (await api.post(PATH, json=body, headers=header)).status_code == 401
+    assert github.world.find("me/backend") is None
+
+
+async def test_a_simulator_that_is_no_demo_takes_nobody(api: httpx.AsyncClient, folder: Path) -> None:
+    answer = await api.post(PATH, json={}, headers={"authorization": "Bearer "})
+    assert answer.status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("wish", "words"),
+    [
+        ({"name": "backend"}, "not owner/name"),
+        ({"name": "me/../x"}, "not owner/name"),
+        ({"name": "org/upstream"}, "belongs to the demo"),
+        ({"level": "L4"}, "L1 or L2"),
+        ({"folder": "relative"}, "is no folder"),
+        ({"folder": "/nowhere/at/all"}, "is no folder"),
+    ],
+)
+async def test_a_wrong_wish_is_refused_in_words(
+    api: httpx.AsyncClient, joining: Joining, folder: Path, wish: dict[str, str], words: str
+) -> None:
+    answer = await ask(api, joining, folder, **wish)
+    assert answer.status_code == 422
+    assert words in answer.json()["message"]
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ({"x/y": ""}, "no workflow"),
+        (workflow("build: {runs-on: x, steps: [{run: 'true'}]}", head="on: push\n"), "no workflow"),
+        ({"ci.yml": "on: repository_dispatch\njobs: {a: {}}"}, "runs-on"),
+        (one_job("echo CRCR_BRIDGE_TO"), "another CI"),
+    ],
+)
+async def test_files_that_cannot_take_part_leave_no_repository_behind(
+    github: GitHub,
+    api: httpx.AsyncClient,
+    joining: Joining,
+    tmp_path: Path,
+    files: dict[str, str],
+    words: str,
+) -> None:
+    answer = await ask(api, joining, write(tmp_path / "other", files))
+    assert answer.status_code == 422
+    assert words in answer.json()["message"]
+    assert github.world.find("me/backend") is None
+    assert github.deliveries() == []
+
+
+def test_a_level_that_is_not_there_is_added() -> None:
+    assert with_entry("L1: [a/b]\n", "me/backend", "L2") == "L1: [a/b]\nL2:\n  - me/backend\n"

@@ -1,0 +1,257 @@
+"""Other CIs in small: their APIs, how their files are read, and what their jobs may do."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import jwt
+import pytest
+
+from github_sim.github import GitHub
+from github_sim.runner.other_cis.circleci_values import filled, holds
+from github_sim.runner.other_cis.gitlab_rules import holds as gitlab_holds
+from github_sim.runner.other_cis.projects import OtherCis, Project
+from github_sim.runner.problems import Problem
+from support.downstream.workflow_runs import DOWNSTREAM, Bench, bench
+
+pytestmark = pytest.mark.slow
+
+BUILDKITE = """
+steps:
+  - {key: first, command: 'echo "$$COLOUR $SHAPE at $$BUILDKITE_STEP_KEY"', artifact_paths: "out/*"}
+  - key: build
+    depends_on: first
+    if: build.env("COLOUR") != "grey"
+    command: |
+      mkdir out && echo kept > out/a.txt
+      test "$$COLOUR" = green
+    artifact_paths: "out/*"
+  - key: last
+    depends_on: [{step: build, allow_failure: true}]
+    command:
+      - buildkite-agent step get outcome --step build || true
+      - buildkite-agent artifact download 'out/*' got/ --step build && cat got/out/a.txt || true
+      - buildkite-agent oidc request-token --audience me --claim pipeline_id
+  - {key: never, depends_on: build, command: "true"}
+"""
+GITLAB = """
+variables: {SHAPE: round}
+.all: {stage: test, variables: {ONE: a, TWO: b}, rules: [{if: '$CI_PIPELINE_SOURCE == "trigger"'}]}
+build:
+  extends: .all
+  variables: {TWO: "$SHAPE-$COLOUR"}
+  script: ['echo "$ONE $TWO $COLOUR"', 'test "$COLOUR" = green']
+  artifacts: {when: always, paths: ["out/*"]}
+  before_script: [mkdir out, 'echo kept > out/a.txt']
+passed: {extends: .all, needs: [build], script: [cat out/a.txt]}
+failed: {extends: .all, needs: [build], script: ['echo "$TOKEN"'], id_tokens: {TOKEN: {aud: me}},
+  rules: [{if: $COLOUR, when: on_failure}]}
+left-out: {script: ["true"], rules: [{if: '$COLOUR == "grey"'}]}
+"""
+CIRCLECI = """
+version: 2.1
+parameters: {colour: {type: string, default: ""}}
+jobs:
+  say:
+    parameters: {word: {type: string, default: hi}}
+    docker: [{image: x}]
+    environment: {WORD: << parameters.word >>, COLOUR: << pipeline.parameters.colour >>}
+    steps: [{run: 'echo "$WORD $COLOUR $CIRCLE_JOB"'}, {run: "circleci run oidc get --claims '{\\"aud\\":\\"me\\"}'"}]
+  build:
+    machine: {image: x}
+    steps: [checkout, {run: {command: test "<< pipeline.parameters.colour >>" = green}}, {run: {when: on_fail, command: echo sad}}]
+workflows:
+  one:
+    when: {and: [<< pipeline.parameters.colour >>, {not: {equal: [grey, << pipeline.parameters.colour >>]}}]}
+    jobs:
+      - say: {name: start, context: crcr}
+      - build: {requires: [start]}
+      - say: {name: good, word: yes, requires: [build]}
+      - say: {name: bad, word: no, requires: [{build: [failed]}]}
+"""
+FILES = {
+    ".buildkite/crcr.yml": BUILDKITE,
+    ".gitlab-ci.yml": GITLAB,
+    ".circleci/crcr.yml": CIRCLECI,
+    "x/y": "",
+}
+PLACES = {
+    "buildkite": ("acme-inc", "backend"),
+    "gitlab": ("20617", "acme/backend"),
+    "circleci": ("gh/acme/b", ""),
+}
+PERSISTS_ALWAYS = """
+jobs: {a: {steps: [{persist_to_workspace: {root: ., paths: [b], when: always}}]}}
+workflows: {c: {jobs: [a]}}
+"""
+
+
+@asynccontextmanager
+async def project(
+    github: GitHub, folder: Path, ci: str, **files: str
+) -> AsyncIterator[tuple[Bench, OtherCis, Project]]:
+    async with bench(github, folder, {**FILES, **files}) as it:
+        joined = it.runner.join(github.repository(DOWNSTREAM), folder)
+        cis = OtherCis(it.runner)
+        yield it, cis, cis.connect(ci, joined, PLACES[ci])
+
+
+async def built(github: GitHub, folder: Path, ci: str, **told: str) -> tuple[dict[str, str], dict[str, str]]:
+    """How the jobs of a build ended, and what they wrote."""
+    async with project(github, folder, ci) as (it, cis, made):
+        build = cis.start(made, told)
+        await it.runner.settle()
+        assert it.runner.problems == []
+    return (
+        {name: job.state for name, job in build.jobs.items()},
+        {name: job.log for name, job in build.jobs.items()},
+    )
+
+
+def claims(log: str) -> dict[str, Any]:
+    token = next(word for word in log.split() if word.startswith("eyJ"))
+    found: dict[str, Any] = jwt.decode(token, options={"verify_signature": False})
+    return found
+
+
+@pytest.mark.parametrize(
+    ("colour", "ended", "outcome"),
+    [("green", "passed", "passed"), ("red", "failed", "hard_failed")],
+)
+async def test_buildkite(github: GitHub, tmp_path: Path, colour: str, ended: str, outcome: str) -> None:
+    states, logs = await built(github, tmp_path, "buildkite", COLOUR=colour, SHAPE="round")
+    never = "passed" if ended == "passed" else "skipped"
+    assert states == {"first": "passed", "build": ended, "last": "passed", "never": never}
+    assert f"{colour} round at first" in logs["first"]
+    assert logs["last"].startswith(f"{outcome}\nkept\n")
+    told = claims(logs["last"])
+    assert (told["aud"], told["step_key"], told["pipeline_id"]) == (
+        "me",
+        "last",
+        github.buildkite.pipeline_id,
+    )
+    assert "organization_id" not in told
+
+
+async def test_a_buildkite_step_left_out_by_its_condition_holds_nobody_up(
+    github: GitHub, tmp_path: Path
+) -> None:
+    states, _ = await built(github, tmp_path, "buildkite", COLOUR="grey")
+    assert states == {"first": "passed", "last": "passed", "never": "passed"}
+
+
+async def test_gitlab(github: GitHub, tmp_path: Path) -> None:
+    states, logs = await built(github, tmp_path, "gitlab", COLOUR="green")
+    assert states == {"build": "passed", "passed": "passed", "failed": "skipped"}
+    assert "a round-green green" in logs["build"]
+    assert "kept" in logs["passed"]
+
+
+async def test_gitlab_after_a_failure(github: GitHub, tmp_path: Path) -> None:
+    states, logs = await built(github, tmp_path, "gitlab", COLOUR="red")
+    assert states == {"build": "failed", "passed": "skipped", "failed": "passed"}
+    told = claims(logs["failed"])
+    assert (told["aud"], told["project_id"], told["pipeline_source"]) == ("me", "20617", "trigger")
+
+
+async def test_what_a_trigger_says_wins_over_the_file(github: GitHub, tmp_path: Path) -> None:
+    _, logs = await built(github, tmp_path, "gitlab", COLOUR="green", ONE="told")
+    assert "told round-green" in logs["build"]
+
+
+@pytest.mark.parametrize(
+    ("colour", "good", "bad"), [("green", "passed", "skipped"), ("red", "skipped", "passed")]
+)
+async def test_circleci(github: GitHub, tmp_path: Path, colour: str, good: str, bad: str) -> None:
+    states, logs = await built(github, tmp_path, "circleci", colour=colour)
+    ended = "passed" if colour == "green" else "failed"
+    assert states == {"start": "passed", "build": ended, "good": good, "bad": bad}
+    assert f"hi {colour} start" in logs["start"]
+    assert ("sad" in logs["build"]) == (colour == "red")
+    assert claims(logs["start"])["oidc.circleci.com/context-ids"] == [github.circleci.context_id()]
+    other = logs["good"] + logs["bad"]
+    assert claims(other)["oidc.circleci.com/context-ids"] == []
+
+
+async def test_circleci_runs_nothing_without_its_condition(github: GitHub, tmp_path: Path) -> None:
+    assert (await built(github, tmp_path, "circleci", colour="grey"))[0] == {}
+    with pytest.raises(Problem, match="shape"):
+        await built(github, tmp_path / "other", "circleci", shape="round")
+
+
+@pytest.mark.parametrize(
+    ("ci", "path", "body"),
+    [
+        (
+            "buildkite",
+            "/v2/organizations/acme-inc/pipelines/backend/builds",
+            {"commit": "HEAD", "branch": "main"},
+        ),
+        ("gitlab", "/api/v4/projects/20617/trigger/pipeline", {"ref": "main"}),
+        ("circleci", "/api/v2/project/gh/acme/b/pipeline", {"branch": "main"}),
+    ],
+)
+async def test_only_who_has_the_token_can_start_a_build(
+    github: GitHub, tmp_path: Path, ci: str, path: str, body: dict[str, Any]
+) -> None:
+    async with project(github, tmp_path, ci) as (it, _, made), httpx.AsyncClient() as http:
+        for token, status in (("guessed", 401), (made.token, 201)):
+            headers = {"Authorization": f"Bearer {token}", "Circle-Token": token}
+            answer = await http.post(
+                f"{github.base_url}/_{ci}{path}", json={**body, "token": token}, headers=headers
+            )
+            assert answer.status_code == status
+        await it.runner.settle()
+        assert len(it.runner.builds.all) == 1
+
+
+async def test_a_job_of_buildkite_gets_no_token_after_its_end(github: GitHub, tmp_path: Path) -> None:
+    pipeline = 'steps: [{key: a, command: "echo $$BUILDKITE_AGENT_ACCESS_TOKEN $$BUILDKITE_JOB_ID"}]'
+    async with project(github, tmp_path, "buildkite", **{".buildkite/crcr.yml": pipeline}) as (it, cis, made):
+        build = cis.start(made, {})
+        await it.runner.settle()
+        secret, job = build.jobs["a"].log.split()
+        address = f"{github.buildkite.url}/v3/jobs/{job}/oidc/tokens"
+        async with httpx.AsyncClient() as http:
+            answer = await http.post(
+                address, json={"audience": "me"}, headers={"authorization": f"Token {secret}"}
+            )
+        assert answer.status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("ci", "path", "text", "words"),
+    [
+        ("buildkite", ".buildkite/crcr.yml", "steps: [{key: a, plugins: [], command: b}]", "plugins"),
+        ("buildkite", ".buildkite/crcr.yml", "steps: [{key: a, if: 'x =~ y', command: b}]", "x =~ y"),
+        ("buildkite", ".buildkite/crcr.yml", "steps: [{key: a, command: '${A:-b}'}]", "cannot read"),
+        ("gitlab", ".gitlab-ci.yml", "a: {script: [b], needs: [c]}", "does not exist in the pipeline"),
+        ("gitlab", ".gitlab-ci.yml", "a: {script: [b], trigger: c}", "trigger"),
+        ("gitlab", ".gitlab-ci.yml", "include: {remote: 'https://x'}", "not local"),
+        ("gitlab", ".gitlab-ci.yml", "a: {script: [b], rules: [{if: '$A =~ /b/'}]}", "cannot read"),
+        ("buildkite", ".buildkite/crcr.yml", "steps: [{key: a, command: b, soft_fail: true}]", "soft_fail"),
+        ("buildkite", ".buildkite/crcr.yml", "steps: [{key: a, command: b, concurrency: 1}]", "concurrency"),
+        ("gitlab", ".gitlab-ci.yml", "a: {script: [b], after_script: [c]}", "after_script"),
+        ("circleci", ".circleci/crcr.yml", "orbs: {a: b}", "orbs"),
+        ("circleci", ".circleci/crcr.yml", PERSISTS_ALWAYS, "when"),
+        ("circleci", ".circleci/crcr.yml", "jobs: {}\nworkflows: {a: {when: {xor: []}, jobs: []}}", "xor"),
+    ],
+)
+async def test_what_they_cannot_do_is_told(
+    github: GitHub, tmp_path: Path, ci: str, path: str, text: str, words: str
+) -> None:
+    async with project(github, tmp_path, ci, **{path: text}) as (it, cis, made):
+        with pytest.raises(Problem, match=words.replace("$", r"\$")):
+            cis.start(made, {})
+        assert len(it.runner.problems) == 1
+
+
+def test_conditions() -> None:
+    values = {"A": "x", "EMPTY": ""}
+    assert gitlab_holds('$A == "x" && $B == null || $EMPTY', values)
+    assert not gitlab_holds("$EMPTY || $B", values)
+    assert gitlab_holds('$A != "y" && $A', values)
+    assert holds({"or": ["", {"and": ["a", {"not": {"equal": [1, 2]}}]}]})
+    assert filled({"a": ["<< x >>", "b << x >>"]}, {"x": True}) == {"a": [True, "b True"]}

@@ -1,0 +1,291 @@
+"""The simulated runner: workflow files are really run, with what GitHub gives a job and nothing else."""
+
+from pathlib import Path
+
+import pytest
+
+from github_sim.github import GitHub
+from github_sim.runner.problems import Problem
+from support.downstream.workflow_runs import bench, logs, one_job, results, steps, workflow
+
+pytestmark = pytest.mark.slow
+
+
+async def test_a_dispatch_runs_the_steps_in_a_real_shell(github: GitHub, tmp_path: Path) -> None:
+    files = one_job('echo "sum $((2 + 3))"')
+    async with bench(github, tmp_path, files) as it:
+        run = await it.ran()
+    assert results(run) == {"build": "success"}
+    assert "sum 5" in logs(run)
+    assert it.runner.problems == []
+    github.finish()
+
+
+async def test_only_listeners_run(github: GitHub, tmp_path: Path) -> None:
+    async with bench(github, tmp_path, one_job("true")) as it:
+        assert it.dispatch("push") == []
+        assert len(it.dispatch("pull_request")) == 1
+
+
+async def test_a_job_sees_what_github_sets_and_nothing_of_ours(
+    github: GitHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OUR_SECRET", "do-not-tell")
+    files = one_job("env | sort", 'cat "$GITHUB_EVENT_PATH"')
+    async with bench(github, tmp_path, files) as it:
+        run = await it.ran(delivery_id="d-1", payload={"number": 7})
+    said = logs(run)
+    for expected in (
+        "GITHUB_ACTIONS=true",
+        "CI=true",
+        "GITHUB_EVENT_NAME=repository_dispatch",
+        f"GITHUB_RUN_ID={run.id}",
+        "GITHUB_RUN_ATTEMPT=1",
+        "GITHUB_JOB=build",
+        "GITHUB_REPOSITORY=acme/runs",
+        "GITHUB_REF=refs/heads/main",
+        '"delivery_id": "d-1"',
+    ):
+        assert expected in said
+    assert "OUR_SECRET" not in said
+    assert "ACTIONS_ID_TOKEN_REQUEST" not in said
+
+
+async def test_a_failing_step_ends_the_job_but_for_those_that_want_to_run(
+    github: GitHub, tmp_path: Path
+) -> None:
+    jobs = """
+    build:
+      runs-on: x
+      steps:
+        - run: exit 3
+        - run: echo never
+        - {if: always(), run: 'echo "status ${{ job.status }}"'}
+        - {if: failure(), run: echo failed}
+        - {if: success(), run: echo never}
+    """
+    async with bench(github, tmp_path, workflow(jobs)) as it:
+        run = await it.ran()
+    assert results(run) == {"build": "failure"}
+    assert [step.conclusion for step in steps(run)] == ["failure", "skipped", "success", "success", "skipped"]
+    assert "status failure" in logs(run)
+
+
+async def test_outputs_and_variables_go_on(github: GitHub, tmp_path: Path) -> None:
+    jobs = """
+    first:
+      runs-on: x
+      outputs: {what: "${{ steps.make.outputs.what }}"}
+      steps:
+        - id: make
+          run: |
+            printf 'what<<E\\none\\ntwo\\nE\\n' >> "$GITHUB_OUTPUT"
+            echo "COLOUR=red" >> "$GITHUB_ENV"
+        - run: echo "$COLOUR ${{ env.COLOUR }}"
+    second:
+      runs-on: x
+      needs: first
+      env: {GIVEN: "${{ needs.first.outputs.what }}"}
+      steps: [{run: 'echo "$GIVEN"'}]
+    """
+    async with bench(github, tmp_path, workflow(jobs)) as it:
+        run = await it.ran()
+    assert "red red" in logs(run, "first")
+    assert "one\ntwo" in logs(run, "second")
+
+
+async def test_needs_conditions_and_a_matrix(github: GitHub, tmp_path: Path) -> None:
+    jobs = """
+    build:
+      runs-on: x
+      strategy: {matrix: {os: [a, b], skip: [false]}}
+      steps: [{run: 'test "${{ matrix.os }}" = a'}]
+    after: {needs: build, runs-on: x, steps: [{run: echo never}]}
+    further: {needs: after, if: always(), runs-on: x, steps: [{run: 'echo "${{ needs.after.result }}"'}]}
+    last: {needs: further, runs-on: x, steps: [{run: echo never}]}
+    unless: {needs: build, if: "failure() && needs.build.result == 'failure'", runs-on: x, steps: [{run: "true"}]}
+    """
+    async with bench(github, tmp_path, workflow(jobs)) as it:
+        run = await it.ran()
+    assert results(run) == {
+        "build (a, false)": "success",
+        "build (b, false)": "failure",
+        "after": "skipped",
+        "further": "success",
+        "last": "skipped",
+        "unless": "success",
+    }
+    assert "skipped" in logs(run, "further")
+
+
+async def test_checkout_copies_the_folder_and_other_commits(github: GitHub, tmp_path: Path) -> None:
+    jobs = """
+    build:
+      runs-on: x
+      steps:
+        - uses: actions/checkout@0123456789012345678901234567890123456789
+        - uses: actions/checkout@v4
+          with: {repository: org/upstream, path: up, ref: "${{ github.event.client_payload.sha }}"}
+        - run: ./ci/build
+    sparse:
+      runs-on: x
+      steps:
+        - uses: actions/checkout@v4
+          with: {sparse-checkout: .crcr}
+        - run: ls -A . .crcr
+    """
+    files = workflow(jobs) | {"ci/build": "#!/bin/bash\ncat up/allow/list.yml\n", ".crcr/report.py": ""}
+    async with bench(github, tmp_path, files) as it:
+        run = await it.ran(sha=github.repository("org/upstream").head_sha)
+    assert results(run) == {"build": "success", "sparse": "success"}
+    assert "L1: []" in logs(run)
+    assert "report.py" in logs(run, "sparse")
+    assert "ci" not in logs(run, "sparse").split()
+
+
+async def test_artifacts_go_from_job_to_job(github: GitHub, tmp_path: Path) -> None:
+    jobs = """
+    build:
+      runs-on: x
+      steps:
+        - run: mkdir -p out/deep && echo one > out/deep/a.xml && echo two > out/b.xml && echo no > out/c.txt
+        - uses: actions/upload-artifact@v4
+          with: {name: junit, path: "out/**/*.xml"}
+    read:
+      needs: build
+      runs-on: x
+      steps:
+        - uses: actions/download-artifact@v4
+          with: {name: junit, path: "${{ runner.temp }}/junit"}
+        - run: cd "$RUNNER_TEMP/junit" && find . -type f | sort
+        - uses: actions/download-artifact@v4
+          continue-on-error: true
+          with: {name: absent}
+    """
+    async with bench(github, tmp_path, workflow(jobs)) as it:
+        run = await it.ran()
+    assert results(run) == {"build": "success", "read": "success"}
+    assert "./b.xml\n./deep/a.xml\n" in logs(run, "read")
+    assert "c.txt" not in logs(run, "read")
+
+
+async def test_a_composite_action_gets_its_inputs_and_gives_outputs(github: GitHub, tmp_path: Path) -> None:
+    action = """
+    name: Greet
+    inputs: {who: {default: nobody}, how: {default: hello}}
+    outputs: {said: {value: "${{ steps.say.outputs.said }}"}}
+    runs:
+      using: composite
+      steps:
+        - id: say
+          shell: bash
+          env: {WHO: "${{ inputs.who }}"}
+          run: |
+            cat "$GITHUB_ACTION_PATH/words"
+            echo "said=${{ inputs.how }} $WHO" >> "$GITHUB_OUTPUT"
+    """
+    jobs = """
+    build:
+      runs-on: x
+      steps:
+        - uses: actions/checkout@v4
+        - {id: greet, uses: ./greet, with: {who: "${{ github.event.client_payload.who }}"}}
+        - {env: {SAID: "${{ steps.greet.outputs.said }}"}, run: 'echo "$SAID"'}
+    """
+    files = workflow(jobs) | {"greet/action.yml": action, "greet/words": "words of the action\n"}
+    async with bench(github, tmp_path, files) as it:
+        run = await it.ran(who="${{ github.token }}$(touch /tmp/never)")
+    assert "words of the action" in logs(run)
+    assert "hello ${{ github.token }}$(touch /tmp/never)" in logs(run)
+
+
+async def test_a_name_and_title_of_expressions(github: GitHub, tmp_path: Path) -> None:
+    head = 'run-name: "ci ${{ github.event.client_payload.delivery_id }}"\non: repository_dispatch\n'
+    jobs = """
+    build:
+      name: "build ${{ matrix.os }}"
+      strategy: {matrix: {os: [a]}}
+      runs-on: x
+      steps: [{run: "true"}]
+    """
+    async with bench(github, tmp_path, workflow(jobs, head=head)) as it:
+        run = await it.ran(delivery_id="abc")
+    assert run.display_title == "ci abc"
+    assert results(run) == {"build a": "success"}
+
+
+async def test_a_rerun_of_failed_jobs_keeps_the_others_and_their_outputs(
+    github: GitHub, tmp_path: Path
+) -> None:
+    jobs = """
+    first:
+      runs-on: x
+      outputs: {word: "${{ steps.a.outputs.word }}"}
+      steps: [{id: a, run: 'echo word=kept >> "$GITHUB_OUTPUT"'}]
+    second:
+      needs: first
+      runs-on: x
+      steps: [{run: 'echo "${{ needs.first.outputs.word }} $GITHUB_RUN_ATTEMPT"; test "$GITHUB_RUN_ATTEMPT" = 2'}]
+    """
+    async with bench(github, tmp_path, workflow(jobs)) as it:
+        run = await it.ran()
+        assert run.conclusion == "failure"
+        await github.rerun(run, failed_only=True)
+        await it.runner.settle()
+    assert run.conclusion == "success"
+    assert "kept 2" in logs(run, "second")
+
+
+async def test_githubs_view_agrees_with_what_ran(github: GitHub, tmp_path: Path, token_for: "object") -> None:
+    repository = "acme/runs"
+    async with bench(github, tmp_path, one_job("true", "false")) as it:
+        github.repository(repository).tells_app = True
+        await it.ran()
+    told = [(each.event, each.action) for each in github.deliveries() if each.event.startswith("workflow")]
+    assert told == [
+        ("workflow_run", "requested"),
+        ("workflow_job", "queued"),
+        ("workflow_run", "in_progress"),
+        ("workflow_job", "in_progress"),
+        ("workflow_job", "completed"),
+        ("workflow_run", "completed"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("jobs", "words"),
+    [
+        ("build: {runs-on: x, steps: [{run: a, uses: b}]}", "either `run` or `uses`"),
+        ("build: {runs-on: x, container: c, steps: [{run: a}]}", "container"),
+        ("build: {runs-on: x, needs: other, steps: [{run: a}]}", "lead nowhere"),
+        ("build: {steps: [{run: a}]}", "runs-on"),
+        ("build: {runs-on: x, permissions: {id-token: yes}, steps: [{run: a}]}", "id-token: yes"),
+    ],
+)
+async def test_what_the_file_gets_wrong_is_told_when_it_joins(
+    github: GitHub, tmp_path: Path, jobs: str, words: str
+) -> None:
+    with pytest.raises(Problem, match=words):
+        async with bench(github, tmp_path, workflow(jobs)):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("step", "words"),
+    [
+        ("run: 'echo ${{ nothing.here }}'", "there is no 'nothing' here"),
+        ("run: 'echo ${{ foo(1) }}'", "no function foo"),
+        ("uses: actions/setup-java@v4", "has no action actions/setup-java@v4"),
+        ("{if: 'env.A == secrets.B', run: echo}", "there is no 'secrets' here"),
+        ("{shell: pwsh, run: echo}", "no shell 'pwsh'"),
+    ],
+)
+async def test_what_cannot_be_run_fails_the_job_and_says_why(
+    github: GitHub, tmp_path: Path, step: str, words: str
+) -> None:
+    files = workflow(f"build:\n  runs-on: x\n  steps:\n    - {step}")
+    async with bench(github, tmp_path, files) as it:
+        run = await it.ran()
+    assert results(run) == {"build": "failure"}
+    assert words in logs(run)
+    assert words in it.runner.problems[0]

@@ -1,0 +1,163 @@
+"""Cancelling simulated runs: children die with all they started, and what wants to run always still runs."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from github_sim.github import GitHub
+from support.downstream.workflow_runs import Bench, bench, logs, one_job, results, steps, workflow
+
+pytestmark = pytest.mark.slow
+
+GROUP = """
+on: repository_dispatch
+concurrency:
+  group: "pr-${{ github.event.client_payload.number }}"
+  cancel-in-progress: %s
+"""
+WAITS = """
+build:
+  runs-on: x
+  steps:
+    - run: |
+        sleep 300 & echo $! > {place}/child
+        echo $$ > {place}/shell
+        wait
+    - {{if: always(), run: echo cleaned}}
+report: {{needs: build, if: always(), runs-on: x, steps: [{{run: 'echo "${{{{ needs.build.result }}}}"'}}]}}
+unless: {{needs: build, runs-on: x, steps: [{{run: "true"}}]}}
+"""
+
+
+async def begun(place: Path) -> None:
+    while not (place / "shell").exists() or not (place / "shell").read_text().strip():
+        await asyncio.sleep(0.01)
+
+
+def alive(place: Path, name: str) -> bool:
+    """Whether a process still runs; one that is dead but not yet reaped does not count."""
+    try:
+        stat = Path(f"/proc/{int((place / name).read_text())}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+def gone(folder: Path) -> bool:
+    return not folder.exists()
+
+
+async def test_cancel_kills_the_step_and_its_children_and_then_cleans_up(
+    github: GitHub, tmp_path: Path
+) -> None:
+    place = tmp_path / "seen"
+    place.mkdir()
+    async with bench(github, tmp_path / "files", workflow(WAITS.format(place=place))) as it:
+        (run,) = it.dispatch()
+        await begun(place)
+        await github.cancel(run, report=False)
+        await it.runner.settle()
+    assert results(run) == {"build": "cancelled", "report": "success", "unless": "cancelled"}
+    assert [step.conclusion for step in steps(run)] == ["cancelled", "success"]
+    assert "cleaned" in logs(run)
+    assert "cancelled" in logs(run, "report")
+    assert (alive(place, "shell"), alive(place, "child")) == (False, False)
+
+
+async def test_a_step_that_wants_to_run_always_is_not_killed(github: GitHub, tmp_path: Path) -> None:
+    place = tmp_path / "seen"
+    place.mkdir()
+    jobs = f"""
+    build:
+      runs-on: x
+      steps:
+        - if: always()
+          run: |
+            echo $$ > {place}/shell
+            while [ ! -e {place}/go ]; do sleep 0.05; done
+            echo finished
+        - run: echo never
+    """
+    async with bench(github, tmp_path / "files", workflow(jobs)) as it:
+        (run,) = it.dispatch()
+        await begun(place)
+        await github.cancel(run, report=False)
+        (place / "go").touch()
+        await it.runner.settle()
+    assert results(run) == {"build": "cancelled"}
+    assert [step.conclusion for step in steps(run)] == ["success", "skipped"]
+
+
+async def two_dispatches(it: Bench, place: Path, *, ends_first: bool) -> list[dict[str, str | None]]:
+    (first,) = it.dispatch(number=7)
+    await begun(place)
+    (second,) = it.dispatch(number=7)
+    (third,) = it.dispatch(number=7)
+    (other,) = it.dispatch(number=8)
+    while ends_first and first.status != "completed":
+        await asyncio.sleep(0.01)
+    (place / "go").touch()
+    await it.runner.settle()
+    return [results(run) for run in (first, second, third, other)]
+
+
+def waiting(place: Path) -> str:
+    return f"""
+    build:
+      runs-on: x
+      steps:
+        - run: |
+            echo $$ > {place}/shell
+            while [ ! -e {place}/go ]; do sleep 0.05; done
+    """
+
+
+async def test_a_newer_run_of_the_group_cancels_the_older(github: GitHub, tmp_path: Path) -> None:
+    place = tmp_path / "seen"
+    place.mkdir()
+    files = workflow(waiting(place), head=GROUP % "true")
+    async with bench(github, tmp_path / "files", files) as it:
+        found = await two_dispatches(it, place, ends_first=True)
+    words = [each["build"] for each in found]
+    assert words[:2] == ["cancelled", "cancelled"]
+    assert words[2:] == ["success", "success"]
+
+
+async def test_without_that_the_running_one_ends_and_only_the_newest_waits(
+    github: GitHub, tmp_path: Path
+) -> None:
+    place = tmp_path / "seen"
+    place.mkdir()
+    files = workflow(waiting(place), head=GROUP % "${{ github.event.client_payload.number == 9 }}")
+    async with bench(github, tmp_path / "files", files) as it:
+        found = await two_dispatches(it, place, ends_first=False)
+    assert [each["build"] for each in found] == ["success", "cancelled", "success", "success"]
+
+
+async def test_a_step_over_its_time_fails(github: GitHub, tmp_path: Path) -> None:
+    jobs = """
+    build:
+      runs-on: x
+      steps:
+        - {timeout-minutes: 0.005, run: sleep 60}
+        - {if: failure(), run: echo noticed}
+    """
+    async with bench(github, tmp_path, workflow(jobs)) as it:
+        run = await it.ran()
+    assert results(run) == {"build": "failure"}
+    assert "noticed" in logs(run)
+
+
+async def test_the_end_of_the_simulation_leaves_no_child_and_no_folder(
+    github: GitHub, tmp_path: Path
+) -> None:
+    place = tmp_path / "seen"
+    place.mkdir()
+    async with bench(github, tmp_path / "files", one_job(f"echo $$ > {place}/shell; sleep 300")) as it:
+        it.dispatch()
+        await begun(place)
+        root = it.runner.place.root
+        await github.aclose()
+    assert not alive(place, "shell")
+    assert gone(root)

@@ -1,0 +1,154 @@
+"""What a simulated job may do: tokens only with the permission and only while it runs, no text of a stranger as code."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import httpx
+import jwt
+import pytest
+
+from github_sim.github import GitHub
+from support.downstream.workflow_runs import bench, logs, one_job, results, workflow
+
+pytestmark = pytest.mark.slow
+
+ASK = """
+- run: |
+    curl -sS -H "Authorization: Bearer $ACTIONS_ID_TOKEN_REQUEST_TOKEN" \\
+      "$ACTIONS_ID_TOKEN_REQUEST_URL&audience=crcr-test"
+"""
+LEAK = '- run: echo "$ACTIONS_ID_TOKEN_REQUEST_URL $ACTIONS_ID_TOKEN_REQUEST_TOKEN"'
+
+
+def job(permissions: str, steps: str = ASK) -> str:
+    body = "".join(f"    {line}\n" for line in steps.strip("\n").splitlines())
+    return f"build:\n  runs-on: x\n{permissions}  steps:\n{body}"
+
+
+async def test_a_job_with_the_permission_gets_its_own_token(github: GitHub, tmp_path: Path) -> None:
+    async with bench(github, tmp_path, workflow(job("  permissions: {id-token: write}\n"))) as it:
+        run = await it.ran()
+    found = re.search(r'"value": "([^"]+)", "count": 1', logs(run))
+    assert found is not None
+    claims: dict[str, Any] = jwt.decode(found[1], options={"verify_signature": False})
+    assert (claims["aud"], claims["run_id"]) == ("crcr-test", str(run.id))
+    assert claims["check_run_id"] == str(run.job("build").id)
+    assert claims["repository"] == "acme/runs"
+
+
+@pytest.mark.parametrize(
+    ("head", "permissions", "may"),
+    [
+        ("", "", False),
+        ("permissions: {}\n", "", False),
+        ("permissions: {id-token: write}\n", "", True),
+        ("permissions: {id-token: write}\n", "  permissions: {}\n", False),
+        ("permissions: {id-token: write}\n", "  permissions: {contents: read}\n", False),
+        ("permissions: read-all\n", "", False),
+        ("permissions: write-all\n", "", True),
+        ("permissions: {id-token: read}\n", "", False),
+    ],
+)
+async def test_who_may_ask_for_a_token(
+    github: GitHub, tmp_path: Path, head: str, permissions: str, may: bool
+) -> None:
+    files = workflow(job(permissions, LEAK), head=f"on: repository_dispatch\n{head}")
+    async with bench(github, tmp_path, files) as it:
+        run = await it.ran()
+    assert ("http://" in logs(run)) == may
+
+
+async def test_a_request_token_is_good_for_its_job_and_only_while_it_runs(
+    github: GitHub, tmp_path: Path
+) -> None:
+    jobs = job("  permissions: {id-token: write}\n", LEAK)
+    async with bench(github, tmp_path, workflow(jobs)) as it, httpx.AsyncClient() as http:
+        address, token = logs(await it.ran()).split()
+        late = await http.get(address, headers={"authorization": f"Bearer {token}"})
+        assert late.status_code == 401
+        run = github.start_run("acme/backend", event="repository_dispatch")
+        running = run.jobs[0]
+        github.ci.start(run, running)
+        granted = github.request_tokens.grant(run, running)
+        other = await http.get(address, headers={"authorization": f"Bearer {granted}"})
+        assert other.status_code == 401
+        own = f"{github.base_url}/_services/token/request?run={run.id}&job={running.id}"
+        assert (await http.get(own)).status_code == 401
+        assert (await http.get(own, headers={"authorization": f"Bearer {granted}"})).status_code == 200
+
+
+async def test_a_strangers_text_is_never_an_expression(github: GitHub, tmp_path: Path) -> None:
+    jobs = """
+    build:
+      runs-on: x
+      env: {TITLE: "${{ github.event.client_payload.title }}"}
+      steps:
+        - run: printf '%s\\n' "$TITLE"
+        - {env: {AGAIN: "${{ env.TITLE }}"}, run: 'printf "%s\\n" "$AGAIN"'}
+        - {id: out, run: 'echo "title=$TITLE" >> "$GITHUB_OUTPUT"'}
+        - {env: {OUT: "${{ steps.out.outputs.title }}"}, run: 'printf "%s\\n" "$OUT"'}
+    """
+    title = "${{ secrets.TOKEN }} $(id) `id` }} ${{ fromJSON('x') }}"
+    async with bench(github, tmp_path, workflow(jobs), secrets={"TOKEN": "hidden-value"}) as it:
+        run = await it.ran(title=title)
+    assert logs(run).splitlines().count(title) == 3
+    assert results(run) == {"build": "success"}
+
+
+async def test_a_title_written_into_a_script_is_run_as_the_shell_would(
+    github: GitHub, tmp_path: Path
+) -> None:
+    """The mistake that generated workflows must not make; here to see that the runner would show it."""
+    files = one_job('echo "${{ github.event.client_payload.title }}"')
+    async with bench(github, tmp_path, files) as it:
+        run = await it.ran(title='"; echo pwn"ed"; echo "')
+    assert "pwned" in logs(run)
+
+
+async def test_secrets_are_starred_out_of_logs(github: GitHub, tmp_path: Path) -> None:
+    files = one_job('echo "${{ secrets.TOKEN }}"', "echo ::add-mask::made-here; echo made-here")
+    async with bench(github, tmp_path, files, secrets={"TOKEN": "hidden-value"}) as it:
+        run = await it.ran()
+    assert "hidden-value" not in logs(run)
+    assert "made-here" not in logs(run)
+    assert "***" in logs(run)
+
+
+async def test_variables_of_github_cannot_be_replaced(github: GitHub, tmp_path: Path) -> None:
+    more = "env: {GITHUB_RUN_ID: '1', GITHUB_REPOSITORY: other/one}"
+    files = one_job(
+        'echo GITHUB_SHA=1 >> "$GITHUB_ENV"',
+        'echo "$GITHUB_RUN_ID $GITHUB_REPOSITORY $GITHUB_SHA"',
+        more=more,
+    )
+    async with bench(github, tmp_path, files) as it:
+        run = await it.ran()
+    assert f"{run.id} acme/runs {run.head_sha}" in logs(run)
+
+
+@pytest.mark.parametrize("path", ["../../other", "/etc"])
+async def test_nothing_leads_out_of_the_workspace(github: GitHub, tmp_path: Path, path: str) -> None:
+    jobs = f"build:\n  runs-on: x\n  steps:\n    - {{uses: actions/checkout@v4, with: {{path: {path}}}}}"
+    async with bench(github, tmp_path, workflow(jobs)) as it:
+        run = await it.ran()
+    assert results(run) == {"build": "failure"}
+    assert "leads out of the workspace" in logs(run)
+
+
+async def test_links_and_gits_own_files_do_not_join(github: GitHub, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.write_text("private")
+    folder = tmp_path / "folder"
+    (folder / ".git").mkdir(parents=True)
+    (folder / ".git/config").write_text("[remote]")
+    (folder / "link").symlink_to(outside)
+    jobs = "build:\n  runs-on: x\n  steps:\n    - uses: actions/checkout@v4\n    - run: find . -type f -o -type l"
+    async with bench(github, folder, workflow(jobs)) as it:
+        run = await it.ran()
+    assert "link" not in logs(run)
+    assert ".git/config" not in logs(run)
+    assert set(github.repository("acme/runs").commits[run.head_sha].tree) == {
+        "README.md",
+        ".github/workflows/ci.yml",
+    }

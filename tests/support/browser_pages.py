@@ -1,0 +1,43 @@
+"""What tests of open pages share: backends that report, and a page that somebody looks at while they do."""
+
+from playwright.async_api import Locator, Page, expect
+
+from browser.conftest import Site
+from support.stage import UPSTREAM
+
+LISTED = """
+L2:
+  - org/alpha
+  - org/beta
+  - org/gamma
+"""
+NAMES = ("org/alpha", "org/beta", "org/gamma")
+BACKEND = "/crcr/org/alpha"
+
+
+async def pulls(here: Site, number: int = 1, title: str = "Add an operator") -> None:
+    for place in range(number):
+        here.it.clock.advance(60)
+        await here.it.github.open_pr(UPSTREAM, title=f"{title} {place}")
+    await here.it.act()
+
+
+async def report(here: Site, name: str, conclusion: str, job: str = "build") -> None:
+    run = here.it.github.runs(name)[-1]
+    await here.it.github.start_job(run, job)
+    await here.it.github.complete_job(run, job, conclusion)
+
+
+async def go(page: Page, url: str) -> Page:
+    await page.goto(url)
+    await expect(dot(page)).to_have_text("live")
+    await page.evaluate("window.notReloaded = true")
+    return page
+
+
+def dot(page: Page) -> Locator:
+    return page.locator("#live")
+
+
+def row(page: Page, name: str) -> Locator:
+    return page.locator(f"tr[data-key='{name}']")

@@ -1,0 +1,47 @@
+"""Words that the stories of one backend's page share, over a store with rows in it."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from crcr.decide.model import RepoName
+from crcr.decide.views.backend import BackendPage, BackendQuery
+from support.data.store_rows import UPSTREAM, World
+
+GOOD = RepoName("good/backend")
+NOW = datetime(2026, 1, 20, 12, 30, tzinfo=UTC)
+PROBING = "L2:\n  - good/backend: {expect: {'*': failure}}\n"
+
+
+async def page_of(world: World, name: RepoName = GOOD, **asked: Any) -> BackendPage:
+    world.sum_up()
+    return await world.views.backend(
+        BackendQuery(upstream=UPSTREAM, downstream=name, **asked), world.clock.now()
+    )
+
+
+async def deliveries(world: World, **asked: Any) -> list[str]:
+    """The deliveries of all pages, one after the other."""
+    found: list[str] = []
+    after: tuple[str | int, ...] | None = None
+    while True:
+        matrix = (await page_of(world, after=after, **asked)).matrix
+        found += [row.delivery for row in matrix.rows]
+        after = matrix.next
+        if after is None:
+            return found
+        assert len(matrix.rows) <= asked.get("limit", 50)
+
+
+def event(world: World, **more: Any) -> str:
+    """A delivery that was dispatched to the good backend."""
+    hours_ago = more.pop("hours_ago", 2)
+    number = more.get("number", 7)
+    ref = more.pop("ref", None)
+    guid = world.delivery(number=number, hours_ago=hours_ago, ref=ref)
+    world.dispatch(guid, hours_ago=hours_ago, **{"number": number, **more})
+    return guid
+
+
+def push(world: World, **more: Any) -> str:
+    told = {"number": None, "event": "push", "action": None, "ref": "refs/heads/main"}
+    return event(world, **{**told, **more})

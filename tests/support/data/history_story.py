@@ -1,0 +1,192 @@
+"""A walk of facts that is fed to ClickHouse, and the same questions asked of the main store and of ClickHouse."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import product
+from random import Random
+from typing import Any
+
+from crcr.decide.model import Conclusion, Level, RepoName
+from crcr.decide.report.ingested import About, Ingested
+from crcr.decide.report.report import Report, ReportStatus
+from crcr.decide.statistics.figures import Durations, Figures
+from crcr.decide.statistics.window import Kind, Span, Window
+from crcr.record.clickhouse.connection import ClickHouseLink, ClickHousePlace
+from crcr.record.clickhouse.feed_state import Feeding
+from crcr.record.clickhouse.feeder import ClickHouseFeeder
+from crcr.record.clickhouse.queries import ClickHouseHistory
+from crcr.record.reports.ingested import IngestedResults
+from crcr.record.store.database import Tx
+from crcr.record.store.times import from_us
+from crcr.record.views.backends.figures import figures_of, read_figures
+from crcr.record.views.backends.job_detail import jobs_by_name, worst_first
+from crcr.record.views.logs.search import search
+from crcr.record.views.logs.search_jobs import JOBS_BACK
+from crcr.record.views.visibility import who_is_seen
+from support.data.events_and_reports import a_start
+from support.data.sums_walk import BACKENDS, JOBS, Walk
+from support.stores.databases import CORE, UPSTREAMS, Stores
+
+Answers = dict[tuple[Any, ...], Any]
+SPANS = (Span.DAY, Span.WEEK, Span.QUARTER)
+
+
+@dataclass
+class Fed:
+    """A main store whose facts ClickHouse is told."""
+
+    walk: Walk
+    feeding: Feeding
+    feeder: ClickHouseFeeder
+    link: ClickHouseLink
+    history: ClickHouseHistory
+    place: ClickHousePlace
+
+    @classmethod
+    async def begin(cls, stores: Stores, url: str, seed: int, keep_days: int | None = None) -> "Fed":
+        place = ClickHousePlace(url)
+        walk, link, feeding = Walk(stores, Random(seed)), ClickHouseLink(place), Feeding(stores.database)
+        await walk.begin()
+        await feeding.turn_on([], walk.now)
+        feeder = ClickHouseFeeder(feeding, link, keep_days)
+        await feeder.make_ready()
+        return cls(walk, feeding, feeder, link, ClickHouseHistory(link), place)
+
+    async def steps(self, number: int) -> None:
+        others = Others(self.walk)
+        for _ in range(number):
+            await (others.told() if self.walk.random.random() < 0.2 else self.walk.step())
+
+    async def feed(self, at_once: int = 50) -> int:
+        fed = 0
+        while number := await self.feeder.feed(CORE.key, at_once):
+            fed += number
+        return fed
+
+    async def unfed(self) -> list[dict[str, Any]]:
+        return await self.walk.rows("SELECT * FROM unfed ORDER BY seq")
+
+
+@dataclass
+class Others:
+    """Another relay that tells results: starts, ends, contradictions, attempts, times that are filled in late."""
+
+    walk: Walk
+
+    async def told(self) -> None:
+        walk, random = self.walk, self.walk.random
+        results = IngestedResults(walk.stores.database, walk.stores.allowlists, UPSTREAMS)
+        ended = random.random() < 0.7
+        run, attempt = str(random.randrange(1, 4)), random.choice((1, 1, 2))
+        ago = timedelta(hours=random.choice((0, 1, 30)))
+        report: Report = a_start(
+            delivery_id=f"other-{random.randrange(5)}",
+            event_type="push",
+            run_id=run,
+            run_attempt=attempt,
+            job_name=random.choice(JOBS),
+            workflow_name="Theirs",
+            status=ReportStatus.COMPLETED if ended else ReportStatus.IN_PROGRESS,
+            conclusion=random.choice(list(Conclusion)) if ended else None,
+            check_run_text=None,
+            started_at=walk.now - ago if random.random() < 0.5 else None,
+        )
+        told = Ingested(
+            repository=RepoName(random.choice(BACKENDS)),
+            level=Level.L2,
+            queue_s=random.choice((None, 3.0, 61.5)),
+            execution_s=random.choice((None, 600.0, 20_000.25)),
+            report=report,
+            about=About(upstream=CORE.key),
+        )
+        await results.take(told, "192.0.2.7", walk.now)
+
+
+Asked = Callable[[str, Kind, Window], Awaitable[tuple[Figures, Any]]]
+
+
+async def answers(now: datetime, asked: Asked) -> Answers:
+    """Everything that pages ask of history, of every backend, kind and range."""
+    found: Answers = {}
+    for downstream, kind, span in product(BACKENDS, Kind, SPANS):
+        figures, jobs = await asked(downstream, kind, Window.of(span, now))
+        found[downstream, kind, span] = (_figures(figures), _jobs(jobs))
+    return found
+
+
+async def by_sql(stores: Stores, now: datetime) -> Answers:
+    async def asked(downstream: str, kind: Kind, window: Window) -> tuple[Figures, Any]:
+        async def unit(tx: Tx) -> tuple[Figures, Any]:
+            figures = await read_figures(tx, CORE.key, downstream, kind, window)
+            jobs, _ = await jobs_by_name(tx, CORE, RepoName(downstream), kind, window)
+            return figures, jobs
+
+        return await stores.database.read(unit)
+
+    return await answers(now, asked)
+
+
+async def by_clickhouse(history: ClickHouseHistory, now: datetime) -> Answers:
+    """Figures as the pages of all backends ask for them, once for all."""
+    figures = {
+        (kind, span): await history.figures(CORE.key, kind, Window.of(span, now))
+        for kind, span in product(Kind, SPANS)
+    }
+    spans = {Window.of(span, now): span for span in SPANS}
+
+    async def asked(downstream: str, kind: Kind, window: Window) -> tuple[Figures, Any]:
+        rows = figures[kind, spans[window]].get(downstream, [])
+        jobs, _ = worst_first(await history.by_name(CORE.key, downstream, kind, window))
+        return figures_of(rows, window), jobs
+
+    return await answers(now, asked)
+
+
+async def names_by_sql(stores: Stores, part: str, now: datetime) -> set[tuple[str, str, datetime | None]]:
+    async def unit(tx: Tx) -> set[tuple[str, str, datetime | None]]:
+        found = await search(tx, CORE, await who_is_seen(tx, stores.allowlists, CORE), part, now)
+        return {(hit.backend.key, hit.title, hit.at) for hit in found.hits if hit.job and hit.backend}
+
+    return await stores.database.read(unit)
+
+
+async def names_by_clickhouse(
+    history: ClickHouseHistory, part: str, now: datetime
+) -> set[tuple[str, str, datetime | None]]:
+    last: dict[tuple[str, str], int] = {}
+    for row in await history.named(CORE.key, part, now - JOBS_BACK, 21):
+        key = (row["downstream"], row["job_name"])
+        last[key] = max(row["last_at"], last.get(key, 0))
+    return {(*key, from_us(at)) for key, at in last.items()}
+
+
+def _figures(figures: Figures) -> Any:
+    parts = [
+        (
+            part.at,
+            part.tally,
+            _durations(part.queue),
+            _durations(part.execution),
+            part.sent,
+            _near(part.delay_s),
+        )
+        for part in figures.parts
+    ]
+    return parts, figures.left_out
+
+
+def _durations(durations: Durations) -> Any:
+    return _near(durations.sum_s), durations.known, durations.buckets
+
+
+def _jobs(jobs: Any) -> Any:
+    return sorted(
+        (each.column.workflow, each.column.job_name, each.tally, _near(each.execution_s or 0.0))
+        for each in jobs
+    )
+
+
+def _near(seconds: float) -> float:
+    """Counts are compared to the digit; of seconds that were added in another order the last digits differ."""
+    return float(f"{seconds:.7g}") if abs(seconds) > 1e-6 else 0.0

@@ -1,0 +1,120 @@
+"""A relay's database after some history, and the commands run on it as an operator runs them.
+
+The history is made by the real relay on a stage: a pull request went to three backends, one of which hides
+itself and one of which GitHub refuses, so its dispatch is parked.
+"""
+
+import asyncio
+import json
+import logging
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import structlog
+from typer.testing import CliRunner, Result
+
+from crcr.cli.main import app
+from github_sim.github import GitHub
+from github_sim.oidc.rsa_keys import private_pem
+from support.stage import UPSTREAM, Stage, stage
+
+ALLOWLIST = """
+L1:
+  - org/refused
+L2:
+  - Org/Reporter: {oncalls: [ada]}
+  - org/secret: {visibility: hidden}
+"""
+
+
+@dataclass(frozen=True)
+class World:
+    folder: Path
+    environ: dict[str, str]
+    delivery: str = ""
+
+    def crcr(self, *words: str, given: str | None = None) -> Result:
+        """Run a command in this process; its exit code, output and errors are kept apart."""
+        with log_left_as_it_was():
+            return CliRunner().invoke(app, words, env={**self.environ, "COLUMNS": None}, input=given)
+
+    def ok(self, *words: str) -> str:
+        result = self.crcr(*words)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    def json(self, *words: str) -> Any:
+        return json.loads(self.ok(*words, "--json"))
+
+    def rows(self, sql: str, *params: object) -> list[dict[str, Any]]:
+        connection = sqlite3.connect(self.folder / "crcr.db")
+        connection.row_factory = sqlite3.Row
+        found = [dict(row) for row in connection.execute(sql, params)]
+        connection.close()
+        return found
+
+    def copy_effect(self, effect_id: int, *, times: int) -> None:
+        columns = "upstream, kind, target, lane, delivery, state, due_at, created_at, finished_at"
+        copy = f"INSERT INTO effects ({columns}) SELECT {columns} FROM effects WHERE effect_id = ?"  # noqa: S608
+        connection = sqlite3.connect(self.folder / "crcr.db")
+        with connection:
+            connection.executemany(copy, [(effect_id,)] * times)
+        connection.close()
+
+
+@contextmanager
+def log_left_as_it_was() -> Iterator[None]:
+    """The log is one per process, and a command sends it to a stream that ends with the command."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    try:
+        yield
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)
+        structlog.reset_defaults()
+
+
+def environ_for(folder: Path, **more: str) -> dict[str, str]:
+    """A complete environment, GitHub being nowhere."""
+    (folder / "allowlist.yml").write_text(ALLOWLIST)
+    return {
+        "CRCR_UPSTREAM": UPSTREAM,
+        "CRCR_ALLOWLIST": str(folder / "allowlist.yml"),
+        "CRCR_GITHUB_APP_ID": "12345",
+        "CRCR_GITHUB_APP_PRIVATE_KEY": private_pem("cli"),
+        "CRCR_GITHUB_WEBHOOK_SECRET": "a-secret-that-nobody-sees",
+        "CRCR_GITHUB_API_URL": "http://127.0.0.1:9",
+        "CRCR_DATABASE_URL": f"sqlite:///{folder / 'crcr.db'}",
+        "CRCR_OIDC_AUDIENCE": "crcr-test",
+        **more,
+    }
+
+
+def history(folder: Path) -> World:
+    """Let the relay live for a while, and stop it."""
+    return World(folder, environ_for(folder), asyncio.run(_live(folder)))
+
+
+async def _live(folder: Path) -> str:
+    def prepare(github: GitHub) -> None:
+        github.create_repository("org/refused", installed=False)
+
+    async with stage(folder, ALLOWLIST, downstreams=("org/reporter", "org/secret"), prepare=prepare) as it:
+        await it.github.open_pr(UPSTREAM, title="Add an operator")
+        await it.act()
+        await _report(it, "org/reporter", "success")
+        await _report(it, "org/secret", "failure")
+        return it.github.deliveries()[-1].guid
+
+
+async def _report(it: Stage, downstream: str, conclusion: str) -> None:
+    run = it.github.runs(downstream)[0]
+    it.clock.advance(30)
+    await it.github.start_job(run, "build")
+    it.clock.advance(60)
+    await it.github.complete_job(run, "build", conclusion)

@@ -1,0 +1,233 @@
+"""A store with rows in it for the read models and pages: upstreams, allowlists, deliveries, dispatches, jobs.
+
+Rows go in through the schema's own tables; everything that reads them is the real thing.
+"""
+
+import json
+import zlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Table, delete, insert
+
+from crcr.decide.model import RepoName
+from crcr.decide.statistics.window import Kind
+from crcr.receive.allowlist_yaml import read_allowlist as check
+from crcr.record.checks.refresh import Publishing
+from crcr.record.repositories.allowlists import Allowlists
+from crcr.record.repositories.downstreams import Targets
+from crcr.record.schema import checks, core, statistics
+from crcr.record.statistics.rebuild import find_extremes, sum_anew
+from crcr.record.store.location import PostgresPlace
+from crcr.record.store.postgres.database import PostgresDatabase
+from crcr.record.store.sqlite.database import SqliteDatabase
+from crcr.record.store.times import to_us
+from crcr.record.views.sql_views import SqlViews
+from support.clock import ManualClock
+from support.stage import database_url, in_postgresql, place_empty_database
+from support.stores.tables import Hand, Outright, Where, opened, outright
+
+UPSTREAM = RepoName("Torch/torch")
+OTHER = RepoName("other/upstream")
+DEFAULT_LIST = """
+L1:
+  - listen/only
+L2:
+  - Good/Backend: {hardware: "NPU 910B", oncalls: [ada, grace]}
+  - flaky/backend
+  - quiet/backend
+"""
+
+
+@dataclass
+class World:
+    engine: Outright
+    database: SqliteDatabase | PostgresDatabase
+    views: SqlViews
+    clock: ManualClock
+    _numbers: "count[int]" = field(default_factory=lambda: count(1))
+
+    def add(self, table: Table, *rows: dict[str, Any]) -> None:
+        with self.engine.begin() as connection:
+            _insert(connection, table, rows)
+
+    def sum_up(self) -> None:
+        """Work out the sums of the jobs and dispatches that are there: rows that go in by hand are in none."""
+        with self.engine.begin() as connection:
+            for table in (statistics.hours, statistics.days, statistics.job_days):
+                connection.execute(delete(table).where(table.c.kind != Kind.INGESTED.value))
+            sum_anew(connection)
+            find_extremes(connection)
+
+    def ago(self, **by: float) -> int:
+        return to_us(self.clock.now() - timedelta(**by))
+
+    def allowlist(self, text: str = DEFAULT_LIST, upstream: RepoName = UPSTREAM, version: int = 1) -> None:
+        checked = check(text)
+        problems = [[p.line, p.severity, p.message, p.hint] for p in checked.problems]
+        good = checked.allowlist is not None
+        row = {"upstream": upstream.key, "version": version, "source": "allowlist.yml", "text": text}
+        at = self.ago(minutes=5)
+        self.add(
+            core.allowlist_versions,
+            {**row, "good": int(good), "problems": json.dumps(problems), "read_at": at},
+        )
+
+    def delivery(
+        self, upstream: RepoName = UPSTREAM, *, hours_ago: float = 2, number: int | None = 7, **more: Any
+    ) -> str:
+        guid = more.pop("guid", None) or f"d-{next(self._numbers):04d}"
+        row: dict[str, Any] = {
+            "guid": guid,
+            "upstream": upstream.key,
+            "event": "pull_request" if number else "push",
+            "action": "synchronize" if number else None,
+            "state": "accepted",
+            "source": "webhook",
+            "number": number,
+            "base_ref": "main" if number else None,
+            "head_sha": f"{next(self._numbers):040x}",
+            "received_at": self.ago(hours=hours_ago),
+            "body_bytes": 10,
+            "body": zlib.compress(b"secret body"),
+        }
+        self.add(core.deliveries, {**row, **more})
+        return guid
+
+    def dispatch(self, delivery: str, downstream: str = "good/backend", **more: Any) -> None:
+        hours_ago = more.pop("hours_ago", 2)
+        row: dict[str, Any] = {
+            "upstream": UPSTREAM.key,
+            "delivery": delivery,
+            "downstream": downstream,
+            "level": 2,
+            "state": "sent",
+            "event": "pull_request",
+            "action": "synchronize",
+            "number": 7,
+            "head_sha": "f" * 40,
+            "lane": "pull/7",
+            "created_at": self.ago(hours=hours_ago),
+            "sent_at": self.ago(hours=hours_ago),
+        }
+        self.add(core.dispatches, {**row, **more})
+
+    def job(self, delivery: str, conclusion: str | None = "success", **more: Any) -> None:
+        hours_ago = more.pop("hours_ago", 1.5)
+        row: dict[str, Any] = {
+            "upstream": UPSTREAM.key,
+            "delivery": delivery,
+            "downstream": "good/backend",
+            "workflow": ".github/workflows/ci.yml",
+            "run_id": "1",
+            "attempt": 1,
+            "job_name": "build",
+            "state": "completed" if conclusion else "in_progress",
+            "conclusion": conclusion,
+            "level": 2,
+            "event": "pull_request",
+            "number": 7,
+            "head_sha": "f" * 40,
+            "workflow_name": "CI",
+            "in_progress_at": self.ago(hours=hours_ago),
+            "completed_at": self.ago(hours=hours_ago - 0.1) if conclusion else None,
+            "silent_at": self.ago(hours=-6),
+            "trusted": "{}",
+            "untrusted": b"{}",
+        }
+        row |= more
+        self.add(core.jobs, {"reported_name": row["job_name"], **row})
+
+    def pull(self, number: int = 7, **more: Any) -> str:
+        """A pull request with one accepted delivery of its head, which is returned."""
+        head = more.setdefault("head_sha", f"{number:040x}")
+        row = {"upstream": UPSTREAM.key, "number": number, "updated_at": self.ago(hours=2), "is_open": 1}
+        text = {"draft": 0, "labels": '["ciflow/crcr/npu"]', "base_ref": "main", "title": "Fuse it"}
+        self.add(core.pulls, {**row, **text, "author": "ada", **more})
+        return self.delivery(number=number, head_sha=head, base_ref=more.get("base_ref", text["base_ref"]))
+
+    def gate(self, head_sha: str, state: str = "pending", title: str = "recorded words") -> None:
+        row = {"upstream": UPSTREAM.key, "head_sha": head_sha, "state": state, "title": title}
+        self.add(checks.gates, {**row, "judged_at": self.ago(minutes=1)})
+
+    def waiver(self, downstream: str = "gate/one", **more: Any) -> None:
+        row: dict[str, Any] = {
+            "upstream": UPSTREAM.key,
+            "number": 7,
+            "head_sha": f"{7:040x}",
+            "base_ref": "main",
+            "downstream": downstream,
+            "who": "mia",
+            "reason": "known on the new driver",
+            "created_at": self.ago(minutes=30),
+        }
+        self.add(checks.waivers, {**row, **more})
+
+    def check(self, name: str, downstream: str | None = None, **more: Any) -> None:
+        row: dict[str, Any] = {
+            "upstream": UPSTREAM.key,
+            "head_sha": f"{7:040x}",
+            "name": name,
+            "round": 1,
+            "tier": "backend" if downstream else "gate",
+            "downstream": downstream,
+            "incarnation": "1",
+            "check_run_id": next(self._numbers),
+            "status": "completed",
+            "conclusion": "success",
+            "title": f"{name} says so",
+            "digest": "",
+            "published_at": self.ago(minutes=1),
+        }
+        self.add(checks.checks, {**row, **more})
+
+    def group(self, head_sha: str, numbers: str | None = "[7]", **more: Any) -> str:
+        guid = self.delivery(number=None, event="merge_group", action="checks_requested", head_sha=head_sha)
+        row = {"upstream": UPSTREAM.key, "head_sha": head_sha, "delivery": guid, "base_sha": "b" * 40}
+        refs = {"head_ref": "gh-readonly-queue/main/pr-7", "base_ref": "refs/heads/main"}
+        at = {"created_at": self.ago(minutes=20)}
+        self.add(checks.merge_groups, {**row, **refs, "numbers": numbers, **at, **more})
+        return guid
+
+    def effect(self, state: str = "waiting", target: str = "good/backend", **more: Any) -> None:
+        at = self.ago(minutes=3)
+        row = {"upstream": UPSTREAM.key, "kind": "send_dispatch", "target": target, "lane": "pull/7"}
+        times = {"due_at": at, "created_at": at, "finished_at": None if state == "waiting" else at}
+        self.add(core.effects, {**row, "state": state, **times, **more})
+
+    def change(self, kind: str = "job", downstream: str | None = "good/backend", **more: Any) -> None:
+        row = {"upstream": UPSTREAM.key, "kind": kind, "downstream": downstream, "at": self.ago(seconds=0)}
+        self.add(core.changes, {**row, **more})
+
+
+def _insert(connection: Hand, table: Table, rows: tuple[dict[str, Any], ...]) -> None:
+    for row in rows:
+        connection.execute(insert(table).values(**row))
+
+
+@asynccontextmanager
+async def open_world(
+    folder: Path, *, upstreams: tuple[RepoName, ...] = (UPSTREAM, OTHER), now: datetime | None = None
+) -> AsyncIterator[World]:
+    where: Where = folder / "crcr.db"
+    if in_postgresql():
+        where = PostgresPlace(database_url(folder))
+    elif not (folder / "crcr.db").exists():
+        place_empty_database(folder / "crcr.db")
+    engine, database = outright(where), opened(where)
+    lists = Allowlists(database, Targets(database, Publishing({})), Publishing({}), check)
+    clock = ManualClock(now) if now else ManualClock()
+    world = World(engine, database, SqlViews(database, lists, upstreams), clock)
+    for each in upstreams:
+        row = {"upstream": each.key, "name": each.full_name, "created_at": world.ago(days=1)}
+        world.add(core.upstreams, row)
+    try:
+        yield world
+    finally:
+        await database.close()
+        engine.dispose()

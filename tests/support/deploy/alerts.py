@@ -1,0 +1,60 @@
+"""Alerts and dashboard as data: their expressions, and the metrics that these name."""
+
+import json
+import re
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from crcr.show.metrics.registry import Metrics
+from support.deploy.deploy_files import DEPLOY
+
+ALERTS = DEPLOY / "prometheus" / "alerts.yml"
+ALERT_TESTS = DEPLOY / "prometheus" / "alerts_test.yml"
+DASHBOARD = DEPLOY / "grafana" / "crcr.json"
+
+_METRIC = re.compile(r"\b(?:crcr|process)_[a-z_]+")
+_QUOTED = re.compile(r'"[^"]*"')
+
+
+def promtool(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    found = shutil.which("promtool")
+    assert found, (
+        "promtool is missing: install the Debian package prometheus (tools/debian-packages prometheus)"
+    )
+    return subprocess.run([found, *map(str, words)], capture_output=True, text=True, timeout=60, check=False)
+
+
+@cache
+def rules() -> tuple[dict[str, Any], ...]:
+    groups = yaml.safe_load(ALERTS.read_text())["groups"]
+    return tuple(rule for group in groups for rule in group["rules"])
+
+
+@cache
+def dashboard() -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(DASHBOARD.read_text())
+    return content
+
+
+def panels() -> list[dict[str, Any]]:
+    return [panel for panel in dashboard()["panels"] if panel["type"] != "row"]
+
+
+def named(expression: str) -> set[str]:
+    """The metrics of ours that an expression names, without what stands in quotes."""
+    return set(_METRIC.findall(_QUOTED.sub('""', expression)))
+
+
+@cache
+def series() -> frozenset[str]:
+    """The names of all series that a process can tell."""
+    found = set()
+    for family in Metrics().registry.collect():
+        ends = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}.get(family.type, ("",))
+        found |= {family.name + end for end in ends}
+    return frozenset(found)

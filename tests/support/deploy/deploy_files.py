@@ -1,0 +1,47 @@
+"""The files of `deploy/`, and the container file read into its instructions."""
+
+import json
+import re
+from functools import cache
+
+from support.paths import ROOT
+
+DEPLOY = ROOT / "deploy"
+CONTAINER = DEPLOY / "container" / "Containerfile"
+
+STOP_S = 45
+"""How long a process may take to stop, beside its `CRCR_DRAIN_S`; docs/operations.md says so."""
+DRAIN_ROOM_S = 30
+"""The longest `CRCR_DRAIN_S` that what we ship leaves room for."""
+
+Instruction = tuple[str, str]
+
+
+@cache
+def stages() -> list[list[Instruction]]:
+    """Each stage's instructions in their order; the first is its FROM."""
+    text = re.sub(r"^#.*\n", "", CONTAINER.read_text(), flags=re.MULTILINE).replace("\\\n", " ")
+    found: list[list[Instruction]] = []
+    for line in filter(None, map(str.strip, text.splitlines())):
+        word, _, rest = line.partition(" ")
+        if word == "FROM":
+            found.append([])
+        if found:
+            found[-1].append((word, rest.strip()))
+    return found
+
+
+def all_of(word: str, stage: int = -1) -> list[str]:
+    return [rest for each, rest in stages()[stage] if each == word]
+
+
+def last(word: str) -> str:
+    """What holds in the end: a later instruction of the same kind replaces the one before."""
+    return all_of(word)[-1]
+
+
+def listed(word: str) -> list[str]:
+    """The words of an instruction in its exact form, a JSON list."""
+    words = json.loads(last(word)[last(word).index("[") :])
+    assert isinstance(words, list)
+    return words

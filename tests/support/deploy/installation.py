@@ -1,0 +1,122 @@
+"""crcr installed as docs/operations.md says: its own commands, in a fresh environment, from a copy of the sources.
+
+The plain installation is made once for all test processes, under a lock. One with an extra stands on top of it: only
+what the extra adds is installed anew.
+"""
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from support.paths import ROOT
+from support.process import installed_environment
+from test_docs import DOCS, blocks
+
+_SHIPPED = ("pyproject.toml", "README.md", "LICENSE", "action", "src", "requirements")
+_PLACE = "/opt/crcr"
+
+
+@dataclass(frozen=True)
+class Installation:
+    folder: Path
+
+    @property
+    def crcr(self) -> Path:
+        return self.folder / "bin" / "crcr"
+
+    def python(self, *words: str) -> str:
+        """Run its interpreter, away from the checkout, and return what it prints."""
+        command = [str(self.folder / "bin" / "python"), *words]
+        return _run(command, self.folder)
+
+    def pip(self, *words: str, **more: str) -> str:
+        """Run our pip on it: it has none of its own."""
+        command = [sys.executable, "-m", "pip", "--python", str(self.folder / "bin" / "python"), *words]
+        return _run(command, self.folder, **more)
+
+
+def _run(command: list[str], folder: Path, **more: str) -> str:
+    done = subprocess.run(
+        command, cwd=folder, env=installed_environment(more), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def documented_commands() -> str:
+    """The block of docs/operations.md that installs the package."""
+    [block] = [body for body in blocks(DOCS / "operations.md", "sh") if "requirements/app.txt" in body]
+    return block
+
+
+@contextmanager
+def plain_installation(shared: Path) -> Iterator[Installation]:
+    """Crcr with `requirements/app.txt` alone, in a folder that test processes share; the last to leave removes it."""
+    shared.mkdir(exist_ok=True)
+    user = shared / f"user-{os.getpid()}"
+    with _locked(shared):
+        user.touch()
+        if not (shared / "done").exists():
+            _install(shared)
+            (shared / "done").touch()
+    try:
+        yield Installation(shared / "crcr")
+    finally:
+        with _locked(shared):
+            user.unlink()
+            if not list(shared.glob("user-*")):
+                for name in ("crcr", "source"):
+                    shutil.rmtree(shared / name)
+                (shared / "done").unlink()
+
+
+@contextmanager
+def _locked(shared: Path) -> Iterator[None]:
+    with (shared / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _install(shared: Path) -> None:
+    source, place = shared / "source", shared / "crcr"
+    for left in (source, place):
+        shutil.rmtree(left, ignore_errors=True)  # by an attempt that failed
+    source.mkdir()
+    for name in _SHIPPED:
+        _copy(ROOT / name, source / name)
+    commands = documented_commands()
+    assert _PLACE in commands
+    # Our interpreter is the `python3` of the commands.
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    _run(["sh", "-euc", commands.replace(_PLACE, str(place))], source, PATH=path)
+
+
+def _copy(source: Path, target: Path) -> None:
+    if source.is_dir():
+        shutil.copytree(source, target, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    else:
+        shutil.copy(source, target)
+
+
+@contextmanager
+def with_extra(name: str, plain: Installation, folder: Path) -> Iterator[Installation]:
+    """Crcr with `requirements/NAME.txt`, the packages of the plain installation being there already."""
+    made = Installation(folder / name)
+    _run([str(plain.folder / "bin" / "python"), "-m", "venv", "--without-pip", str(made.folder)], folder)
+    [packages] = made.folder.glob("lib/python*/site-packages")
+    (packages / "plain.pth").write_text(f"{plain.folder / packages.relative_to(made.folder)}\n")
+    [wheel] = (plain.folder.parent / "source" / "build" / "wheels").glob("*.whl")
+    try:
+        made.pip(
+            "install", "--no-compile", "--require-hashes", "-r", str(ROOT / "requirements" / f"{name}.txt")
+        )
+        made.pip("install", "--no-compile", "--no-deps", "--no-index", "--ignore-installed", str(wheel))
+        yield made
+    finally:
+        shutil.rmtree(made.folder)

@@ -1,0 +1,143 @@
+"""The proxies of `deploy/proxy` as real processes: their own files, with only addresses and folders replaced."""
+
+import asyncio
+import os
+import shutil
+import ssl
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from support.deploy.certificates import Authority
+from support.deploy.deploy_files import DEPLOY
+from support.process import free_port
+
+FOLDER = DEPLOY / "proxy"
+PUBLIC_HOST = "relay.example.org"
+_STARTS_WITHIN_S = 20.0
+# Where nginx writes by itself depends on who packed it; and as root it would serve as a user who may not see our folder.
+_ASIDE = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+
+
+@dataclass(frozen=True)
+class Proxy:
+    port: int
+    plain_port: int
+    trust: ssl.SSLContext
+
+    @property
+    def url(self) -> str:
+        return f"https://127.0.0.1:{self.port}"
+
+    def transport(self, local: str | None = None) -> httpx.AsyncHTTPTransport:
+        """A way to it, on request from another address of this machine."""
+        return httpx.AsyncHTTPTransport(verify=self.trust, local_address=local)
+
+    def client(self, local: str | None = None) -> httpx.AsyncClient:
+        return httpx.AsyncClient(transport=self.transport(local), base_url=self.url, timeout=20)
+
+
+Start = Callable[[Path, Proxy, Sequence[int]], list[str]]
+
+
+def replaced(text: str, changes: dict[str, str]) -> str:
+    """Each of them stands there once, or the file has changed under us."""
+    for old, new in changes.items():
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    return text
+
+
+def program(name: str, package: str) -> str:
+    found = shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin")
+    assert found, f"there is no {name}: install the Debian package {package}"
+    return found
+
+
+def nginx(folder: Path, proxy: Proxy, relays: Sequence[int]) -> list[str]:
+    aside = "".join(f"    {name}_temp_path {folder}/{name};\n" for name in _ASIDE)
+    changes = {
+        "http {\n": f"http {{\n{aside}    access_log off;\n",
+        "pid /run/nginx.pid": f"pid {folder}/nginx.pid",
+        "listen 80 default": f"listen 127.0.0.1:{proxy.plain_port} default",
+        "listen 443 ssl http2 default": f"listen 127.0.0.1:{proxy.port} ssl http2 default",
+        "listen 80;": f"listen 127.0.0.1:{proxy.plain_port};",
+        "listen 443 ssl http2;": f"listen 127.0.0.1:{proxy.port} ssl http2;",
+        "/etc/crcr/tls/fullchain.pem": f"{folder}/server.pem",
+        "/etc/crcr/tls/privkey.pem": f"{folder}/server.key",
+    }
+    (folder / "nginx.conf").write_text(replaced((FOLDER / "nginx.conf").read_text(), changes))
+    names = {f"{PUBLIC_HOST};": f"{PUBLIC_HOST} 127.0.0.1;"}
+    (folder / "server_name.conf").write_text(replaced((FOLDER / "server_name.conf").read_text(), names))
+    ports = {f"127.0.0.1:800{number}": f"127.0.0.1:{port}" for number, port in enumerate(relays, start=1)}
+    (folder / "upstream.conf").write_text(replaced((FOLDER / "upstream.conf").read_text(), ports))
+    as_root = "user root; " if os.getuid() == 0 else ""
+    aside_words = f"{as_root}daemon off; error_log stderr;"
+    return [
+        program("nginx", "nginx-light"),
+        "-e",
+        "stderr",
+        "-c",
+        str(folder / "nginx.conf"),
+        "-g",
+        aside_words,
+    ]
+
+
+def caddy(folder: Path, proxy: Proxy, relays: Sequence[int]) -> list[str]:
+    options = f"\tadmin off\n\thttp_port {proxy.plain_port}\n\thttps_port {proxy.port}\n\tstorage file_system {folder}/caddy\n"
+    tls = f"\ttls {folder}/server.pem {folder}/server.key\n"
+    ports = {f"127.0.0.1:800{number}": f"127.0.0.1:{port}" for number, port in enumerate(relays, start=1)}
+    changes = {
+        "{\n\tservers": f"{{\n{options}\tservers",
+        f"\n{PUBLIC_HOST} {{\n": f"\n127.0.0.1 {{\n{tls}",
+        f"http://{PUBLIC_HOST} {{": "http://127.0.0.1 {",
+        **ports,
+    }
+    (folder / "Caddyfile").write_text(replaced((FOLDER / "Caddyfile").read_text(), changes))
+    return [program("caddy", "caddy"), "run", "--config", str(folder / "Caddyfile"), "--adapter", "caddyfile"]
+
+
+PROXIES: dict[str, Start] = {"nginx": nginx, "caddy": caddy}
+
+
+@asynccontextmanager
+async def proxied(folder: Path, relays: Sequence[int], start: Start = nginx) -> AsyncIterator[Proxy]:
+    """A proxy in front of relays on these ports, two of them; its certificate is made now."""
+    authority = Authority.make()
+    authority.serve(folder)
+    trust = ssl.create_default_context(cadata=authority.pem.decode())
+    proxy = Proxy(free_port(), free_port(), trust)
+    process = await asyncio.create_subprocess_exec(
+        *start(folder, proxy, relays),
+        cwd=folder,
+        env={**os.environ, "HOME": str(folder), "XDG_CONFIG_HOME": str(folder)},
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        await _answers(process, proxy.port)
+        yield proxy
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        await process.communicate()
+
+
+async def _answers(process: asyncio.subprocess.Process, port: int) -> None:
+    async with asyncio.timeout(_STARTS_WITHIN_S):
+        while True:
+            try:
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+            except OSError:
+                if process.returncode is not None:
+                    _, errors = await process.communicate()
+                    raise AssertionError(errors.decode()) from None
+                await asyncio.sleep(0.05)
+            else:
+                writer.close()
+                return

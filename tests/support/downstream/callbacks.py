@@ -1,0 +1,156 @@
+"""Words that the callback stories share: a delivery that is out, its run, and what the relay answered."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+
+from crcr.app import Edge
+from crcr.errors import StoreUnavailable
+from crcr.record.checks.refresh import Publishing
+from crcr.record.reports.forwards import Forwards
+from crcr.record.reports.outcomes import Outcomes
+from crcr.record.reports.reports import Reports
+from crcr.record.store.database import Database, Unit
+from crcr.wiring.web_app import build_app
+from github_sim.github import Job, JobSpec, Workflow, WorkflowRun
+from support.stage import AUDIENCE, RELAY_URL, UPSTREAM, WORKFLOW, Stage, stage
+
+T = TypeVar("T")
+
+BACKEND = "org/backend"
+LISTED = f"L2:\n  - {BACKEND}\n"
+CALLBACK = "/github/callback"
+
+
+@asynccontextmanager
+async def dispatched(
+    folder: Path, allowlist: str = LISTED, *, workflows: Sequence[Workflow] = (WORKFLOW,), **more: Any
+) -> AsyncIterator[tuple[Stage, WorkflowRun]]:
+    """A pull request is open and dispatched to the backend, whose first run has not reported yet."""
+    async with stage(folder, allowlist, downstreams=(BACKEND,), **more) as it:
+        it.github.repository(BACKEND).workflows = list(workflows)
+        await it.github.open_pr(UPSTREAM)
+        await it.act()
+        yield it, it.github.runs(BACKEND)[0]
+
+
+def with_jobs(*names: str) -> tuple[Workflow]:
+    return (Workflow(jobs=tuple(JobSpec(name) for name in names)),)
+
+
+def refused(answer: httpx.Response) -> tuple[int, str]:
+    return answer.status_code, str(answer.json()["error"]["code"])
+
+
+def outcome(answer: httpx.Response) -> str:
+    """`applied`, `repeat`, or the code of the refusal."""
+    if answer.status_code == 200:
+        return "repeat" if answer.json()["repeat"] else "applied"
+    return refused(answer)[1]
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+async def post(
+    it: Stage,
+    run: WorkflowRun,
+    job: Job | str,
+    status: str,
+    *,
+    http: httpx.AsyncClient | None = None,
+    **workflow: Any,
+) -> httpx.Response:
+    """Report without the simulator's own client, so that a test can choose who is asked."""
+    chosen = run.job(job) if isinstance(job, str) else job
+    body = it.github.ci.report_body(run, chosen, status, **workflow)
+    token = it.github.oidc_token(run, chosen, audience=AUDIENCE)
+    return await (http or it.http).post(CALLBACK, json=body, headers=bearer(token))
+
+
+def client_of(app: Edge, address: str = "192.0.2.1") -> httpx.AsyncClient:
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app, client=(address, 1)), base_url=RELAY_URL)
+
+
+class Outage:
+    """The store with bad moments: it cannot be read, does not take a write, or loses the answer to one."""
+
+    def __init__(self, inner: Database) -> None:
+        self._inner = inner
+        self.reads_to_fail = 0
+        self.writes_to_fail = 0
+        self.answers_to_lose = 0
+
+    async def write(self, unit: Unit[T], *, lane: str | None = None) -> T:
+        if self.writes_to_fail:
+            self.writes_to_fail -= 1
+            raise StoreUnavailable("the disk is full")
+        result = await self._inner.write(unit, lane=lane)
+        if self.answers_to_lose:
+            self.answers_to_lose -= 1
+            raise StoreUnavailable("the connection broke after the commit")
+        return result
+
+    async def glance(self, unit: Unit[T]) -> T:
+        if self.reads_to_fail:
+            self.reads_to_fail -= 1
+            raise StoreUnavailable("the store did not answer")
+        return await self._inner.glance(unit)
+
+    async def read(self, unit: Unit[T]) -> T:
+        return await self._inner.read(unit)
+
+    async def watch_other_processes(self) -> None:
+        await self._inner.watch_other_processes()
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+@asynccontextmanager
+async def on_store(it: Stage, store: Database) -> AsyncIterator[httpx.AsyncClient]:
+    """The same relay, with callbacks wired to another store."""
+    services = it.services
+    reports = Reports(
+        store,
+        allowlists=services.allowlists,
+        targets=services.targets,
+        outcomes=Outcomes(Forwards(enabled=False)),
+        publishing=Publishing({}),
+        upstreams=services.upstreams,
+        job_timeout=timedelta(hours=6),
+    )
+    wired = replace(services, reports=reports, callback=replace(services.callback, reports=reports))
+    async with client_of(build_app(wired, work=False)) as http:
+        yield http
+
+
+@asynccontextmanager
+async def on_outage(it: Stage) -> AsyncIterator[tuple[Outage, httpx.AsyncClient]]:
+    """The same relay, with callbacks wired to a store that can be made to fail."""
+    store = Outage(it.services.database)
+    async with on_store(it, store) as http:
+        yield store, http
+
+
+async def sweep(it: Stage) -> None:
+    """The sweeper looks around, GitHub is asked what it must be asked, and the sweeper looks again."""
+    await it.services.sweeper.sweep()
+    await it.act()
+    await it.services.sweeper.sweep()
+
+
+def end_unreported(it: Stage, run: WorkflowRun, *names: str) -> None:
+    """GitHub sees these jobs succeed, and nobody tells the relay."""
+    for name in names:
+        it.github.ci.complete(run, run.job(name), "success")
+
+
+def marks(row: Mapping[str, Any]) -> set[str]:
+    return {name for name in ("late", "disputed", "superseded", "unsigned") if row[name]}

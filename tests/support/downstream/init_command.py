@@ -1,0 +1,136 @@
+"""`crcr init` in tests: a repository, a relay that tells what it is told to, the command, and a terminal in front of it."""
+
+import json
+import os
+import pty
+import select
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+from typer.testing import CliRunner
+
+from crcr.cli.main import app
+from support.process import environment
+
+WORKFLOW, REPORTER = ".github/workflows/crcr.yml", ".crcr/report.py"
+NOBODY = "https://127.0.0.1:1"
+OWN = "http://localhost:8000"
+TOLD = {
+    "upstreams": ["pytorch/pytorch"],
+    "audience": "crcr",
+    "callback_url": f"{OWN}/github/callback",
+    "app_url": "https://github.com/apps/crcr",
+}
+LOCAL_GIT = {"GIT_ALLOW_PROTOCOL": "file"}
+"""The remote of a checkout is asked for its HEAD: no test asks a real one."""
+FLAGS = ("--relay", NOBODY, "--upstream", "pytorch/pytorch", "--audience", "crcr")
+
+
+def checkout(folder: Path, *, branch: str = "main") -> Path:
+    """A fresh repository that knows its remote and has fetched nothing."""
+    git(folder.parent, "init", "-q", "--initial-branch", branch, str(folder))
+    git(folder, "remote", "add", "origin", "git@github.com:org/backend.git")
+    return folder
+
+
+def git(folder: Path, *words: str) -> None:
+    subprocess.run(["git", "-C", str(folder), *words], check=True)
+
+
+@contextmanager
+def serving(told: Any, *, under: str = "", status: int = 200) -> Iterator[str]:
+    """A server that tells this at a relay's address below a path, and of nothing else."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            text = told if isinstance(told, bytes) else json.dumps(told).encode()
+            self.send_response(status if urlsplit(self.path).path == f"{under}/api/v1/onboarding" else 404)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        def log_message(self, *_: Any) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def init(folder: Path, *words: str) -> tuple[int, str]:
+    return run("--folder", str(folder), *words)
+
+
+def run(*words: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["init", *words], env=LOCAL_GIT)
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    return result.exit_code, result.output
+
+
+def said(out: str) -> str:
+    """The words without the frame around them."""
+    return " ".join(out.replace("│", " ").split())
+
+
+def files(folder: Path) -> dict[str, str]:
+    paths = [
+        path for path in folder.rglob("*") if path.is_file() and ".git" not in path.relative_to(folder).parts
+    ]
+    return {str(path.relative_to(folder)): path.read_text(encoding="utf-8") for path in paths}
+
+
+class Terminal:
+    """`crcr` with a terminal in front of it."""
+
+    WITHIN_S = 30.0
+
+    def __init__(self, folder: Path, *words: str) -> None:
+        self.ours, theirs = pty.openpty()
+        self.seen = ""
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "crcr", *words], cwd=folder, stdin=theirs, stdout=theirs, stderr=theirs,
+            env=environment({"COLUMNS": "200", "TERM": "dumb", **LOCAL_GIT}),
+        )  # fmt: skip
+        os.close(theirs)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self.ours)
+
+    def answer(self, question: str, words: str) -> None:
+        until = time.monotonic() + self.WITHIN_S
+        while question not in self.seen or not self.seen.rstrip(" ").endswith(":"):
+            assert self._read(until), f"{question!r} was not asked: {self.seen}"
+        self.seen = ""
+        os.write(self.ours, f"{words}\n".encode())
+
+    def end(self) -> int:
+        while self._read(time.monotonic() + self.WITHIN_S):
+            pass
+        return self.process.wait(self.WITHIN_S)
+
+    def _read(self, until: float) -> bool:
+        ready, _, _ = select.select([self.ours], [], [], max(0.0, until - time.monotonic()))
+        try:
+            text = os.read(self.ours, 4096) if ready else b""
+        except OSError:  # how Linux tells that the other side is gone
+            text = b""
+        self.seen += text.decode(errors="replace")
+        return bool(text)

@@ -1,0 +1,142 @@
+"""A downstream with generated files, joined to the whole stage: the relay and the simulated GitHub on real ports, so
+that the steps of its workflows, which are real processes, reach both.
+"""
+
+import json
+import tomllib
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from starlette.types import Receive, Scope, Send
+
+from crcr.decide.model import RepoName
+from crcr.join.files import allowlist_entry, generate, registration
+from crcr.join.request import Ci, Wanted
+from github_sim.github import GitHub
+from github_sim.oidc.other_cis import BuildkiteIssuer, CircleCiIssuer, GitLabIssuer
+from github_sim.rest.server import Server
+from github_sim.runner.other_cis.projects import OtherCis
+from github_sim.runner.runner import Runner
+from support.stage import AUDIENCE, UPSTREAM, Stage, stage
+
+DOWNSTREAM = "acme/backend"
+PLACES = {
+    Ci.BUILDKITE: ("acme-inc", "backend"),
+    Ci.GITLAB: ("20617", "acme/backend"),
+    Ci.CIRCLECI: ("gh/acme/backend", ""),
+}
+MORE_FILES = {Ci.GITLAB: {".gitlab-ci.yml": "include: {local: .gitlab/crcr.yml}\n"}}
+BUILD = "#!/usr/bin/env bash\nset -eu\n"
+
+
+class Joined:
+    """The stage with one downstream that really runs; `relay_url` is where the relay answers."""
+
+    def __init__(self, it: Stage, runner: Runner, folder: Path, relay_url: str) -> None:
+        self.it = it
+        self.github = it.github
+        self.runner = runner
+        self.folder = folder
+        self.relay_url = relay_url
+
+    async def go(self) -> None:
+        """Let the relay and everything that it starts come to an end."""
+        while await self.it.act() or self.runner.busy:
+            await self.runner.settle()
+
+    def jobs(self) -> list[dict[str, Any]]:
+        return self.it.jobs(DOWNSTREAM)
+
+    def heard(self) -> list[tuple[str, str | None]]:
+        return [(job["job_name"], job["conclusion"]) for job in self.jobs()]
+
+
+def place(ci: Ci) -> dict[str, str]:
+    """What a maintainer tells `crcr init` of another CI; ids are those of the simulated issuers."""
+    if ci is Ci.BUILDKITE:
+        ids = {"organization_id": BuildkiteIssuer.organization_id, "pipeline_id": BuildkiteIssuer.pipeline_id}
+        return {"organization": PLACES[ci][0], "pipeline": PLACES[ci][1], **ids}
+    if ci is Ci.GITLAB:
+        return {"project_id": PLACES[ci][0]}
+    if ci is Ci.CIRCLECI:
+        circle = CircleCiIssuer
+        ids = {"organization_id": circle.organization_id, "project_id": circle.project_id}
+        return {"project": PLACES[ci][0], "context_id": circle.context_id(), **ids}
+    return {}
+
+
+def registered(wish: Wanted, address: str) -> str:
+    """The operator's registration as it is generated, with the simulator's issuer for the real one."""
+    issuers = {Ci.BUILDKITE: BuildkiteIssuer, Ci.GITLAB: GitLabIssuer, Ci.CIRCLECI: CircleCiIssuer}
+    (table,) = tomllib.loads(registration(wish) or "")["oidc"]["registration"]
+    return json.dumps([{**table, "issuer": f"{address}{issuers[wish.ci].path}", "kind": wish.ci.value}])
+
+
+def wanted(ci: Ci = Ci.GITHUB, relay_url: str = "http://127.0.0.1:1", **more: Any) -> Wanted:
+    full = {
+        "place": place(ci),
+        "ci": ci,
+        "upstream": RepoName(UPSTREAM),
+        "repository": RepoName(DOWNSTREAM),
+        "relay_url": relay_url,
+        "audience": AUDIENCE,
+        **more,
+    }
+    return Wanted(**full)
+
+
+def put(folder: Path, wish: Wanted, build: str = "true", more: Mapping[str, str] | None = None) -> None:
+    """Write the generated files, and a script that stands for the downstream's build."""
+    files = {new.path: new.text for new in generate(wish)}
+    files |= {"ci/build-and-test": f"{BUILD}{build}\n", **MORE_FILES.get(wish.ci, {}), **(more or {})}
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o755 if text.startswith("#!") else 0o644)
+
+
+class _Later:
+    """An app that is known only after its address."""
+
+    def __init__(self) -> None:
+        self.app: Any = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.app(scope, receive, send)
+
+
+@asynccontextmanager
+async def joined(
+    folder: Path, wish: Wanted, *, build: str = "true", files: Mapping[str, str] | None = None, **more: Any
+) -> AsyncIterator[Joined]:
+    later, there = _Later(), _Later()
+    relay, gateway = Server(later, "127.0.0.1", 0), Server(there, "127.0.0.1", 0)
+
+    def prepare(github: GitHub) -> None:
+        there.app = github.app
+        github.base_url = gateway.url
+        github.create_repository(DOWNSTREAM)
+
+    checkout = folder / "checkout"
+    put(checkout, replace(wish, relay_url=relay.url), build, files)
+    given = {"CRCR_PUBLIC_URL": relay.url, **more}
+    if wish.ci is not Ci.GITHUB:
+        given["CRCR_OIDC_REGISTRATIONS"] = registered(wish, gateway.url)
+    async with stage(folder, allowlist_entry(wish), prepare=prepare, **given) as it:
+        later.app = it.app
+        runner = Runner(it.github, limit_s=60)
+        made = runner.join(it.github.repository(DOWNSTREAM), checkout)
+        if wish.ci is not Ci.GITHUB:
+            OtherCis(runner).connect(wish.ci.value, made, PLACES[wish.ci])
+        for server in (relay, gateway):
+            await server.start()
+        try:
+            yield Joined(it, runner, checkout, relay.url)
+        finally:
+            await it.github.fall_silent()
+            for server in (relay, gateway):
+                await server.stop()

@@ -1,0 +1,291 @@
+"""The reporter in tests: as a module with its own time and network, and as a real process against a real relay.
+
+`Times` is time that threads share: when all of them sleep, it goes on to the moment at which the first one wakes.
+"""
+
+import asyncio
+import heapq
+import importlib.util
+import io
+import json
+import os
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from github_sim.github import Job, WorkflowRun
+from github_sim.rest.server import Server
+from support.downstream.callbacks import BACKEND, LISTED, dispatched
+from support.paths import ROOT
+from support.process import free_port
+from support.stage import AUDIENCE, WORKFLOW, Stage
+
+ACTION = ROOT / "action"
+FILE = ACTION / "report.py"
+REQUESTS = "/_services/token/request"
+ENDS_WITHIN_S = 60.0
+PYTHON = os.environ.get("REPORTER_PYTHON", sys.executable)
+"""A job's Python is not ours: any from 3.8 on can be named here."""
+
+
+def _load() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("crcr_reporter", FILE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+reporter: Any = _load()
+TOKEN = "header.claims.signature"
+
+
+def answer(status: int, body: Any = None, **headers: str) -> Any:
+    content = body if isinstance(body, bytes) else json.dumps(body or {}).encode()
+    return reporter.Answer(
+        status, {name.replace("_", "-"): value for name, value in headers.items()}, content
+    )
+
+
+def refusal(status: int, code: str, **more: str) -> Any:
+    return answer(status, {"ok": False, "error": {"code": code, "detail": "why", "hint": "how", **more}})
+
+
+RECORDED = answer(200, {"ok": True, "status": "completed", "repeat": False})
+NO_ANSWER = reporter.Answer(0, fault="ConnectionRefusedError: refused")
+
+
+@dataclass
+class Scripted:
+    """A network that answers what it is told to, the last answer for ever; and a clock that only pauses move."""
+
+    answers: Sequence[Any] = (RECORDED,)
+    tokens: Iterator[str] = field(default_factory=lambda: (f"a.b.token{n}" for n in count(1)))
+    token_answers: list[Any] = field(default_factory=list)
+    programs: Callable[[Sequence[str]], str] = lambda _: TOKEN
+    chance: float = 0.5
+    seconds: float = 1_000_000.0
+
+    def __post_init__(self) -> None:
+        self.sent: list[Any] = []
+        self.asked: list[Any] = []
+        self.pauses: list[float] = []
+        self.ran: list[list[str]] = []
+
+    @property
+    def bodies(self) -> list[dict[str, Any]]:
+        return [json.loads(request.data) for request in self.sent]
+
+    @property
+    def bearers(self) -> list[str]:
+        return [request.get_header("Authorization") for request in self.sent]
+
+    def machine(self) -> Any:
+        return reporter.Machine(
+            clock=lambda: self.seconds,
+            now=lambda: self.seconds,
+            sleep=self._sleep,
+            chance=lambda: self.chance,
+            fetch=self._fetch,
+            run=self._run,
+        )
+
+    def _sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.seconds += seconds
+
+    def _fetch(self, request: Any, _timeout_s: float) -> Any:
+        if request.get_method() == "GET":
+            self.asked.append(request)
+            return (
+                self.token_answers.pop(0) if self.token_answers else answer(200, {"value": next(self.tokens)})
+            )
+        self.sent.append(request)
+        return self.answers[min(len(self.sent), len(self.answers)) - 1]
+
+    def _run(self, words: Sequence[str], _timeout_s: float) -> str:
+        self.ran.append(list(words))
+        return self.programs(words)
+
+
+GITHUB = {
+    "GITHUB_ACTIONS": "true",
+    "GITHUB_RUN_ID": "77",
+    "GITHUB_RUN_ATTEMPT": "1",
+    "GITHUB_WORKFLOW": "CI",
+    "GITHUB_JOB": "build",
+    "GITHUB_SERVER_URL": "https://github.com",
+    "GITHUB_REPOSITORY": "org/backend",
+    "ACTIONS_ID_TOKEN_REQUEST_URL": "https://token.example.org/request?v=1",
+    "ACTIONS_ID_TOKEN_REQUEST_TOKEN": "request-secret",
+    "CRCR_DELIVERY_ID": "d-1",
+    "CRCR_EVENT_TYPE": "pull_request",
+    "CRCR_RELAYS": "https://relay.example.org/github/callback relay.example.org",
+}
+ANYWHERE = {
+    **{name: value for name, value in GITHUB.items() if name.startswith("CRCR_")},
+    "CRCR_RUN_ID": "77",
+    "CRCR_JOB_NAME": "build",
+    "CRCR_ID_TOKEN": TOKEN,
+}
+
+
+def told(
+    *argv: str, env: Mapping[str, str] = GITHUB, network: Scripted | None = None, machine: Any = None
+) -> tuple[int, str]:
+    """Run it in this process: the exit code and everything it said."""
+    out = io.StringIO()
+    code = reporter.main(argv, env, machine or (network or Scripted()).machine(), out)
+    return code, out.getvalue()
+
+
+class Times:
+    """Time for threads that only sleep and act: `move` is told of each step, so that a relay's clock can follow."""
+
+    def __init__(self, threads: int, move: Callable[[float], object] = lambda _: None) -> None:
+        self._changed = threading.Condition()
+        self._awake = threads
+        self._move = move
+        self._order = count()
+        self._sleepers: list[tuple[float, int]] = []
+        self.seconds = 1_000_000.0
+
+    def now(self) -> float:
+        return self.seconds
+
+    def sleep(self, seconds: float) -> None:
+        with self._changed:
+            mine = (self.seconds + seconds, next(self._order))
+            heapq.heappush(self._sleepers, mine)
+            self._awake -= 1
+            self._go_on()
+            while mine in self._sleepers:
+                assert self._changed.wait(ENDS_WITHIN_S), "time stands still"
+
+    def leave(self) -> None:
+        """A thread that has ended is waited for no more."""
+        with self._changed:
+            self._awake -= 1
+            self._go_on()
+
+    def _go_on(self) -> None:
+        if self._awake or not self._sleepers:
+            return
+        due, _ = heapq.heappop(self._sleepers)
+        self._move(max(0.0, due - self.seconds))
+        self.seconds = max(self.seconds, due)
+        self._awake += 1
+        self._changed.notify_all()
+
+    def machine(self, chance: Callable[[], float]) -> Any:
+        return reporter.Machine(clock=self.now, now=self.now, sleep=self.sleep, chance=chance)
+
+
+@dataclass
+class ReporterWorld:
+    """A relay and a simulated GitHub on loopback, with a pull request dispatched to the backend."""
+
+    it: Stage
+    run: WorkflowRun
+    url: str
+    github_url: str
+    relay: Server
+    folder: Path
+
+    def event_file(self, name: str = "event.json", **event: Any) -> Path:
+        path = self.folder / name
+        told_by_github = {"action": self.run.event_type, "client_payload": self.run.client_payload}
+        path.write_text(json.dumps(event or told_by_github))
+        return path
+
+    def github_env(self, job: Job | str = "build", **more: str) -> dict[str, str]:
+        """The environment of a running job that may ask for tokens."""
+        chosen = self.run.job(job) if isinstance(job, str) else job
+        if chosen.status == "queued":
+            self.it.github.ci.start(self.run, chosen)
+        return {
+            "GITHUB_ACTIONS": "true",
+            "GITHUB_EVENT_NAME": "repository_dispatch",
+            "GITHUB_EVENT_PATH": str(self.event_file()),
+            "GITHUB_RUN_ID": str(self.run.id),
+            "GITHUB_RUN_ATTEMPT": str(self.run.attempt),
+            "GITHUB_WORKFLOW": self.run.workflow.name,
+            "GITHUB_JOB": chosen.name,
+            "GITHUB_SERVER_URL": "https://github.com",
+            "GITHUB_REPOSITORY": BACKEND,
+            "ACTIONS_ID_TOKEN_REQUEST_URL": f"{self.github_url}{REQUESTS}?run={self.run.id}&job={chosen.id}",
+            "ACTIONS_ID_TOKEN_REQUEST_TOKEN": self.it.github.request_tokens.grant(self.run, chosen),
+            "CRCR_RELAYS": self.pins,
+            **more,
+        }
+
+    @property
+    def pins(self) -> str:
+        """The relay as a workflow pins it."""
+        return f"{self.url}/github/callback {AUDIENCE}"
+
+    def dispatch_env(self) -> dict[str, str]:
+        """What a bridge hands on to another CI, and the relay that the CI's own file pins."""
+        relay = self.run.client_payload["relay"]
+        return {
+            "CRCR_DELIVERY_ID": str(self.run.delivery_id),
+            "CRCR_EVENT_TYPE": self.run.event_type,
+            "CRCR_CALLBACK_URL": relay["callback_url"],
+            "CRCR_AUDIENCE": relay["audience"],
+            "CRCR_RELAYS": self.pins,
+        }
+
+    async def report(self, *argv: str, env: Mapping[str, str]) -> tuple[int, str]:
+        return await process(*argv, env=env, folder=self.folder)
+
+    def results(self) -> dict[str, str]:
+        return {job["job_name"]: job["conclusion"] or job["state"] for job in self.it.jobs(BACKEND)}
+
+
+async def process(*argv: str, env: Mapping[str, str], folder: Path) -> tuple[int, str]:
+    """`report.py` as a CI would run it: nothing in its environment but this. Its exit code and output."""
+    own = {"PATH": os.environ["PATH"], "LANG": "C", **env}
+    running = await asyncio.create_subprocess_exec(
+        PYTHON,
+        str(FILE),
+        *argv,
+        env=own,
+        cwd=folder,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    try:
+        async with asyncio.timeout(ENDS_WITHIN_S):
+            out, _ = await running.communicate()
+    finally:
+        if running.returncode is None:
+            running.kill()
+            await running.wait()
+    assert running.returncode is not None
+    return running.returncode, out.decode()
+
+
+@asynccontextmanager
+async def reporter_world(
+    folder: Path, allowlist: str = LISTED, *, workflows: Sequence[Any] = (WORKFLOW,), **more: Any
+) -> AsyncIterator[ReporterWorld]:
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    async with dispatched(folder, allowlist, workflows=workflows, CRCR_PUBLIC_URL=url, **more) as (it, run):
+        relay, github = Server(it.app, "127.0.0.1", port), Server(it.github.app, "127.0.0.1", 0)
+        await relay.start()
+        await github.start()
+        world = ReporterWorld(it, run, url, github.url, relay, folder)
+        try:
+            yield world
+        finally:
+            await world.relay.stop()
+            await github.stop()

@@ -1,0 +1,52 @@
+"""Words that the stories of self-reports share: a run on the backend's own schedule, and what it tells of itself."""
+
+from typing import Any
+
+import httpx
+
+from github_sim.github import Job, Workflow, WorkflowRun
+from support.downstream.callbacks import BACKEND, CALLBACK, bearer
+from support.stage import AUDIENCE, UPSTREAM, WORKFLOW, Stage
+
+NIGHTLY = Workflow(
+    name="Nightly", path=".github/workflows/nightly.yml", listens=("schedule",), jobs=WORKFLOW.jobs
+)
+
+
+def night(it: Stage, repository: str = BACKEND, workflow: Workflow = NIGHTLY) -> WorkflowRun:
+    """A run that the backend's own schedule has started."""
+    workflows = it.github.repository(repository).workflows
+    if workflow not in workflows:
+        workflows.append(workflow)
+    return it.github.start_run(repository, event="schedule")
+
+
+async def tell(
+    it: Stage,
+    run: WorkflowRun,
+    job: Job | str = "build",
+    conclusion: str | None = "success",
+    *,
+    commit: str | None = None,
+    event_type: str = "nightly",
+    payload: dict[str, Any] | None = None,
+    claims: dict[str, Any] | None = None,
+    **workflow: Any,
+) -> httpx.Response:
+    """One self-report; `commit` is what stands in its `delivery_id`, which may be anything and absent."""
+    chosen = run.job(job) if isinstance(job, str) else job
+    told = {"conclusion": conclusion, **workflow}
+    body = it.github.ci.report_body(run, chosen, told.pop("status", "completed"), **told)
+    body |= {"event_type": event_type, "delivery_id": commit, "payload": payload or {}}
+    token = it.github.oidc_token(run, chosen, audience=AUDIENCE, **(claims or {}))
+    return await it.http.post(CALLBACK, json=body, headers=bearer(token))
+
+
+def head(it: Stage, upstream: str = UPSTREAM) -> str:
+    """The newest commit of the upstream's default branch."""
+    return it.github.repository(upstream).head_sha
+
+
+def standing(it: Stage, sha: str) -> tuple[str, str | None]:
+    [row] = it.rows("SELECT standing, branch FROM commits WHERE sha = ?", sha)
+    return row["standing"], row["branch"]

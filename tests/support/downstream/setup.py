@@ -1,0 +1,83 @@
+"""Words that the set-up stories share: a downstream that is set up in some way, and what the doctor finds."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from github_sim.github import GitHub, WorkflowRun
+from support.downstream.callbacks import BACKEND, LISTED, bearer
+from support.sign_in import ADMIN, TOKENS
+from support.stage import AUDIENCE, RELAY_URL, WORKFLOW, Stage, stage
+
+PATH = ".github/workflows/crcr.yml"
+PINNED = f'env: {{CRCR_RELAYS: "{RELAY_URL}/github/callback {AUDIENCE}"}}\n'
+UNPINNED = """
+name: crcr
+on:
+  repository_dispatch:
+    types: [pull_request, push, crcr_test]
+permissions: {}
+jobs:
+  test:
+    permissions: {contents: read}
+    steps: [{run: ./ci/build-and-test}]
+  report:
+    needs: test
+    permissions: {id-token: write}
+    steps: [{run: python3 .crcr/report.py}]
+"""
+GOOD = UNPINNED + PINNED
+NO_TOKEN = GOOD.replace("{id-token: write}", "{}")
+SETUP = f"/api/v1/setup/{BACKEND}"
+EYES = bearer(ADMIN)
+
+
+def set_up(
+    github: GitHub, *, installed: bool = True, workflow: str | None = GOOD, private: bool = False
+) -> None:
+    files = {PATH: workflow} if workflow else {}
+    github.create_repository(BACKEND, installed=installed, files=files, workflows=[WORKFLOW], private=private)
+
+
+@asynccontextmanager
+async def joined(folder: Path, allowlist: str = LISTED, **how: Any) -> AsyncIterator[Stage]:
+    """A relay that lists the backend, which is set up as asked."""
+    more = {name: how.pop(name) for name in tuple(how) if name.isupper()}
+    async with stage(folder, allowlist, prepare=lambda it: set_up(it, **how), **TOKENS, **more) as it:
+        yield it
+
+
+async def examined(it: Stage, address: str = SETUP, **headers: str) -> dict[str, Any]:
+    """What is found after GitHub was asked anew."""
+    answer = await it.http.post(address, headers=headers)
+    assert answer.status_code == 202, answer.text
+    await it.act()
+    return await seen(it, address, **headers)
+
+
+async def seen(it: Stage, address: str = SETUP, **headers: str) -> dict[str, Any]:
+    answer = await it.http.get(address, headers=headers)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def state(found: dict[str, Any], name: str) -> str:
+    """`problem`, `ok`…, or `absent` where nothing was said of it."""
+    return next((str(each["state"]) for each in found["findings"] if each["name"] == name), "absent")
+
+
+def words(found: dict[str, Any], name: str) -> str:
+    return next(f"{each['text']} {each['hint']}" for each in found["findings"] if each["name"] == name)
+
+
+def own_token(it: Stage, run: WorkflowRun) -> dict[str, str]:
+    return bearer(it.github.oidc_token(run, run.jobs[0], audience=AUDIENCE))
+
+
+def code(answer: httpx.Response) -> tuple[int, str | None]:
+    body = answer.json()
+    return answer.status_code, None if body.get("ok") else str(body["error"]["code"])

@@ -1,0 +1,115 @@
+"""Words that the stories of checks share: who is listed, what a name shows on a commit, and what GitHub was asked."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from github_sim.github import Call, CheckRun, GitHub, JobSpec, Match, PullRequest, Workflow, WorkflowRun
+from support.github.gated_upstream import GATING, INFORMING, NAMED, Stage, finish, start
+from support.stage import UPSTREAM
+
+INFORMS = f"L3:\n  npu:\n    {INFORMING}: {{oncalls: [ann], jobs: [build, test]}}\n"
+GATES = f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: [build, test]}}\n"
+LISTED = INFORMS + GATES
+CREATES = Match("POST", f"/repos/{UPSTREAM}/check-runs")
+UPDATES = Match("PATCH", f"/repos/{UPSTREAM}/check-runs/*")
+
+
+def checks_of(downstream: str, *jobs: str, workflow: str = "CI") -> list[str]:
+    """The names of a backend's check and of its jobs' checks."""
+    return [f"crcr/{downstream}", *(f"crcr/{downstream}/{workflow}/{job}" for job in jobs)]
+
+
+def state_of(check: CheckRun) -> str:
+    return str(check.conclusion) if check.status == "completed" else check.status
+
+
+def state(it: Stage, name: str, sha: str) -> str:
+    """`absent`, `queued`, `in_progress`, or the conclusion of the newest check of that name."""
+    check = it.github.latest_checks(UPSTREAM, sha).get(name)
+    return "absent" if check is None else state_of(check)
+
+
+def states(it: Stage, sha: str, names: Iterable[str]) -> list[str]:
+    return [state(it, name, sha) for name in names]
+
+
+def ever(it: Stage, name: str, sha: str) -> list[str]:
+    """Every check of that name that was made on the commit, in order, as it is now."""
+    return [state_of(each) for each in it.github.checks(UPSTREAM, sha) if each.name == name]
+
+
+def title(it: Stage, name: str, sha: str) -> str:
+    return str(it.github.latest_checks(UPSTREAM, sha)[name].output["title"])
+
+
+def asked(it: Stage, method: str) -> list[Call]:
+    """The calls that wrote checks, in order."""
+    return it.github.calls_to(method, f"/repos/{UPSTREAM}/check-runs*")
+
+
+def body(call: Call) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(call.body)
+    return found
+
+
+def upstream_settings(folder: Path, **settings: Any) -> None:
+    """What the upstream's maintainers set, as in their crcr.toml."""
+    lines = (f"{name} = {json.dumps(value)}\n" for name, value in settings.items())
+    (folder / "crcr.toml").write_text("[[upstream]]\n" + "".join(lines))
+
+
+def jobs_named(*names: str, workflow: str = "CI", file: str = "ci.yml") -> Workflow:
+    return Workflow(
+        name=workflow,
+        path=f".github/workflows/{file}",
+        jobs=tuple(JobSpec(name) for name in names),
+        run_name=NAMED.run_name,
+    )
+
+
+async def push_back(github: GitHub, pull: PullRequest, head: str) -> None:
+    """Somebody pushes an older commit by force."""
+    before, pull.head_sha = pull.head_sha, head
+    await github._tell(pull, "synchronize", {"before": before, "after": head})
+
+
+async def open_twin(it: Stage, pull: PullRequest, **more: Any) -> PullRequest:
+    """A second pull request whose head is the same commit."""
+
+    def same_head(twin: PullRequest) -> None:
+        twin.head_sha = pull.head_sha
+
+    twin = await it.github.open_pr(UPSTREAM, before_telling=same_head, **more)
+    await it.act()
+    return twin
+
+
+async def run_all_for(
+    it: Stage, pull: PullRequest, downstream: str = GATING, **conclusions: str
+) -> WorkflowRun:
+    """The run that answers the pull request's own newest delivery starts and ends."""
+    assert pull.last_delivery is not None
+    guid = pull.last_delivery.guid
+    [run] = [each for each in it.github.runs(downstream) if each.delivery_id == guid]
+    await start(it, run)
+    await finish(it, run, **conclusions)
+    return run
+
+
+async def again(it: Stage, pull: PullRequest, name: str) -> None:
+    """Somebody presses Re-run beside the newest check of that name."""
+    await it.github.rerequest_check(it.github.latest_checks(UPSTREAM, pull.head_sha)[name])
+    await it.act()
+
+
+def rerun_calls(it: Stage, downstream: str = GATING) -> list[tuple[str, int]]:
+    """What GitHub was asked to run again, and its answers."""
+    calls = it.github.calls_to("POST", f"/repos/{downstream}/actions/runs/*/rerun*")
+    return [(call.path.rsplit("/", 1)[1], call.status) for call in calls]
+
+
+def sent_to(it: Stage, downstream: str = GATING) -> list[str | None]:
+    """The deliveries that the backend was told of, each time."""
+    return [each.delivery_id for each in it.github.dispatches(downstream)]

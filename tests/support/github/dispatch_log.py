@@ -1,0 +1,69 @@
+"""What downstreams were told, and a worker that really runs, for tests of delivery."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from crcr.record.store.signals import EFFECTS
+from github_sim.github import GitHub
+from support.stage import Stage, in_postgresql
+
+TWO = "L1:\n  - org/one\n  - org/two\n"
+BOTH = ("org/one", "org/two")
+
+
+def told(github: GitHub, downstream: str) -> list[tuple[str, str]]:
+    """(action, head) of every pull request event that this downstream got, in order."""
+    payloads = [each.client_payload["payload"] for each in github.dispatches(downstream)]
+    return [
+        (each["action"], each["pull_request"]["head"]["sha"]) for each in payloads if "pull_request" in each
+    ]
+
+
+def actions(github: GitHub, downstream: str) -> list[str]:
+    return [action for action, _ in told(github, downstream)]
+
+
+def sends(github: GitHub, downstream: str) -> int:
+    """How often a dispatch to it was tried."""
+    return len(github.calls_to("POST", f"/repos/{downstream}/dispatches"))
+
+
+def effect_of(it: Stage, downstream: str) -> dict[str, object]:
+    """The newest effect that sends something to it."""
+    found = it.rows(
+        "SELECT * FROM effects WHERE target = ? AND kind = 'send_dispatch' ORDER BY effect_id DESC",
+        downstream,
+    )
+    return found[0]
+
+
+def states(it: Stage, table: str, **where: str) -> list[str]:
+    """States of a table's rows in the order they were made."""
+    named = " AND ".join(f"{name} = ?" for name in where) or "1 = 1"
+    noted = "received_at, (SELECT min(change_id) FROM changes c WHERE c.delivery = deliveries.guid), guid"
+    order = {"effects": "effect_id", "dispatches": "created_at", "deliveries": noted}[table]
+    rows = it.rows(f"SELECT state FROM {table} WHERE {named} ORDER BY {order}", *where.values())  # noqa: S608
+    return [row["state"] for row in rows]
+
+
+@asynccontextmanager
+async def working(it: Stage) -> AsyncIterator[None]:
+    """The worker runs beside the test, as it does in `crcr serve`; its clock stands still."""
+    wake, stopping = it.services.signals.subscribe(EFFECTS), asyncio.Event()
+    task = asyncio.create_task(it.services.worker.run(wake, stopping))
+    try:
+        yield
+    finally:
+        stopping.set()
+        it.github.faults.clear()
+        await task
+
+
+async def eventually(fact: Callable[[], object]) -> None:
+    """Let everybody run until this is so; no time passes for the relay."""
+    # A look into PostgreSQL stops everybody for a while, so there it is taken less often.
+    between_s, most_s = (0.05, 30) if in_postgresql() else (0.001, 8)
+    async with asyncio.timeout(most_s):
+        while not fact():
+            await asyncio.sleep(between_s)

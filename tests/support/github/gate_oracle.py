@@ -1,0 +1,217 @@
+"""Whether a gate may be green, from shared truth alone: what GitHub did, and what it and the jobs told the relay.
+
+Written from the specification of the gate and not from the relay's code: a few lines of sets over the simulator's
+world. It says no more than it must, passed or not, and whether what did not pass may still be waited for.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from github_sim.github import Comment, Delivery, GitHub, PullRequest, WorkflowRun
+from support.stage import UPSTREAM
+
+OPENING = frozenset({"opened", "reopened", "synchronize"})
+HARMLESS = frozenset({"success", "skipped", "neutral"})
+MAY_WAIVE = frozenset({"maintainer"})
+LATE = timedelta(hours=8)
+
+
+@dataclass(frozen=True)
+class Listed:
+    """An L4 entry of the allowlist, as far as the gate goes by it."""
+
+    name: str
+    jobs: tuple[str, ...] | None
+    concerned: bool = True
+    """Whether its `paths` are among the files that every pull request here changes."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """A webhook that opened, moved or closed a pull request, in its true place."""
+
+    place: int
+    guid: str
+    number: int
+    head: str
+    is_open: bool
+
+
+@dataclass
+class Told:
+    """What one attempt of a job has told the relay, and been answered with 200."""
+
+    conclusion: str | None = None
+
+
+@dataclass
+class Truth:
+    github: GitHub
+    in_force: tuple[Listed, ...]
+    recorded: dict[str, tuple[Listed, ...]] = field(default_factory=dict)
+    """For each webhook that stands in the relay's inbox: who gated when it was recorded."""
+    told: dict[tuple[int, str], dict[int, Told]] = field(default_factory=lambda: defaultdict(dict))
+    """By run and job name: what each attempt told."""
+    head_at_comment: dict[int, str] = field(default_factory=dict)
+
+    # What the relay has been given
+
+    def note_recorded(self, guids: set[str]) -> None:
+        for guid in guids - self.recorded.keys():
+            self.recorded[guid] = self.in_force
+
+    def tell(self, run: WorkflowRun, attempt: int, name: str, conclusion: str | None) -> None:
+        told = self.told[run.id, name].setdefault(attempt, Told())
+        told.conclusion = told.conclusion or conclusion
+
+    def has_ended(self, run: WorkflowRun, attempt: int, name: str) -> bool:
+        """Whether this attempt of the job has told its end."""
+        told = self.told.get((run.id, name), {}).get(attempt)
+        return told is not None and told.conclusion is not None
+
+    # The gate
+
+    def passes(self, head: str, now: datetime, *, looked_up: bool) -> bool:
+        """Whether every pull request that is known to want this head merged may have it.
+
+        `looked_up` says that the relay has caught up with everything that was said.
+        """
+        wanting = self._wanting(head)
+        return bool(wanting) and all(self._passes_for(event, now, looked_up=looked_up) for event in wanting)
+
+    def newest_run_died_unreported(self, head: str) -> bool:
+        """Whether a backend was dispatched again and that run ended badly without a report.
+
+        Then the gate may say that the backend is missing, though an earlier run of the same delivery passed.
+        """
+        newest = [
+            self._runs(entry.name, event.guid)[-1:]
+            for event in self._wanting(head)
+            for entry in self.recorded[event.guid]
+        ]
+        return any(
+            not list(self._names(run)) and run.conclusion not in {None, "success"}
+            for runs in newest
+            for run in runs
+        )
+
+    def _wanting(self, head: str) -> list[Event]:
+        """The newest event of each open pull request whose head this is."""
+        newest = {event.number: event for event in sorted(self._events(), key=lambda each: each.place)}
+        return [event for event in newest.values() if event.head == head and event.is_open]
+
+    def _events(self) -> Iterator[Event]:
+        seen: set[str] = set()
+        for delivery in sorted(self.github.world.deliveries, key=lambda each: each.id):
+            if delivery.guid in self.recorded and delivery.guid not in seen:
+                seen.add(delivery.guid)
+                if event := _event(delivery):
+                    yield event
+
+    def _passes_for(self, event: Event, now: datetime, *, looked_up: bool) -> bool:
+        gating = {each.name: each for each in self.in_force}
+        members = [gating[each.name] for each in self.recorded[event.guid] if each.name in gating]
+        left_out = {each.name for each in self.recorded[event.guid] if not each.concerned}
+        return all(
+            (each.name in left_out and not self._runs(each.name, event.guid))
+            or self.backend_passes(each, event, now, looked_up=looked_up)
+            for each in members
+        )
+
+    def backend_passes(self, entry: Listed, event: Event, now: datetime, *, looked_up: bool) -> bool:
+        waived = set(self._waived(entry.name, event, now, obeyed=looked_up))
+        if None in waived:
+            return True
+        runs = self._runs(entry.name, event.guid)
+        late = bool(runs) and now >= runs[0].created_at + LATE
+        counted = self._counted(runs)
+        results = {name: self._result(counted, name) for name in self._names(counted)}
+        for name, result in results.items():
+            if result not in HARMLESS and not (name in waived and (result is not None or late)):
+                return False
+        missing = set(entry.jobs or ()) - results.keys()
+        if missing - (waived if late else set()):
+            return False
+        if not missing and not (results and self._over(counted)):
+            return False
+        return not results or any(result not in {"skipped", "neutral"} for result in results.values())
+
+    def _runs(self, name: str, guid: str) -> list[WorkflowRun]:
+        return [run for run in self.github.runs(name) if run.delivery_id == guid]
+
+    def _counted(self, runs: list[WorkflowRun]) -> WorkflowRun | None:
+        """Of several runs of the workflow the newest from which anything was told."""
+        return next((run for run in reversed(runs) if list(self._names(run))), None)
+
+    def _names(self, run: WorkflowRun | None) -> Iterator[str]:
+        return (name for run_id, name in list(self.told) if run is not None and run_id == run.id)
+
+    def _result(self, run: WorkflowRun | None, name: str) -> str | None:
+        """What the highest attempt told, or GitHub says where that is worse; None while it is open.
+
+        What would pass is open until GitHub's own job has ended.
+        """
+        if run is None:
+            return None
+        attempts = self.told[run.id, name]
+        attempt = max(attempts)
+        said = attempts[attempt].conclusion
+        seen = next(job.conclusion for job in run.attempts[attempt] if job.name == name)
+        if said in HARMLESS and seen not in HARMLESS:
+            return seen
+        return said
+
+    def _over(self, run: WorkflowRun | None) -> bool:
+        """Whether GitHub has seen the end of the highest attempt that anybody told of."""
+        if run is None:
+            return False
+        attempt = max(attempt for name in self._names(run) for attempt in self.told[run.id, name])
+        return all(job.conclusion for job in run.attempts[attempt])
+
+    # People
+
+    def _waived(self, name: str, event: Event, now: datetime, *, obeyed: bool) -> Iterator[str | None]:
+        """Jobs, or None for the whole backend, that a maintainer's comment covers on this head."""
+        pull = self._pull(event.number)
+        in_force: dict[str | None, list[Comment]] = defaultdict(list)
+        for comment in self.github.comments(pull):
+            words = comment.body.split()
+            answers = {each.content for each in comment.reactions}
+            if comment.author.login not in MAY_WAIVE or "-1" in answers or (obeyed and "+1" not in answers):
+                continue
+            if words[:2] == ["/crcr", "unwaive"] and "+1" in answers:
+                in_force.pop(_job(words[2], name), None)
+            elif words[:2] == ["/crcr", "waive"] and words[2].partition(":")[0] == name:
+                in_force[_job(words[2], name)].append(comment)
+        for job, comments in in_force.items():
+            if any(self._holds(each, event.head, now) for each in comments):
+                yield job
+
+    def _holds(self, comment: Comment, head: str, now: datetime) -> bool:
+        words = comment.body.split()
+        if "until" not in words:
+            return self.head_at_comment[comment.id] == head
+        hours = int(words[words.index("until") + 1].removesuffix("h"))
+        answered = max([comment.created_at, *(each.created_at for each in comment.reactions)])
+        pending = not comment.reactions
+        return pending or now < answered + timedelta(hours=hours)
+
+    def _pull(self, number: int) -> PullRequest:
+        return self.github.world.pulls[(self.github.repository(UPSTREAM).id, number)]
+
+
+def _job(target: str, name: str) -> str | None:
+    """The job of `owner/repo:job`; of another backend a word that is nobody's."""
+    backend, _, job = target.partition(":")
+    return (job or None) if backend == name else target
+
+
+def _event(delivery: Delivery) -> Event | None:
+    if delivery.event != "pull_request" or delivery.action not in OPENING | {"closed"}:
+        return None
+    body = json.loads(delivery.payload)
+    pull = body["pull_request"]
+    return Event(delivery.id, delivery.guid, pull["number"], pull["head"]["sha"], delivery.action in OPENING)

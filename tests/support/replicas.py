@@ -1,0 +1,76 @@
+"""Several processes of one relay on one database: where that is, how they are set up, and what stands in it."""
+
+import asyncio
+import json
+import sqlite3
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from typing import Any
+
+from github_sim.github import GitHub, JobSpec, Workflow
+from github_sim.rest.server import serve
+from support.data.operator_database import environ_for
+from support.services.postgres import new_database, run_on
+from support.stage import UPSTREAM
+
+TARGETS = tuple(f"owner{number}/backend" for number in range(4))
+ALLOWLIST = "L2:\n" + "".join(f"  - {name}\n" for name in TARGETS)
+
+PLACES: dict[str, Callable[[Path], str]] = {
+    "sqlite": lambda folder: f"sqlite:///{folder / 'crcr.db'}",
+    "postgresql": lambda _: new_database(),
+}
+"""How an empty database of each kind is made; what comes back is its address."""
+
+
+@asynccontextmanager
+async def github_with_backends(seed: int = 7) -> AsyncIterator[GitHub]:
+    async with GitHub(seed=seed) as github, serve(github):
+        github.limits.points_per_minute = 1_000_000
+        github.create_repository(UPSTREAM)
+        for name in TARGETS:
+            github.create_repository(name, workflows=[Workflow(jobs=(JobSpec("build"),))])
+        yield github
+        github.finish()
+
+
+def environ(folder: Path, github: GitHub, url: str, **more: str) -> dict[str, str]:
+    """The settings that all processes share; `url` is where the data is."""
+    known = environ_for(
+        folder,
+        CRCR_DATABASE_URL=url,
+        CRCR_GITHUB_APP_ID=str(github.app_id),
+        CRCR_GITHUB_APP_PRIVATE_KEY=github.private_key_pem,
+        CRCR_GITHUB_WEBHOOK_SECRET=github.webhook_secret,
+        CRCR_GITHUB_API_URL=github.base_url,
+        CRCR_OIDC_ISSUERS=json.dumps(
+            [{"issuer": github.issuer_url, "kind": "github", "jwks_url": github.jwks_url}]
+        ),
+        CRCR_RATE_LIMIT_PER_MIN="100000",
+        CRCR_LOG_LEVEL="warning",
+        **more,
+    )
+    (folder / "allowlist.yml").write_text(ALLOWLIST)
+    return known
+
+
+def rows(url: str, sql: str) -> list[dict[str, Any]]:
+    """Look into the database, as an operator would."""
+    if not url.startswith("sqlite:///"):
+        return run_on(url, sql)
+    with closing(sqlite3.connect(url.removeprefix("sqlite:///"), timeout=30)) as connection:
+        connection.row_factory = sqlite3.Row
+        return [dict(row) for row in connection.execute(sql)]
+
+
+def value(url: str, sql: str) -> Any:
+    [row] = rows(url, sql)
+    return next(iter(row.values()))
+
+
+async def until(holds: Callable[[], bool], within_s: float = 60.0) -> None:
+    """Wait for real processes to get somewhere."""
+    async with asyncio.timeout(within_s):
+        while not holds():
+            await asyncio.sleep(0.05)

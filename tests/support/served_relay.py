@@ -1,0 +1,120 @@
+"""The whole relay with a history, served over real HTTP from a thread of its own, for clients that only speak that.
+
+The history is made by the relay itself: pull requests, runs and comments of the simulated GitHub, all by hand-moved
+clock. What crashed while it was served fails the test that leaves.
+"""
+
+import asyncio
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from hashlib import sha256
+from pathlib import Path
+
+import uvicorn
+
+from support.downstream.sandbox_callers import try_out
+from support.github.commands import WAIVE, failing_pull
+from support.github.gated_upstream import (
+    GATED,
+    GATING,
+    INFORMING,
+    LABEL,
+    gated,
+    newest_run,
+    open_pull,
+    run_all,
+    say,
+)
+from support.stage import UPSTREAM, Stage
+
+ONLY_TOLD = "org/told"
+SECRET = "org/secret"
+LISTED = f"L1:\n  - {ONLY_TOLD}\nL2:\n  - {SECRET}: {{visibility: hidden}}\n{GATED}"
+ADMIN = "admin-" + "a" * 40
+_STARTS_WITHIN_S = 30.0
+
+Opened = Callable[[Path], AbstractAsyncContextManager[Stage]]
+
+
+@asynccontextmanager
+async def with_history(folder: Path, **more: str) -> AsyncIterator[Stage]:
+    """A failed and waived pull request, one that is superseded and passed, one that runs, a push, an outage.
+
+    And a report that was refused, and one of a newcomer in the sandbox.
+    """
+    admins = {"CRCR_ADMIN_TOKENS": f"root=sha256:{sha256(ADMIN.encode()).hexdigest()}", "CRCR_SANDBOX": "on"}
+    everybody = (GATING, INFORMING, ONLY_TOLD, SECRET)
+    async with gated(folder, LISTED, downstreams=everybody, **{**admins, **more}) as it:
+        failed = await failing_pull(it, title="=HYPERLINK(1)\r\n<b>fuse</b>", labels=[LABEL])
+        await run_all(it, INFORMING, test="timed_out")
+        await run_all(it, SECRET)
+        await say(it, failed, WAIVE)
+        passed = await open_pull(it, title="Once more")
+        await run_all(it)
+        it.clock.advance(3600)
+        await it.github.push_to_pr(passed)
+        await it.act()
+        await run_all(it)
+        await run_all(it, INFORMING)
+        await it.github.push(UPSTREAM)
+        await it.act()
+        await run_all(it, INFORMING, build="cancelled", test="skipped")
+        await open_pull(it, title="Still running")
+        it.github.repository(ONLY_TOLD).workflows = []
+        await it.github.report(newest_run(it, GATING), "build", run_id="1")
+        await try_out(it)
+        yield it
+
+
+@contextmanager
+def served(folder: Path, opened: Opened = with_history) -> Iterator[tuple[str, Stage]]:
+    """The address of the relay, and its stage to read from."""
+    thread = _Serving(folder, opened)
+    thread.start()
+    try:
+        if not thread.ready.wait(_STARTS_WITHIN_S) or thread.stage is None:
+            raise RuntimeError("the relay was not served") from thread.fault
+        yield thread.address, thread.stage
+    finally:
+        thread.stop()
+        thread.join(_STARTS_WITHIN_S)
+    if thread.fault is not None:
+        raise thread.fault
+
+
+class _Serving(threading.Thread):
+    def __init__(self, folder: Path, opened: Opened) -> None:
+        super().__init__(daemon=True)
+        self._folder = folder
+        self._opened = opened
+        self._server: uvicorn.Server | None = None
+        self.ready = threading.Event()
+        self.stage: Stage | None = None
+        self.address = ""
+        self.fault: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except BaseException as fault:  # noqa: BLE001  raised again by whoever waits for this thread
+            self.fault = fault
+        finally:
+            self.ready.set()
+
+    def stop(self) -> None:
+        if self._server is not None:
+            self._server.should_exit = True
+
+    async def _serve(self) -> None:
+        # The protocol is named because asyncio sends small answers at once only on sockets that know theirs.
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listening:
+            listening.bind(("127.0.0.1", 0))
+            self.address = f"http://127.0.0.1:{listening.getsockname()[1]}"
+            async with self._opened(self._folder) as it:
+                config = uvicorn.Config(it.app, lifespan="off", log_config=None, access_log=False)
+                self._server = uvicorn.Server(config)
+                self.stage = it
+                self.ready.set()
+                await self._server.serve(sockets=[listening])

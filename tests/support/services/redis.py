@@ -1,0 +1,150 @@
+"""A Redis of our own for the tests: on a free port, in a temporary folder, keeping nothing on disk.
+
+It never touches a server that runs already. `stop` and `start` keep port and folder, so a client finds it again.
+"""
+
+import atexit
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import count
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Self
+
+from support.deploy.certificates import Authority
+
+_NAMES = count(1)
+_START_S = 10.0
+
+
+@dataclass
+class RedisServer:
+    folder: Path
+    port: int
+    authority: Authority | None = None
+    password: str | None = None
+    _process: subprocess.Popen[bytes] | None = field(default=None, init=False)
+
+    @classmethod
+    def make(cls, *, authority: Authority | None = None, password: str | None = None) -> Self:
+        """Start a new one; with an authority it speaks TLS alone, and its certificate is signed by that."""
+        made = cls(Path(mkdtemp(prefix="crcr-redis-")), _free_port(), authority, password)
+        atexit.register(made.remove)
+        made.start()
+        return made
+
+    @property
+    def url(self) -> str:
+        user = f":{self.password}@" if self.password else ""
+        return f"{'rediss' if self.authority else 'redis'}://{user}127.0.0.1:{self.port}/0"
+
+    def start(self) -> None:
+        command = [
+            _binary(),
+            "--bind",
+            "127.0.0.1",
+            "--dir",
+            str(self.folder),
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+        ]
+        if self.password:
+            command += ["--requirepass", self.password]
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen([*command, *self._ports()], stdout=log, stderr=log)
+        self._wait_until_ready()
+
+    def stop(self) -> None:
+        """End it in good order; all it held is gone."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self._end(signal.SIGKILL)
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def freeze(self) -> None:
+        """Let it answer nothing more, with its connections open; `thaw` ends that."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def remove(self) -> None:
+        if self._process is not None:
+            self.thaw()
+            self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _signal(self, which: signal.Signals) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(which)
+
+    def _end(self, how: signal.Signals) -> None:
+        if self._process is not None:
+            self._signal(how)
+            self._process.wait(10)
+            self._process = None
+
+    def _ports(self) -> list[str]:
+        if self.authority is None:
+            return ["--port", str(self.port)]
+        certificate, key = self.authority.serve(self.folder)
+        (self.folder / "ca.pem").write_bytes(self.authority.pem)
+        proof = ["--tls-cert-file", str(certificate), "--tls-key-file", str(key), "--tls-auth-clients", "no"]
+        return [
+            *("--bind", "127.0.0.1", "127.0.0.2"),
+            "--port",
+            "0",
+            "--tls-port",
+            str(self.port),
+            *proof,
+            "--tls-ca-cert-file",
+            str(self.folder / "ca.pem"),
+        ]
+
+    def _wait_until_ready(self) -> None:
+        until = time.monotonic() + _START_S
+        while time.monotonic() < until:
+            if self._process is None or self._process.poll() is not None:
+                break
+            try:
+                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+            except OSError:
+                time.sleep(0.01)
+            else:
+                return
+        raise RuntimeError(f"redis-server did not start: {(self.folder / 'log').read_text()[-2000:]}")
+
+
+@cache
+def shared_redis() -> RedisServer:
+    """The one that all tests of this process share; each takes a `new_name` before its keys."""
+    return RedisServer.make()
+
+
+def new_name() -> str:
+    return f"test-{os.getpid()}-{next(_NAMES)}"
+
+
+def _binary() -> str:
+    found = shutil.which("redis-server")
+    if found is None:
+        raise RuntimeError("there is no Redis server: install the Debian package redis-server")
+    return found
+
+
+def _free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])

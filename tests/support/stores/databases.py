@@ -1,0 +1,137 @@
+"""The databases that the stores run on. Every contract test runs over all of them, with as many handles on the
+same data as it asks for: a second handle stands for a second process.
+"""
+
+import sqlite3
+from collections.abc import AsyncIterator, Callable
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import text
+
+from crcr.decide.allowlist.entries import Reading
+from crcr.decide.model import RepoName
+from crcr.receive.allowlist_yaml import read_allowlist
+from crcr.record.admin.operations import Acts
+from crcr.record.checks.refresh import Publishing
+from crcr.record.deliveries.inbox import Inbox
+from crcr.record.outbox.claims import Outbox
+from crcr.record.repositories.allowlists import Allowlists
+from crcr.record.repositories.downstreams import Targets
+from crcr.record.store.database import Database, Tx
+from crcr.record.store.location import PostgresPlace
+from crcr.record.store.postgres.connection import PostgresLink
+from crcr.record.store.postgres.database import PostgresDatabase
+from crcr.record.store.signals import Signals
+from crcr.record.store.sqlite.database import InMemory, SqliteDatabase, connect
+from crcr.record.store.statement import Statement
+from support.services.postgres import new_database
+from support.stage import place_empty_database
+
+CORE, OTHER = RepoName("pytorch-like/core"), RepoName("other-up/stream")
+UPSTREAMS = (CORE, OTHER)
+LEASE = timedelta(seconds=120)
+
+OpenDatabase = Callable[[], Database]
+
+
+def _sqlite(folder: Path) -> OpenDatabase:
+    path = folder / "contract.db"
+    place_empty_database(path)
+    return lambda: SqliteDatabase(path, Signals())
+
+
+def _memory(folder: Path) -> OpenDatabase:
+    _sqlite(folder)
+    where = InMemory(uuid4().hex)
+    kept = connect(where)  # it lives as long as somebody has it open
+    with closing(sqlite3.connect(folder / "contract.db")) as empty:
+        empty.execute("PRAGMA journal_mode=DELETE")  # there is no log without a file
+        empty.backup(kept)
+
+    def open_one(_: object = kept) -> Database:
+        return SqliteDatabase(where, Signals())
+
+    return open_one
+
+
+def _postgresql(_: Path) -> OpenDatabase:
+    place = PostgresPlace(new_database())
+    return lambda: PostgresDatabase(PostgresLink(place), Signals())
+
+
+DATABASES: dict[str, Callable[[Path], OpenDatabase]] = {
+    "memory": _memory,
+    "sqlite": _sqlite,
+    "postgresql": _postgresql,
+}
+"""How each kind is made empty; what comes back opens one more handle on it."""
+
+
+@dataclass(frozen=True)
+class Stores:
+    """One process's stores over one handle."""
+
+    database: Database
+    allowlists: Allowlists
+    targets: Targets
+    inbox: Inbox
+    acts: Acts
+
+    @classmethod
+    def over(cls, database: Database) -> "Stores":
+        targets = Targets(database, Publishing({}))
+        allowlists = Allowlists(database, targets, Publishing({}), read_allowlist)
+        ignored: dict[str, tuple[str, ...]] = {each.key: ("refs/heads/gh/**",) for each in UPSTREAMS}
+        inbox = Inbox(database, allowlists, targets, Publishing({}), ignored)
+        return cls(database, allowlists, targets, inbox, Acts(database, targets, allowlists))
+
+    def outbox(self, owner: str) -> Outbox:
+        return Outbox(self.database, UPSTREAMS, Publishing({}), owner=owner, lease=LEASE)
+
+    async def prepare(self, listed: dict[RepoName, str], now: datetime) -> None:
+        """Register the upstreams with their allowlists; nobody waits to be identified."""
+        await self.acts.register_upstreams(UPSTREAMS, now)
+        for upstream, allowlist in listed.items():
+            await self.allowlists.take_reading(upstream, Reading("test", allowlist), now)
+        await self.database.write(lambda tx: tx.run(_NO_EFFECTS))
+
+    async def rows(self, sql: str) -> list[dict[str, Any]]:
+        statement = Statement(text(sql))
+
+        async def unit(tx: Tx) -> list[dict[str, Any]]:
+            return [dict(row) for row in await tx.all(statement)]
+
+        return await self.database.read(unit)
+
+
+_NO_EFFECTS = Statement(text("DELETE FROM effects"))
+
+
+@pytest.fixture(params=DATABASES)
+async def open_database(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[OpenDatabase]:
+    opened: list[Database] = []
+    make = DATABASES[request.param](tmp_path)
+
+    def open_one() -> Database:
+        opened.append(make())
+        return opened[-1]
+
+    yield open_one
+    for each in opened:
+        await each.close()
+
+
+@pytest.fixture
+async def database(open_database: OpenDatabase) -> Database:
+    return open_database()
+
+
+@pytest.fixture
+async def stores(database: Database) -> Stores:
+    return Stores.over(database)

@@ -1,0 +1,119 @@
+"""An installation with a past, moved from SQLite to PostgreSQL while both can still be asked."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from crcr.demo.history.backends import Listed
+from crcr.demo.history.fill import fill_database
+from crcr.demo.history.generate import Plan
+from crcr.record.sqlite_to_postgres.copy import move
+from crcr.record.store.location import PostgresPlace
+from crcr.record.store.sqlite.backup import copy_database
+from crcr.record.store.times import to_us
+from crcr.settings import Postgres, Settings
+from crcr.settings.readers.service_urls import ServiceUrl
+from crcr.wiring.core import Seams
+from crcr.wiring.services import build
+from crcr.wiring.web_app import build_app
+from support.clock import ManualClock
+from support.downstream.self_reports import head, night, tell
+from support.github.gated_upstream import GATING, INFORMING
+from support.served_relay import ONLY_TOLD, SECRET, with_history
+from support.services.postgres import new_database
+from support.stage import RELAY_URL, UPSTREAM, Stage
+
+INGEST = "ingest-token-0123456789"
+_BACKENDS = (
+    Listed(GATING, 4, ["build", "test"]),
+    Listed(INFORMING, 3, ["build", "test", "lint"]),
+    Listed(SECRET, 2, ["build"]),
+    Listed(ONLY_TOLD, 1, []),
+)
+
+
+def elsewhere(settings: Settings, url: str) -> Settings:
+    """The same relay on that database of PostgreSQL."""
+    return settings.model_copy(update={"database": Postgres(ServiceUrl(url))})
+
+
+async def move_house(path: Path) -> str:
+    """Move a file that nobody has open; return the address of the new database."""
+    url = new_database(empty=True)
+    await move(path, PostgresPlace(url))
+    return url
+
+
+@asynccontextmanager
+async def with_a_long_past(folder: Path, *, jobs: int) -> AsyncIterator[Stage]:
+    """Weeks of made-up history, then a day that the relay itself has seen: pulls, pushes, nights, other relays."""
+    until = to_us(ManualClock().now()) - 60_000_000
+    plan = Plan(
+        upstream=UPSTREAM, backends=_BACKENDS, until=until, days=45, jobs=jobs, seed=6, first_number=5000
+    )
+    fill_database(folder / "crcr.db", plan)
+    settings = {"CRCR_DATABASE_URL": f"sqlite:///{folder / 'crcr.db'}", "CRCR_HUD_INGEST_TOKEN": INGEST}
+    async with with_history(folder, **settings) as it:
+        await _nights(it)
+        await _told_by_others(it)
+        yield it
+
+
+async def _nights(it: Stage) -> None:
+    for conclusion in ("success", "failure"):
+        answer = await tell(it, night(it, INFORMING), conclusion=conclusion, commit=head(it))
+        assert answer.status_code == 200, answer.text
+        it.clock.advance(60)
+    await it.act()
+
+
+async def _told_by_others(it: Stage) -> None:
+    for number, conclusion in enumerate(("success", "failure", "cancelled")):
+        answer = await it.http.post(
+            "/api/crcr/results", json=_envelope(number, conclusion), headers={"x-hud-internal-bot": INGEST}
+        )
+        assert answer.json()["shown"], answer.text
+
+
+def _envelope(number: int, conclusion: str) -> dict[str, Any]:
+    workflow = {
+        "status": "completed",
+        "name": "CI",
+        "run_id": f"7{number}",
+        "run_attempt": "1",
+        "job_name": "build",
+    }
+    pull = {"number": 77, "title": "Told", "user": {"login": "ada"}, "head": {"sha": "c" * 40, "ref": "fuse"}}
+    event = {
+        "action": "synchronize",
+        "number": 77,
+        "repository": {"full_name": UPSTREAM},
+        "pull_request": pull,
+    }
+    told = {"event_type": "pull_request", "delivery_id": f"told-{number}", "payload": event}
+    return {
+        "trusted": {
+            "verified_repo": GATING,
+            "downstream_repo_level": "L4",
+            "ci_metrics": {"queue_time": 3.5, "execution_time": 60},
+        },
+        "untrusted": {"callback_payload": {**told, "workflow": {**workflow, "conclusion": conclusion}}},
+    }
+
+
+@asynccontextmanager
+async def moved(it: Stage) -> AsyncIterator[httpx.AsyncClient]:
+    """A second relay, at the same moment, on what the first one's database was moved to."""
+    copied = it.folder / "moved.db"
+    copy_database(it.folder / "crcr.db", copied)
+    settings = elsewhere(it.services.settings, await move_house(copied))
+    services = build(settings, Seams(clock=it.clock, http=it._github_http, on_crash=it.crashes.append))
+    try:
+        transport = httpx.ASGITransport(build_app(services, work=False))
+        async with httpx.AsyncClient(transport=transport, base_url=RELAY_URL) as http:
+            yield http
+    finally:
+        await services.close()

@@ -1,0 +1,128 @@
+"""Several processes on one PostgreSQL: each handle is one, with its own pools and its own stores."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from typing import TypeVar
+
+from sqlalchemy import text
+
+from crcr.decide.dispatch.plan import Receipt
+from crcr.decide.report.identity import Identity
+from crcr.decide.report.judge import Outcome
+from crcr.receive.callback.parse_report import parse_report
+from crcr.record.checks.refresh import Publishing
+from crcr.record.reports.forwards import Forwards
+from crcr.record.reports.outcomes import Outcomes
+from crcr.record.reports.reports import Reports
+from crcr.record.store.database import Tx
+from crcr.record.store.location import PostgresPlace
+from crcr.record.store.postgres.connection import Connection, PostgresLink
+from crcr.record.store.postgres.database import PostgresDatabase
+from crcr.record.store.signals import Signals
+from crcr.record.store.statement import Statement
+from support.data.events_and_reports import a_caller, a_pull
+from support.services.postgres import new_database
+from support.stores.databases import CORE, UPSTREAMS, Stores
+
+T = TypeVar("T")
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+_ONE = Statement(text("SELECT 1 AS one"))
+_HOLD = Statement(text("SELECT pg_advisory_xact_lock(CAST(:number AS bigint)) AS held"))
+_HELD = count(9_000)
+
+
+@dataclass(frozen=True)
+class Process:
+    database: PostgresDatabase
+    stores: Stores
+    reports: Reports
+
+    @classmethod
+    def at(cls, url: str, *, connections: int = 10) -> "Process":
+        database = PostgresDatabase(PostgresLink(PostgresPlace(url, connections)), Signals())
+        stores = Stores.over(database)
+        reports = Reports(
+            database,
+            allowlists=stores.allowlists,
+            targets=stores.targets,
+            outcomes=Outcomes(Forwards(enabled=False)),
+            publishing=Publishing({}),
+            upstreams=UPSTREAMS,
+            job_timeout=timedelta(hours=6),
+        )
+        return cls(database, stores, reports)
+
+    async def report(
+        self, guid: str, status: str = "in_progress", *, who: Identity | None = None, **workflow: str
+    ) -> Outcome:
+        caller = who or a_caller()
+        said = {"status": status, "name": "CI", "run_id": caller.run_id, "job_name": "build", **workflow}
+        body = json.dumps({"delivery_id": guid, "workflow": said}).encode()
+        standing = (await self.reports.standings(caller.repository, guid))[0]
+        return await self.reports.take(parse_report(body), caller, standing, body, NOW)
+
+    async def pull(self, number: int) -> str:
+        """A pull request arrives; return its delivery."""
+        event = a_pull(upstream=CORE, number=number, updated_at=NOW, head_sha=f"{number:040x}")
+        await self.stores.inbox.take(Receipt(f"d{number}", "pull_request", "test", b"", 0, NOW), event)
+        return f"d{number}"
+
+    async def sent(self, number: int) -> str:
+        """The same, and all that it brought about is done."""
+        guid, outbox = await self.pull(number), self.stores.outbox("sender")
+        while claimed := await outbox.claim(50, NOW):
+            for effect in claimed:
+                await outbox.finish(effect, began_at=NOW, now=NOW)
+        return guid
+
+
+@asynccontextmanager
+async def processes(number: int, listed: str) -> AsyncIterator[list[Process]]:
+    url = new_database()
+    running = [Process.at(url) for _ in range(number)]
+    try:
+        await running[0].stores.prepare({CORE: listed}, NOW)
+        yield running
+    finally:
+        await asyncio.gather(*(each.database.close() for each in running))
+
+
+@dataclass
+class Halfway:
+    """A write that has done its work and not yet committed."""
+
+    holder: Connection
+    writing: "asyncio.Task[object]"
+
+    async def end(self) -> None:
+        await self.holder.close()
+        await self.writing
+
+
+async def halfway(
+    database: PostgresDatabase, unit: Callable[[Tx], Awaitable[T]], *, lane: str | None = None
+) -> Halfway:
+    reached, number = asyncio.Event(), next(_HELD)
+    holder = await database._link.connect()
+    await holder.execute("SELECT pg_advisory_lock($1)", number)
+
+    async def stopping(tx: Tx) -> T:
+        done = await unit(tx)
+        reached.set()
+        await tx.one(_HOLD, number=number)
+        return done
+
+    writing: asyncio.Task[object] = asyncio.create_task(database.write(stopping, lane=lane))
+    await asyncio.wait([writing, asyncio.create_task(reached.wait())], return_when=asyncio.FIRST_COMPLETED)
+    if writing.done():
+        await writing
+    return Halfway(holder, writing)
+
+
+async def nothing(tx: Tx) -> None:
+    await tx.one(_ONE)

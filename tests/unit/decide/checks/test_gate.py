@@ -1,0 +1,773 @@
+"""What each L4 backend is, by what is recorded, and what the gate makes of all of them."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta
+from itertools import product
+from typing import Any, NamedTuple
+
+import pytest
+
+from crcr.decide.checks.commit import Backend, Job, Run, Subject, Verdict, Verification, Waiver
+from crcr.decide.checks.gate import BackendJudgement, GateJudgement, GateState, Policy, judge_gate
+from crcr.decide.checks.status import Standing
+from crcr.decide.model import Conclusion, DispatchState, Level, RepoName
+from support.data.commits import (
+    HOUR,
+    LONG_AGO,
+    MINUTE,
+    NOW,
+    POLICY,
+    SENT,
+    a_backend,
+    a_commit,
+    a_group,
+    a_job,
+    a_run,
+    a_silent_job,
+    a_subject,
+    a_waiver,
+    an_entry,
+    an_open_job,
+    an_unsent_backend,
+)
+
+C, D, S, G = Conclusion, DispatchState, Standing, GateState
+SECOND = timedelta(seconds=1)
+DEADLINE = SENT + 6 * HOUR
+
+
+def judge(*backends: Backend, now: datetime = NOW, policy: Policy = POLICY, **facts: Any) -> GateJudgement:
+    return judge_gate(a_commit(a_subject(*backends, **facts)), policy, now)
+
+
+def judge_one(
+    backend: Backend, *waivers: Waiver, now: datetime = NOW, policy: Policy = POLICY
+) -> BackendJudgement:
+    return judge(backend, waivers=waivers, now=now, policy=policy).subjects[0].backends[0]
+
+
+def standing(backend: Backend, *waivers: Waiver, now: datetime = NOW, policy: Policy = POLICY) -> Standing:
+    return judge_one(backend, *waivers, now=now, policy=policy).standing
+
+
+# Every way to stand, and every pair of ways
+
+Facts = Callable[[str], Backend]
+
+
+class Way(NamedTuple):
+    said: str
+    standing: Standing
+    backend: Facts
+    waiver: Callable[[str], Waiver] | None = None
+
+
+def jobs(*reported: Job, **facts: Any) -> Facts:
+    return lambda name: a_backend(*reported, name=name, **facts)
+
+
+def unsent(state: DispatchState, reason: str | None = None) -> Facts:
+    return lambda name: an_unsent_backend(state, reason, name=name)
+
+
+def silence(**facts: Any) -> Facts:
+    return jobs(**({"runs": (), "listed_at": None} | facts))
+
+
+def for_job(job: str | None) -> Callable[[str], Waiver]:
+    return lambda name: a_waiver(name, job)
+
+
+XFAIL = {"expect": (("*xfail*", C.FAILURE),)}
+LATE = {"sent_at": LONG_AGO}
+BUILD: dict[str, Any] = {"options": {"jobs": ("build",)}}
+GOING = a_run(over=False, conclusion=None)
+FAILED_RUN = a_run(conclusion=C.FAILURE)
+FOREIGN = (a_run(over=False, conclusion=None, on_github=False),)
+ELSEWHERE = a_job(verification=Verification.SELF_REPORTED)
+UNCONFIRMED = a_job(verification=Verification.UNCHECKED)
+UNNAMED = a_job(verification=Verification.NOT_VERIFIABLE)
+UNCONFIRMED_XFAIL = a_job(C.FAILURE, "a xfail b", verification=Verification.UNCHECKED)
+DISPUTED_XFAIL = a_job(C.FAILURE, "a xfail b", verification=Verification.DISPUTED)
+SKIPPED: dict[str, Any] = {"conclusion": C.SKIPPED, "name": "test"}
+WAYS = [
+    Way("one success", S.PASSED, jobs(a_job())),
+    Way(
+        "success beside skipped and neutral",
+        S.PASSED,
+        jobs(a_job(), a_job(C.SKIPPED, "x"), a_job(C.NEUTRAL, "y")),
+    ),
+    Way("success past the deadline", S.PASSED, jobs(a_job(), **LATE)),
+    Way(
+        "named jobs, runs unknown",
+        S.PASSED,
+        jobs(a_job(), options={"jobs": ("build",)}, runs=(), listed_at=None),
+    ),
+    Way("the failure that is expected", S.PASSED, jobs(a_job(C.FAILURE, "a xfail b"), options=XFAIL)),
+    Way("as reported", S.PASSED, jobs(UNCONFIRMED, **BUILD, readable=False, runs=(GOING,))),
+    Way("another CI", S.PASSED, jobs(ELSEWHERE, **BUILD, runs=FOREIGN)),
+    Way("a name that GitHub lacks, in a run that succeeded", S.PASSED, jobs(UNNAMED)),
+    Way("a glob, its runs over", S.PASSED, jobs(a_job(), options={"jobs": ("b*",)})),
+    Way("all skipped, as it may", S.PASSED, jobs(a_job(C.SKIPPED), options={"may_skip": True})),
+    *(
+        Way(f"left out by {reason}", S.NOT_CONCERNED, unsent(D.LEFT_OUT, reason))
+        for reason in ("events", "paths", "refs", "labels")
+    ),
+    Way("pre-existing", S.EXCUSED, jobs(a_job(C.FAILURE, verdict=Verdict.PRE_EXISTING))),
+    Way("flaky", S.EXCUSED, jobs(a_job(), a_job(C.FAILURE, "test", verdict=Verdict.FLAKY))),
+    Way("failed, job waived", S.WAIVED, jobs(a_job(C.FAILURE)), for_job("build")),
+    Way("failed, backend waived", S.WAIVED, jobs(a_job(C.FAILURE)), for_job(None)),
+    Way("errored, job waived", S.WAIVED, jobs(a_job(C.CANCELLED)), for_job("build")),
+    Way("silent, backend waived", S.WAIVED, silence(**LATE), for_job(None)),
+    Way("a missing job waived", S.WAIVED, jobs(options={"jobs": ("build",)}, **LATE), for_job("build")),
+    Way("parked, backend waived", S.WAIVED, unsent(D.PARKED, "404"), for_job(None)),
+    Way("to be sent", S.WAITING, unsent(D.WAITING)),
+    Way("held for a doubtful head", S.WAITING, unsent(D.HELD, "head in doubt")),
+    Way("held for its files", S.WAITING, unsent(D.HELD, "paths")),
+    Way("held for who knows what", S.WAITING, unsent(D.HELD)),
+    Way("nothing has come yet", S.WAITING, silence()),
+    Way("a job runs", S.WAITING, jobs(an_open_job(), runs=(a_run(over=False),))),
+    Way("a job runs beside a success", S.WAITING, jobs(a_job(), an_open_job("test"))),
+    Way("a named job is to come", S.WAITING, jobs(a_job(), options={"jobs": ("build", "test")})),
+    Way("a run goes on", S.WAITING, jobs(a_job(), runs=(a_run(over=False),))),
+    Way("a run with no report goes on", S.WAITING, jobs(runs=(a_run(over=False),))),
+    Way("runs over, nobody reported yet", S.WAITING, jobs()),
+    Way("nobody asked whether the runs are over", S.WAITING, jobs(a_job(), readable=None, listed_at=None)),
+    Way("asked to run again", S.WAITING, jobs(a_job(C.FAILURE), runs=(a_run(rerun_from=1),))),
+    Way("GitHub has not confirmed", S.WAITING, jobs(UNCONFIRMED)),
+    Way("GitHub was not asked", S.WAITING, jobs(UNCONFIRMED, **BUILD, readable=None)),
+    Way("GitHub has not confirmed, job waived", S.WAITING, jobs(UNCONFIRMED), for_job("build")),
+    Way("a skipped job is not confirmed", S.WAITING, jobs(a_job(), replace(UNCONFIRMED, **SKIPPED))),
+    Way("an expected failure is not confirmed", S.WAITING, jobs(UNCONFIRMED_XFAIL, options=XFAIL)),
+    Way("a name that GitHub lacks, in a run that goes on", S.WAITING, jobs(UNNAMED, runs=(GOING,))),
+    Way("named jobs, a run goes on", S.WAITING, jobs(a_job(), **BUILD, runs=(GOING,))),
+    Way("a glob, a run goes on", S.WAITING, jobs(a_job(), options={"jobs": ("b*",)}, runs=(GOING,))),
+    Way("draft", S.HELD, unsent(D.HELD, "draft")),
+    Way("approval", S.HELD, unsent(D.HELD, "approval")),
+    Way("all skipped", S.DECLINED, jobs(a_job(C.SKIPPED))),
+    Way("all skipped or neutral", S.DECLINED, jobs(a_job(C.SKIPPED), a_job(C.NEUTRAL, "test"))),
+    Way("nothing in time", S.MISSING, silence(**LATE)),
+    Way("nothing in time, Actions unasked", S.MISSING, silence(readable=None, **LATE)),
+    Way("runs over, nobody reported", S.MISSING, jobs(**LATE)),
+    Way("a run without reports goes on too long", S.MISSING, jobs(runs=(a_run(over=False),), **LATE)),
+    Way("parked", S.MISSING, unsent(D.PARKED, "404")),
+    Way("cancelled before it was sent", S.MISSING, unsent(D.CANCELLED)),
+    Way("a named job did not come", S.MISSING, jobs(a_job(), options={"jobs": ("build", "test")}, **LATE)),
+    Way("cancelled", S.ERRORED, jobs(a_job(), a_job(C.CANCELLED, "test"))),
+    Way("timed out", S.ERRORED, jobs(a_job(C.TIMED_OUT))),
+    Way("went silent", S.ERRORED, jobs(a_silent_job())),
+    Way("cancelled is not excused", S.ERRORED, jobs(a_job(C.CANCELLED, verdict=Verdict.PRE_EXISTING))),
+    Way("infrastructure", S.ERRORED, jobs(a_job(C.FAILURE, verdict=Verdict.INFRASTRUCTURE))),
+    Way("running past the time-out", S.ERRORED, jobs(an_open_job(), **LATE)),
+    Way("runs not over in time", S.ERRORED, jobs(a_job(), runs=(a_run(over=False),), **LATE)),
+    Way(
+        "was to run again and did not",
+        S.ERRORED,
+        jobs(a_job(C.FAILURE), runs=(a_run(attempt=2, attempt_at=LONG_AGO),), **LATE),
+    ),
+    Way("unreadable Actions, no `jobs`", S.ERRORED, jobs(a_job(), readable=False)),
+    Way("unreadable Actions, a glob", S.ERRORED, jobs(a_job(), options={"jobs": ("b*",)}, readable=False)),
+    Way("a glob over another CI", S.ERRORED, jobs(ELSEWHERE, options={"jobs": ("b*",)}, runs=FOREIGN)),
+    Way("its run was deleted", S.ERRORED, jobs(UNNAMED, runs=(a_run(conclusion=C.NONE),))),
+    Way("not confirmed in time", S.ERRORED, jobs(UNCONFIRMED, **LATE)),
+    Way("named jobs, a run goes on too long", S.ERRORED, jobs(a_job(), **BUILD, runs=(GOING,), **LATE)),
+    Way("unreadable Actions, nothing reported", S.ERRORED, silence(readable=False)),
+    Way("a name that GitHub lacks, in a run that failed", S.FAILED, jobs(UNNAMED, runs=(FAILED_RUN,))),
+    Way("an expected failure that GitHub disputes", S.FAILED, jobs(DISPUTED_XFAIL, options=XFAIL)),
+    Way("failure", S.FAILED, jobs(a_job(), a_job(C.FAILURE, "test"))),
+    Way("a new failure", S.FAILED, jobs(a_job(C.FAILURE, verdict=Verdict.NEW))),
+    Way("action required", S.FAILED, jobs(a_job(C.ACTION_REQUIRED))),
+    Way("no conclusion", S.FAILED, jobs(a_job(C.NONE))),
+    Way("conclusion not recorded", S.FAILED, jobs(a_job(None))),
+    Way("success where failure is expected", S.FAILED, jobs(a_job(C.SUCCESS, "a xfail b"), options=XFAIL)),
+    Way("failed past the deadline", S.FAILED, jobs(a_job(C.FAILURE), **LATE)),
+]
+FAILING = [S.FAILED, S.ERRORED, S.MISSING, S.DECLINED]
+PENDING = [S.WAITING, S.HELD]
+PASSING = [S.WAIVED, S.EXCUSED, S.NOT_CONCERNED, S.PASSED]
+WORST_FIRST = [*FAILING, *PENDING, *PASSING]
+
+
+def gate_of(*standings: Standing) -> GateState:
+    worst = min(standings, key=WORST_FIRST.index)
+    return G.FAILED if worst in FAILING else G.PENDING if worst in PENDING else G.PASSED
+
+
+def test_the_ways_cover_every_standing() -> None:
+    assert {way.standing for way in WAYS} == set(Standing)
+
+
+@pytest.mark.parametrize("way", WAYS, ids=[way.said for way in WAYS])
+def test_the_gate_is_the_worst_of_its_backends_whatever_the_other_is(way: Way) -> None:
+    for other in WAYS:
+        made = (way.waiver and way.waiver("org/one"), other.waiver and other.waiver("org/two"))
+        waivers = tuple(waiver for waiver in made if waiver)
+        judgement = judge(way.backend("org/one"), other.backend("org/two"), waivers=waivers)
+        assert [each.standing for each in judgement.subjects[0].backends] == [way.standing, other.standing]
+        assert judgement.state is gate_of(way.standing, other.standing), other.said
+
+
+@pytest.mark.parametrize("way", WAYS, ids=[way.said for way in WAYS])
+def test_each_judgement_names_what_makes_it(way: Way) -> None:
+    waivers = (way.waiver("org/one"),) if way.waiver else ()
+    telling = judge_one(way.backend("org/one"), *waivers).telling
+    assert telling
+    assert all(part.reason and (part.waiver in waivers) is (way.standing is S.WAIVED) for part in telling)
+
+
+# Jobs of one backend
+
+OUTCOMES: dict[str, tuple[dict[str, Any], Standing]] = {
+    "success": ({"conclusion": C.SUCCESS}, S.PASSED),
+    "skipped": ({"conclusion": C.SKIPPED}, S.PASSED),
+    "neutral": ({"conclusion": C.NEUTRAL}, S.PASSED),
+    "failure": ({"conclusion": C.FAILURE}, S.FAILED),
+    "action_required": ({"conclusion": C.ACTION_REQUIRED}, S.FAILED),
+    "none": ({"conclusion": C.NONE}, S.FAILED),
+    "cancelled": ({"conclusion": C.CANCELLED}, S.ERRORED),
+    "timed_out": ({"conclusion": C.TIMED_OUT}, S.ERRORED),
+    "flaky": ({"conclusion": C.FAILURE, "verdict": Verdict.FLAKY}, S.EXCUSED),
+}
+SKIPS = {"skipped", "neutral"}
+WAIVERS = {
+    "nothing waived": (),
+    "one job waived": (a_waiver(job="one"),),
+    "other job waived": (a_waiver(job="two"),),
+    "both jobs waived": (a_waiver(job="one"), a_waiver(job="two")),
+    "backend waived": (a_waiver(),),
+    "another backend waived": (a_waiver("org/two"), a_waiver("org/two", "one")),
+}
+
+
+def outcome(kind: str, name: str) -> Job:
+    return a_job(name=name, **OUTCOMES[kind][0])
+
+
+@pytest.mark.parametrize("waived", WAIVERS)
+@pytest.mark.parametrize(("one", "two"), list(product(OUTCOMES, repeat=2)))
+def test_waivers_and_excuses_apply_per_job_before_the_worst_counts(one: str, two: str, waived: str) -> None:
+    waivers = WAIVERS[waived]
+    expected = []
+    for name, kind in (("one", one), ("two", two)):
+        alone = OUTCOMES[kind][1]
+        covered = any(each.downstream.key == "org/one" and each.job in {None, name} for each in waivers)
+        expected.append(S.WAIVED if alone in FAILING and covered else alone)
+    if {one, two} <= SKIPS:
+        expected.append(S.WAIVED if waived == "backend waived" else S.DECLINED)
+    backend = a_backend(outcome(one, "one"), outcome(two, "two"))
+    assert standing(backend, *waivers) is min(expected, key=WORST_FIRST.index)
+
+
+def test_without_leave_of_the_policy_nothing_is_excused() -> None:
+    for verdict in Verdict:
+        backend = a_backend(a_job(C.FAILURE, verdict=verdict))
+        expected = S.ERRORED if verdict is Verdict.INFRASTRUCTURE else S.FAILED
+        assert standing(backend, policy=replace(POLICY, excuses=frozenset())) is expected
+
+
+def test_an_excused_job_does_not_pass_a_backend_that_still_runs() -> None:
+    flaky = a_job(C.FAILURE, verdict=Verdict.FLAKY)
+    assert standing(a_backend(flaky, an_open_job("test"))) is S.WAITING
+
+
+def test_a_waiver_of_a_job_waits_for_what_it_waives_and_one_of_the_backend_does_not() -> None:
+    running = a_backend(an_open_job())
+    assert standing(running, a_waiver(job="build")) is S.WAITING
+    assert standing(running, a_waiver()) is S.WAIVED
+    assert standing(running, a_waiver(job="build"), now=DEADLINE) is S.WAIVED
+
+
+@pytest.mark.parametrize("reason", ["draft", "approval"])
+def test_a_waiver_of_the_backend_also_covers_its_hold(reason: str) -> None:
+    held = an_unsent_backend(D.HELD, reason)
+    assert standing(held, a_waiver()) is S.WAIVED
+    assert standing(held, a_waiver(job="build")) is S.HELD
+
+
+def test_a_waiver_names_its_backend_in_any_case() -> None:
+    assert standing(a_backend(a_job(C.FAILURE)), a_waiver("Org/ONE")) is S.WAIVED
+
+
+@pytest.mark.parametrize("conclusion", [C.SKIPPED, C.NEUTRAL])
+def test_one_success_is_enough_beside_what_was_skipped(conclusion: Conclusion) -> None:
+    skipped = a_job(conclusion, "x")
+    assert standing(a_backend(skipped)) is S.DECLINED
+    assert standing(a_backend(skipped, a_job())) is S.PASSED
+    assert standing(a_backend(skipped, options={"may_skip": True})) is S.PASSED
+
+
+def test_a_backend_that_may_skip_must_still_answer() -> None:
+    silent = a_backend(runs=(), listed_at=None, options={"may_skip": True}, sent_at=LONG_AGO)
+    assert standing(silent) is S.MISSING
+
+
+@pytest.mark.parametrize("conclusion", list(C))
+def test_an_expected_outcome_is_the_only_one_that_passes(conclusion: Conclusion) -> None:
+    for expected in (each for each in C if each is not C.NONE):
+        backend = a_backend(a_job(conclusion, "probe 1"), options={"expect": (("probe *", expected),)})
+        assert standing(backend) is (S.PASSED if conclusion is expected else S.FAILED)
+
+
+def test_an_expectation_is_about_the_jobs_it_names() -> None:
+    backend = a_backend(a_job(C.FAILURE, "a xfail b"), a_job(C.FAILURE, "build"), options=XFAIL)
+    judged = judge_one(backend)
+    assert {part.name: part.standing for part in judged.parts} == {"a xfail b": S.PASSED, "build": S.FAILED}
+
+
+def test_a_probe_that_is_expected_to_be_skipped_has_not_declined() -> None:
+    backend = a_backend(a_job(C.SKIPPED, "probe"), options={"expect": (("probe", C.SKIPPED),)})
+    assert standing(backend) is S.PASSED
+
+
+# Complete by names
+
+NAMES = [
+    (("build",), ["build"], True),
+    (("build", "test"), ["build"], False),
+    (("build", "test"), ["build", "test"], True),
+    ((r"a\*b",), ["axb"], False),
+    ((r"a\*b",), ["a*b"], True),
+    ((r"win\x64",), [r"win\x64"], True),
+    (("Build",), ["build"], False),
+]
+
+
+@pytest.mark.parametrize(("wanted", "reported", "complete"), NAMES)
+def test_where_actions_cannot_be_read_names_alone_tell_that_a_backend_is_complete(
+    wanted: tuple[str, ...], reported: list[str], complete: bool
+) -> None:
+    came = [a_job(name=name) for name in reported]
+    backend = a_backend(*came, options={"jobs": wanted}, runs=(a_run(over=False),), readable=False)
+    assert standing(backend) is (S.PASSED if complete else S.WAITING)
+    assert standing(backend, now=DEADLINE) is (S.PASSED if complete else S.MISSING)
+
+
+GLOBS = [
+    (("test-*",), ["test-1"], True),
+    (("test-*",), ["build"], False),
+    (("test-*", "build"), ["test-1", "test-2"], False),
+    (("test [a, *]",), ["test [a, b]"], True),
+    (("a*b",), ["a*b"], True),
+]
+
+
+@pytest.mark.parametrize(("wanted", "reported", "complete"), NAMES + GLOBS)
+def test_a_backend_with_jobs_is_complete_when_each_name_or_glob_has_a_result_and_its_runs_are_over(
+    wanted: tuple[str, ...], reported: list[str], complete: bool
+) -> None:
+    came = [a_job(name=name) for name in reported]
+    backend = a_backend(*came, options={"jobs": wanted})
+    assert standing(backend) is (S.PASSED if complete else S.WAITING)
+    assert standing(backend, now=DEADLINE) is (S.PASSED if complete else S.MISSING)
+    assert standing(replace(backend, runs=(GOING,))) is S.WAITING
+
+
+def test_a_named_job_that_runs_is_no_final_result() -> None:
+    backend = a_backend(an_open_job("test-1"), options={"jobs": ("test-*",)})
+    assert standing(backend) is S.WAITING
+
+
+def test_a_known_job_that_nobody_named_must_end_too() -> None:
+    named = {"jobs": ("build",)}
+    assert standing(a_backend(a_job(), an_open_job("lint"), options=named)) is S.WAITING
+    assert standing(a_backend(a_job(), a_job(C.FAILURE, "lint"), options=named)) is S.FAILED
+
+
+def test_what_is_missing_is_told_by_name() -> None:
+    judged = judge_one(a_backend(a_job(), options={"jobs": ("build", "test-*")}), now=DEADLINE)
+    assert [part.name for part in judged.telling] == ["test-*"]
+
+
+# Complete by runs
+
+FIRST_SEEN = SENT + MINUTE
+
+
+@pytest.mark.parametrize(
+    ("quiet", "expected"),
+    [
+        (timedelta(0), S.WAITING),
+        (2 * MINUTE - SECOND, S.WAITING),
+        (2 * MINUTE, S.PASSED),
+        (HOUR / 2, S.PASSED),
+    ],
+)
+def test_runs_are_all_of_them_once_github_listed_no_other_for_two_minutes(
+    quiet: timedelta, expected: Standing
+) -> None:
+    assert standing(a_backend(a_job(), listed_at=FIRST_SEEN + quiet)) is expected
+
+
+def test_two_quiet_minutes_count_from_the_newest_run() -> None:
+    newest = a_run("11", workflow="other.yml", first_seen_at=NOW - MINUTE)
+    backend = a_backend(a_job(), runs=(a_run(), newest), listed_at=NOW)
+    assert standing(backend) is S.WAITING
+    assert standing(replace(backend, listed_at=NOW + MINUTE), now=NOW + MINUTE) is S.PASSED
+
+
+def test_a_run_seen_later_makes_a_passed_gate_pending_again() -> None:
+    passed = a_backend(a_job(), listed_at=NOW - 5 * MINUTE)
+    later = replace(passed, runs=(*passed.runs, a_run("11", over=False, first_seen_at=NOW)))
+    assert (judge(passed).state, judge(later).state) == (G.PASSED, G.PENDING)
+
+
+def test_every_run_must_be_over() -> None:
+    open_run = a_run("11", workflow="other.yml", over=False)
+    assert standing(a_backend(a_job(), runs=(a_run(), open_run))) is S.WAITING
+
+
+def test_superseded_runs_and_their_jobs_count_for_nothing() -> None:
+    old_job = a_job(C.FAILURE, run_id="9", superseded=True, attempt=3)
+    old_run = a_run("9", superseded=True, over=False, attempt=4)
+    backend = a_backend(a_job(), old_job, an_open_job("x", superseded=True), runs=(a_run(), old_run))
+    assert standing(backend) is S.PASSED
+
+
+def test_where_two_runs_of_a_workflow_count_both_must_pass() -> None:
+    runs = (a_run("10", attempt=2), a_run("11"))
+    for other, expected in ((a_job(run_id="11"), S.PASSED), (an_open_job(run_id="11"), S.WAITING)):
+        backend = a_backend(a_job(attempt=2), other, runs=runs)
+        assert standing(backend) is expected
+    failed = a_job(C.FAILURE, run_id="11")
+    for order in ((a_job(), failed), (failed, a_job())):
+        assert standing(a_backend(*order, runs=(a_run("10"), a_run("11")))) is S.FAILED
+
+
+def test_a_clock_that_runs_behind_the_one_that_listed_the_runs_does_not_hang_the_gate() -> None:
+    assert judge(a_backend(a_job(), listed_at=NOW + SECOND)).state is G.PASSED
+
+
+def test_what_a_backend_waits_for_is_told_by_how_far_its_runs_are() -> None:
+    def reason(**facts: Any) -> str:
+        return judge_one(a_backend(**facts)).parts[0].reason
+
+    assert reason(runs=()) == reason(runs=(a_run(superseded=True),)) == "no run has answered yet"
+    assert reason(runs=(a_run(over=False),)) == "GitHub has not told yet that its runs are over"
+    assert reason() == "its runs are over, and nobody has reported"
+
+
+# Attempts and re-runs
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        (C.FAILURE, C.SUCCESS, S.PASSED),
+        (C.CANCELLED, C.SUCCESS, S.PASSED),
+        (C.SUCCESS, C.FAILURE, S.FAILED),
+        (C.FAILURE, C.CANCELLED, S.ERRORED),
+    ],
+)
+def test_the_highest_attempt_of_a_job_counts(
+    first: Conclusion, second: Conclusion, expected: Standing, order: tuple[int, int]
+) -> None:
+    attempts = (a_job(first, attempt=1), a_job(second, attempt=2))
+    assert standing(a_backend(*(attempts[at] for at in order), runs=(a_run(attempt=2),))) is expected
+
+
+RERUNS: dict[str, Run] = {
+    "asked for": a_run(rerun_from=1, rerun_at=NOW),
+    "seen": a_run(attempt=2, attempt_at=NOW, over=False),
+    "asked for and seen": a_run(attempt=2, attempt_at=NOW, over=False, rerun_from=1, rerun_at=NOW),
+}
+
+
+@pytest.mark.parametrize("kind", RERUNS)
+@pytest.mark.parametrize("bad", [C.FAILURE, C.ACTION_REQUIRED, C.NONE, C.CANCELLED, C.TIMED_OUT])
+def test_what_failed_before_a_rerun_waits_and_what_passed_stays(kind: str, bad: Conclusion) -> None:
+    backend = a_backend(a_job(), a_job(bad, "test"), a_job(C.SKIPPED, "x"), runs=(RERUNS[kind],))
+    parts = {part.name: part.standing for part in judge_one(backend).parts}
+    assert parts == {"build": S.PASSED, "test": S.WAITING, "x": S.PASSED}
+
+
+@pytest.mark.parametrize("kind", RERUNS)
+def test_a_job_that_went_silent_or_was_excused_waits_for_its_rerun_too(kind: str) -> None:
+    flaky = a_job(C.FAILURE, "test", verdict=Verdict.FLAKY)
+    judged = judge_one(a_backend(a_silent_job(), flaky, runs=(RERUNS[kind],)))
+    assert {part.standing for part in judged.parts} == {S.WAITING}
+
+
+def test_a_job_that_reported_in_its_rerun_waits_no_more() -> None:
+    again = a_run(attempt=2, rerun_from=1)
+    backend = a_backend(a_job(C.FAILURE), a_job(C.FAILURE, attempt=2), runs=(again,))
+    assert standing(backend) is S.FAILED
+    assert standing(a_backend(a_job(C.FAILURE), a_job(attempt=2), runs=(again,))) is S.PASSED
+
+
+def test_a_rerun_of_one_run_leaves_the_failures_of_another() -> None:
+    other = a_job(C.FAILURE, "other", run_id="11")
+    backend = a_backend(a_job(C.FAILURE), other, runs=(a_run(rerun_from=1), a_run("11")))
+    assert {part.name: part.standing for part in judge_one(backend).parts} == {
+        "build": S.WAITING,
+        "other": S.FAILED,
+    }
+
+
+@pytest.mark.parametrize("kind", RERUNS)
+def test_the_deadline_of_a_rerun_counts_from_the_rerun(kind: str) -> None:
+    backend = a_backend(a_job(C.FAILURE), runs=(RERUNS[kind],), sent_at=LONG_AGO)
+    judged = judge_one(backend)
+    assert (judged.standing, judged.deadline) == (S.WAITING, NOW + 6 * HOUR)
+    assert standing(backend, now=NOW + 6 * HOUR - SECOND) is S.WAITING
+    assert standing(backend, now=NOW + 6 * HOUR) is S.ERRORED
+
+
+def test_an_attempt_of_a_superseded_run_does_not_move_the_deadline() -> None:
+    old = a_run("9", superseded=True, attempt=2, attempt_at=NOW)
+    assert judge_one(a_backend(an_open_job(), runs=(a_run(), old))).deadline == DEADLINE
+
+
+# Deadlines
+
+
+@pytest.mark.parametrize(
+    ("options", "hours"),
+    [
+        ({}, 6),
+        ({"gate_timeout_s": 4 * 3600}, 4),
+        ({"gate_timeout_s": 3600}, 3),
+        ({"job_timeout_s": 8 * 3600}, 8),
+        ({"job_timeout_s": 3600, "gate_timeout_s": 7200}, 2),
+        ({"job_timeout_s": 3600}, 6),
+    ],
+)
+def test_each_entry_has_its_deadline_and_never_before_its_jobs_may_time_out(
+    options: dict[str, int], hours: int
+) -> None:
+    backend = a_backend(an_open_job(), options=options)
+    assert judge_one(backend).deadline == SENT + hours * HOUR
+    assert standing(backend, now=SENT + hours * HOUR - SECOND) is S.WAITING
+    assert standing(backend, now=SENT + hours * HOUR) is S.ERRORED
+
+
+@pytest.mark.parametrize("state", [D.HELD, D.WAITING])
+@pytest.mark.parametrize("reason", ["draft", "approval", "head in doubt", "paths"])
+def test_what_was_not_sent_has_no_deadline(state: DispatchState, reason: str) -> None:
+    backend = an_unsent_backend(state, reason)
+    judgement = judge(backend, now=NOW + timedelta(days=365))
+    assert (judgement.state, judgement.recheck_at) == (G.PENDING, None)
+    assert judgement.subjects[0].backends[0].deadline is None
+
+
+def test_time_is_looked_at_again_at_the_first_deadline() -> None:
+    short = a_backend(an_open_job(), name="org/two", options={"gate_timeout_s": 4 * 3600})
+    assert judge(a_backend(an_open_job(), runs=()), replace(short, runs=())).recheck_at == SENT + 4 * HOUR
+
+
+def test_time_is_looked_at_again_for_what_waits_beside_a_failure() -> None:
+    judgement = judge(a_backend(a_job(C.FAILURE), an_open_job("test"), runs=()))
+    assert (judgement.state, judgement.recheck_at) == (G.FAILED, DEADLINE)
+
+
+def test_what_is_settled_needs_no_second_look() -> None:
+    for backend in (a_backend(a_job()), a_backend(a_job(C.FAILURE)), a_backend(a_job(C.SKIPPED))):
+        assert judge(backend).recheck_at is None
+
+
+# Waivers and their pull requests
+
+
+def test_a_waiver_counts_for_its_own_pull_request_only() -> None:
+    failed = a_backend(a_job(C.FAILURE))
+    seven = a_subject(failed, waivers=(a_waiver(number=7),))
+    eight = a_subject(failed, number=8, delivery="guid-8")
+    states = [one.state for one in judge_gate(a_commit(seven, eight), POLICY, NOW).subjects]
+    assert states == [G.PASSED, G.FAILED]
+    assert judge_gate(a_commit(seven, eight), POLICY, NOW).state is G.FAILED
+
+
+def test_a_waiver_of_another_pull_request_is_not_taken_even_when_handed_in() -> None:
+    assert standing(a_backend(a_job(C.FAILURE)), a_waiver(number=8)) is S.FAILED
+
+
+def test_a_waiver_ends_to_the_second_and_the_gate_looks_again_then() -> None:
+    until = NOW + HOUR
+    backend = a_backend(a_job(C.FAILURE))
+    waiver = a_waiver(until_at=until)
+    assert judge(backend, waivers=(waiver,)).recheck_at == until
+    assert standing(backend, waiver, now=until - SECOND) is S.WAIVED
+    assert standing(backend, waiver, now=until) is S.FAILED
+    assert judge(backend, waivers=(waiver,), now=until).recheck_at is None
+
+
+def test_the_waiver_that_lasts_keeps_the_gate_open() -> None:
+    backend = a_backend(a_job(C.FAILURE))
+    waivers = (a_waiver(until_at=NOW + HOUR), a_waiver(job="build"))
+    assert standing(backend, *waivers, now=NOW + 2 * HOUR) is S.WAIVED
+
+
+@pytest.mark.parametrize(
+    ("states", "expected"),
+    [
+        ((S.PASSED, S.PASSED), G.PASSED),
+        ((S.PASSED, S.WAITING), G.PENDING),
+        ((S.WAITING, S.FAILED), G.FAILED),
+        ((S.FAILED, S.PASSED), G.FAILED),
+    ],
+)
+def test_of_several_pull_requests_on_one_head_the_worst_counts(
+    states: tuple[Standing, Standing], expected: GateState
+) -> None:
+    backends = {
+        S.PASSED: a_backend(a_job()),
+        S.WAITING: a_backend(an_open_job()),
+        S.FAILED: a_backend(a_job(C.FAILURE)),
+    }
+    one, two = (
+        a_subject(backends[state], number=number, delivery=str(number)) for number, state in enumerate(states)
+    )
+    assert judge_gate(a_commit(one, two), POLICY, NOW).state is expected
+
+
+# Merge groups
+
+
+AT_ITS_OWN_HEAD = {
+    "it failed": (a_backend(a_job(C.FAILURE)), (), False),
+    "it runs": (a_backend(an_open_job()), (), False),
+    "the job was skipped": (a_backend(a_job(C.SKIPPED), a_job(name="test")), (), False),
+    "the job did not run": (a_backend(a_job(name="test")), (), False),
+    "it was not concerned": (an_unsent_backend(D.LEFT_OUT, "paths"), (), False),
+    "it does not gate": (replace(a_backend(a_job()), level=Level.L3), (), False),
+    "it passed the job and failed another": (a_backend(a_job(), a_job(C.FAILURE, "test")), (), True),
+    "it passed": (a_backend(a_job()), (), True),
+    "it is waived": (a_backend(a_job(C.FAILURE)), (a_waiver(number=8),), True),
+    "another job is waived": (a_backend(a_job(C.FAILURE)), (a_waiver(job="test", number=8),), False),
+    "the waiver ran out": (a_backend(a_job(C.FAILURE)), (a_waiver(number=8, until_at=NOW),), False),
+    "it is waived, and not concerned": (
+        an_unsent_backend(D.LEFT_OUT, "paths"),
+        (a_waiver(number=8, job="build"),),
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", AT_ITS_OWN_HEAD)
+def test_in_a_group_a_waiver_counts_if_every_other_pull_request_passed_or_has_it_waived(case: str) -> None:
+    backend, waivers, counts = AT_ITS_OWN_HEAD[case]
+    own = a_subject(a_backend(a_job(C.FAILURE)), number=7), a_subject(backend, number=8, waivers=waivers)
+    group = a_group(a_backend(a_job(C.FAILURE)), waivers=(a_waiver(number=7), *waivers), own_heads=own)
+    [one] = judge_gate(a_commit(group), POLICY, NOW).subjects
+    assert (one.state is G.PASSED) is counts
+    if not counts:
+        assert "the waiver of #7 does not count here" in one.backends[0].parts[0].reason
+
+
+@pytest.mark.parametrize("own", [(), (7,), (8,)])
+def test_in_a_group_no_waiver_counts_while_a_pull_request_has_another_head_than_the_group(
+    own: tuple[int, ...],
+) -> None:
+    heads = tuple(a_subject(a_backend(a_job()), number=number) for number in own)
+    group = a_group(a_backend(a_job(C.FAILURE)), waivers=(a_waiver(number=7),), own_heads=heads)
+    assert judge_gate(a_commit(group), POLICY, NOW).state is G.FAILED
+
+
+# Renames
+
+
+@pytest.mark.parametrize(
+    "backend", [a_backend(a_job()), a_backend(a_job(C.FAILURE)), an_unsent_backend(D.HELD)]
+)
+def test_a_member_that_left_is_waited_for_while_it_may_have_been_renamed(backend: Backend) -> None:
+    left = replace(backend, entry=None, possible_renames=(RepoName("org/new"),))
+    judgement = judge_gate(a_commit(a_subject(left)), POLICY, NOW + timedelta(days=30))
+    assert judgement.state is G.PENDING
+    assert "checking for a rename" in judgement.subjects[0].backends[0].parts[0].reason
+
+
+WAIVED_IDS = {
+    "the same id under another name": (5, "org/old", True),
+    "another id under the same name": (6, "org/one", False),
+    "no id, the same name": (None, "org/one", True),
+    "no id, the name of the dispatch": (None, "org/was", True),
+    "no id, another name": (None, "org/old", False),
+}
+
+
+@pytest.mark.parametrize("case", WAIVED_IDS)
+def test_a_waiver_follows_the_repository_and_not_its_name(case: str) -> None:
+    repository_id, name, covers = WAIVED_IDS[case]
+    waiver = a_waiver(name, repository_id=repository_id)
+    backend = a_backend(a_job(C.FAILURE), repository_id=5, dispatched_as=RepoName("org/was"))
+    judgement = judge_gate(a_commit(a_subject(backend, waivers=(waiver,))), POLICY, NOW)
+    assert (judgement.state is G.PASSED) is covers
+
+
+@pytest.mark.parametrize("number", [7, 8])
+def test_a_waiver_of_any_pull_request_of_a_group_covers_the_same_in_the_group(number: int) -> None:
+    passed = tuple(a_subject(a_backend(a_job()), number=each) for each in (7, 8))
+    group = a_group(
+        a_backend(a_job(C.FAILURE)), waivers=(a_waiver(job="build", number=number),), own_heads=passed
+    )
+    assert judge_gate(a_commit(group), POLICY, NOW).state is G.PASSED
+
+
+@pytest.mark.parametrize("numbers", [None, (), (8, 9)])
+def test_no_waiver_applies_to_a_group_that_is_not_known_to_hold_its_pull_request(
+    numbers: tuple[int, ...] | None,
+) -> None:
+    group = a_group(a_backend(a_job(C.FAILURE)), numbers=numbers, waivers=(a_waiver(number=7),))
+    assert judge_gate(a_commit(group), POLICY, NOW).state is G.FAILED
+
+
+@pytest.mark.parametrize("backend", [an_unsent_backend(D.WAITING), a_backend(a_job(C.FAILURE))])
+def test_a_group_whose_tree_passed_before_needs_no_second_run(backend: Backend) -> None:
+    reused = a_group(backend, reused_from="b" * 40)
+    assert judge_gate(a_commit(reused), POLICY, NOW).state is G.PASSED
+    assert judge_gate(a_commit(replace(reused, reused_from=None)), POLICY, NOW).state is not G.PASSED
+
+
+def test_a_reused_result_does_not_pass_the_commit_for_another_pull_request() -> None:
+    reused = a_group(reused_from="b" * 40)
+    other = a_subject(a_backend(an_open_job()))
+    assert judge_gate(a_commit(reused, other), POLICY, NOW).state is G.PENDING
+
+
+# Members
+
+
+@pytest.mark.parametrize(
+    ("recorded", "listed", "counts"),
+    [
+        (Level.L4, Level.L4, True),
+        (Level.L4, Level.L3, False),
+        (Level.L4, None, False),
+        (Level.L3, Level.L4, False),
+        (Level.L3, Level.L3, False),
+        (Level.L1, Level.L4, False),
+    ],
+)
+def test_who_was_l4_when_recorded_and_still_is_counts(
+    recorded: Level, listed: Level | None, counts: bool
+) -> None:
+    entry = an_entry(level=listed) if listed else None
+    judgement = judge(a_backend(a_job(C.FAILURE), level=recorded, entry=entry))
+    assert judgement.state is (G.FAILED if counts else G.PASSED)
+    assert len(judgement.subjects[0].backends) == counts
+
+
+def test_without_an_l4_backend_the_gate_passes() -> None:
+    judgement = judge()
+    assert (judgement.state, judgement.recheck_at) == (G.PASSED, None)
+
+
+# Doubt
+
+
+@pytest.mark.parametrize("backends", [(), (a_backend(a_job()),), (a_backend(an_open_job()),)])
+@pytest.mark.parametrize("facts", [{}, {"reused_from": "b" * 40}])
+def test_the_gate_never_passes_on_doubt(backends: tuple[Backend, ...], facts: dict[str, Any]) -> None:
+    assert judge(*backends, in_doubt=True, **facts).state is G.PENDING
+
+
+def test_doubt_about_one_pull_request_holds_the_commit() -> None:
+    sure = a_subject(a_backend(a_job()))
+    doubtful: Subject = replace(sure, number=8, delivery="guid-8", in_doubt=True)
+    assert judge_gate(a_commit(sure, doubtful), POLICY, NOW).state is G.PENDING
+
+
+def test_a_commit_that_nobody_wants_merged_is_not_judged() -> None:
+    with pytest.raises(ValueError, match="without a subject"):
+        judge_gate(a_commit(), POLICY, NOW)

@@ -1,0 +1,740 @@
+"""The gate against a second, simpler reading of its rules, over random facts and random histories."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta
+from fnmatch import fnmatchcase
+from random import Random
+from typing import Any
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from crcr.decide.checks.commit import Backend, Commit, Job, Run, Subject, Verdict, Verification, Waiver
+from crcr.decide.checks.gate import GateState, judge_gate
+from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoName
+from support.data.commits import (
+    HOUR,
+    MINUTE,
+    NOW,
+    POLICY,
+    a_backend,
+    a_commit,
+    a_job,
+    a_run,
+    a_subject,
+    a_waiver,
+    an_entry,
+    an_unsent_backend,
+)
+
+# The oracle: gate.md, section 3, said once more and without regard to reasons, precedence or speed
+
+GOOD = {Conclusion.SUCCESS, Conclusion.SKIPPED, Conclusion.NEUTRAL}
+BAD = {Conclusion.FAILURE, Conclusion.ACTION_REQUIRED, Conclusion.NONE}
+
+
+def is_member(backend: Backend) -> bool:
+    """It gated, and still does; or it may be a new entry under another name."""
+    listed = backend.entry is not None and backend.entry.level == 4
+    return backend.level == 4 and (listed or bool(backend.possible_renames))
+
+
+def is_for(waiver: Waiver, backend: Backend) -> bool:
+    """The repository decides, where it is known of both; names change."""
+    if waiver.repository_id and backend.repository_id:
+        return waiver.repository_id == backend.repository_id
+    return waiver.downstream == backend.name
+
+
+def the_waivers(subject: Subject, backend: Backend, now: datetime) -> list[Waiver]:
+    pulls = [subject.number] if subject.number is not None else list(subject.numbers or [])
+    if subject.number is None and {own.number for own in subject.own_heads} != set(pulls):
+        return []  # here a pull request whose own head is known has passed everything there
+    return [
+        waiver
+        for waiver in subject.waivers
+        if is_for(waiver, backend)
+        and waiver.number in pulls
+        and not (waiver.until_at is not None and waiver.until_at <= now)
+    ]
+
+
+def last_results(backend: Backend) -> list[Job]:
+    live = [job for job in backend.jobs if not job.superseded]
+    return [
+        job
+        for job in live
+        if not any(
+            (other.workflow, other.name, other.run_id) == (job.workflow, job.name, job.run_id)
+            and other.attempt > job.attempt
+            for other in live
+        )
+    ]
+
+
+def is_late(backend: Backend, now: datetime) -> bool:
+    if backend.sent_at is None or backend.entry is None:
+        return False
+    begun = [backend.sent_at]
+    for run in backend.runs:
+        begun += [run.rerun_at] if run.rerun_at else []
+        begun += [run.attempt_at] if run.attempt > 1 and not run.superseded else []
+    gate_s = backend.entry.gate_timeout_s or POLICY.gate_timeout.total_seconds()
+    job_s = backend.entry.job_timeout_s or POLICY.job_timeout.total_seconds()
+    return (now - max(begun)).total_seconds() >= max(gate_s, job_s)
+
+
+def has_to_run_again(job: Job, backend: Backend) -> bool:
+    run = next((run for run in backend.runs if run.run_id == job.run_id and not run.superseded), None)
+    return run is not None and (run.attempt > job.attempt or (run.rerun_from or 0) >= job.attempt)
+
+
+def is_harmless(job: Job, backend: Backend) -> bool:
+    """Passed as it should, or failed in a way that the policy excuses."""
+    if job.state is not JobState.COMPLETED:
+        return False
+    expected = (
+        [want for glob, want in backend.entry.expect if fnmatchcase(job.name, glob)] if backend.entry else []
+    )
+    if expected:
+        passed, failed = job.conclusion is expected[0], job.conclusion is not expected[0]
+    else:
+        passed = job.conclusion in GOOD
+        failed = (job.conclusion or Conclusion.NONE) in BAD and job.verdict is not Verdict.INFRASTRUCTURE
+    if passed:
+        disputed = job.verification is Verification.DISPUTED and bool(expected)
+        return not disputed and not is_refuted(job, backend) and is_confirmed(job, backend)
+    return failed and job.verdict in POLICY.excuses and not has_to_run_again(job, backend)
+
+
+def can_be_asked(job: Job, backend: Backend) -> bool:
+    return job.verification is not Verification.SELF_REPORTED and backend.readable is not False
+
+
+def ends(job: Job, backend: Backend) -> list[Conclusion | None]:
+    """How the run of a job that GitHub shows under no such name has ended."""
+    return [
+        run.conclusion for run in backend.runs if run.run_id == job.run_id and run.over and not run.superseded
+    ]
+
+
+def is_confirmed(job: Job, backend: Backend) -> bool:
+    """GitHub agrees, by its job or, where it has none of that name, by the run; or nobody can ask it."""
+    if not can_be_asked(job, backend) or job.verification in {Verification.CONFIRMED, Verification.DISPUTED}:
+        return True
+    good = {job.conclusion} | ({Conclusion.SUCCESS} if job.conclusion in GOOD else set())
+    return job.verification is Verification.NOT_VERIFIABLE and any(end in good for end in ends(job, backend))
+
+
+def is_refuted(job: Job, backend: Backend) -> bool:
+    by_run = job.verification is Verification.NOT_VERIFIABLE and can_be_asked(job, backend)
+    return by_run and any(ends(job, backend)) and not is_confirmed(job, backend)
+
+
+def is_open(job: Job, backend: Backend, now: datetime) -> bool:
+    """Whether a job may still come to something else: it runs, has to run again, or GitHub has not agreed yet."""
+    if job.state is JobState.IN_PROGRESS:
+        return not is_late(backend, now)
+    if is_late(backend, now):
+        return False
+    unconfirmed = not is_confirmed(job, backend) and not is_refuted(job, backend)
+    return has_to_run_again(job, backend) or (passes_as_reported(job, backend) and unconfirmed)
+
+
+def passes_as_reported(job: Job, backend: Backend) -> bool:
+    return job.state is JobState.COMPLETED and is_harmless(
+        replace(job, verification=Verification.CONFIRMED, verdict=Verdict.UNKNOWN), backend
+    )
+
+
+def is_complete(backend: Backend, waived: set[str | None], now: datetime) -> bool:
+    runs = [run for run in backend.runs if not run.superseded]
+    names = [job.name for job in last_results(backend)]
+    wanted = backend.entry.jobs if backend.entry is not None else None
+    literal = wanted is not None and not any("*" in each for each in wanted)
+    if not literal and (backend.readable is False or any(not run.on_github for run in runs)):
+        return False
+    if wanted is not None:
+        owed = [glob for glob in wanted if not any(fnmatchcase(name, glob) for name in names)]
+        if owed:
+            return is_late(backend, now) and set(owed) <= waived
+        return backend.readable is False or all(run.over for run in runs if run.on_github)
+    if backend.listed_at is None or not runs:
+        return False
+    quiet = min(backend.listed_at - run.first_seen_at for run in runs)
+    return all(run.over for run in runs) and quiet >= timedelta(minutes=2)
+
+
+def fails_unreported(run: Run, backend: Backend) -> bool:
+    """GitHub saw the run fail, and no job that has reported accounts for it."""
+    jobs = [job for job in last_results(backend) if job.run_id == run.run_id]
+    if run.superseded or not run.over or not jobs or run.conclusion in {None, Conclusion.NONE, *GOOD}:
+        return False
+    newest = [job for job in jobs if job.attempt == max(each.attempt for each in jobs)]
+    named = backend.entry.jobs if backend.entry else None
+    if named is not None and not any("*" in each for each in named) and newest[0].attempt == run.attempt:
+        return False
+    return all(job.conclusion in GOOD for job in newest)
+
+
+def may_pass(subject: Subject, backend: Backend, now: datetime) -> bool:
+    """Passed, not concerned, excused or waived."""
+    waived = {waiver.job for waiver in the_waivers(subject, backend, now)}
+    if None in waived or (backend.state is DispatchState.LEFT_OUT and not backend.possible_renames):
+        return True
+    if backend.possible_renames:
+        return False
+    if backend.state is not DispatchState.SENT:
+        return False
+    jobs = last_results(backend)
+    troubling = [job for job in jobs if not is_harmless(job, backend)]
+    for job in troubling:
+        if job.name not in waived or is_open(job, backend, now):
+            return False
+    if not is_complete(backend, waived, now):
+        return False
+    if backend.readable is not False and any(fails_unreported(run, backend) for run in backend.runs):
+        return False
+    named = backend.entry.jobs if backend.entry else None
+    if not jobs:
+        return bool(named)  # every one of them is waived, or it would not be complete
+    skipped = all(
+        job.conclusion in GOOD - {Conclusion.SUCCESS}
+        and not any(
+            fnmatchcase(job.name, glob) for glob, _ in (backend.entry.expect if backend.entry else ())
+        )
+        for job in jobs
+    )
+    owed_and_waived = any(not any(fnmatchcase(job.name, glob) for job in jobs) for glob in named or ())
+    return not skipped or owed_and_waived or bool(backend.entry and backend.entry.may_skip)
+
+
+def oracle_passes(commit: Commit, now: datetime) -> bool:
+    return all(
+        not subject.in_doubt
+        and (
+            subject.reused_from is not None
+            or all(may_pass(subject, backend, now) for backend in subject.backends if is_member(backend))
+        )
+        for subject in commit.subjects
+    )
+
+
+# What must hold of any facts at any time
+
+
+def check_passing(commit: Commit, now: datetime) -> None:
+    passed = judge_gate(commit, POLICY, now).state is GateState.PASSED
+    assert passed is oracle_passes(commit, now)
+
+
+def check_no_open_job_is_passed_over(commit: Commit, now: datetime) -> None:
+    if judge_gate(commit, POLICY, now).state is not GateState.PASSED:
+        return
+    for subject in (each for each in commit.subjects if each.reused_from is None):
+        for backend in filter(is_member, subject.backends):
+            if backend.state is not DispatchState.SENT:
+                continue
+            waived = {waiver.job for waiver in the_waivers(subject, backend, now)}
+            running = {job.name for job in last_results(backend) if job.state is JobState.IN_PROGRESS}
+            assert None in waived or running <= waived
+
+
+def check_no_going_run_is_passed_over(commit: Commit, now: datetime) -> None:
+    """A live run that GitHub has not seen end, where it can be asked, passes by a waiver only."""
+    if judge_gate(commit, POLICY, now).state is not GateState.PASSED:
+        return
+    for subject in (each for each in commit.subjects if each.reused_from is None):
+        for backend in filter(is_member, subject.backends):
+            if backend.state is not DispatchState.SENT or backend.readable is False:
+                continue
+            going = any(run.on_github and not run.over and not run.superseded for run in backend.runs)
+            assert not going or the_waivers(subject, backend, now)
+
+
+def shuffled(commit: Commit, random: Random) -> Commit:
+    def mixed(things: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(random.sample(things, len(things)))
+
+    def mix(backend: Backend) -> Backend:
+        return replace(backend, runs=mixed(backend.runs), jobs=mixed(backend.jobs))
+
+    subjects = [
+        replace(subject, backends=mixed(tuple(map(mix, subject.backends))), waivers=mixed(subject.waivers))
+        for subject in commit.subjects
+    ]
+    return replace(commit, subjects=mixed(tuple(subjects)))
+
+
+def told(commit: Commit, now: datetime) -> tuple[object, ...]:
+    """Return all that matters of a judgement, in an order of its own."""
+    judgement = judge_gate(commit, POLICY, now)
+    lines = [
+        (
+            one.subject.delivery,
+            each.backend.name.key,
+            each.standing,
+            each.deadline,
+            part.name,
+            part.standing,
+            part.reason,
+        )
+        for one in judgement.subjects
+        for each in one.backends
+        for part in each.parts
+    ]
+    return judgement.state, judgement.recheck_at, sorted(lines, key=repr)
+
+
+def check_order_is_nothing(commit: Commit, now: datetime, random: Random) -> None:
+    assert told(commit, now) == told(commit, now)
+    assert told(shuffled(commit, random), now) == told(commit, now)
+
+
+def standings(commit: Commit, now: datetime) -> tuple[object, ...]:
+    judgement = judge_gate(commit, POLICY, now)
+    parts = [
+        (each.standing, {part.standing for part in each.parts})
+        for one in judgement.subjects
+        for each in one.backends
+    ]
+    return judgement.state, parts
+
+
+def check_time_alone_changes_nothing_before_the_recheck(commit: Commit, now: datetime, percent: int) -> None:
+    recheck_at = judge_gate(commit, POLICY, now).recheck_at
+    end = recheck_at or now + timedelta(days=365)
+    assert end > now
+    for later in (now + (end - now) * percent // 100, end - timedelta.resolution):
+        assert standings(commit, later) == standings(commit, now)
+
+
+# Random facts
+
+BACKENDS = ("org/one", "org/two")
+JOBS = ("build", "test-1", "test-2")
+WORKFLOWS = ("ci.yml", "nightly.yml")
+times = st.integers(0, 60 * 9).map(lambda minutes: NOW - minutes * MINUTE)
+conclusions = st.sampled_from(list(Conclusion))
+verdicts = st.sampled_from(list(Verdict))
+verifications = st.sampled_from([*Verification, *[Verification.CONFIRMED] * 4])
+job_states = st.sampled_from(
+    [JobState.IN_PROGRESS, JobState.COMPLETED, JobState.COMPLETED, JobState.TIMED_OUT]
+)
+options = st.fixed_dictionaries(
+    {},
+    optional={
+        "jobs": st.sampled_from([("build",), ("test-*",), ("build", "test-2")]),
+        "may_skip": st.booleans(),
+        "expect": st.sampled_from([(("test-2", Conclusion.FAILURE),), (("test-*", Conclusion.SKIPPED),)]),
+        "gate_timeout_s": st.sampled_from([3600, 4 * 3600]),
+        "job_timeout_s": st.sampled_from([1800, 8 * 3600]),
+    },
+)
+entries = st.builds(
+    lambda level, more: an_entry(level=level, **more), st.sampled_from([4, 4, 4, 3]).map(Level), options
+)
+
+
+@st.composite
+def some_jobs(draw: st.DrawFn) -> Job:
+    state = draw(job_states)
+    # Attempt and workflow follow from the run: two rows of one key exist in no store.
+    run_id = draw(st.sampled_from(["10", "11", "12"]))
+    return a_job(
+        None if state is not JobState.COMPLETED else draw(st.none() | conclusions),
+        draw(st.sampled_from(JOBS)),
+        state=state,
+        run_id=run_id,
+        workflow=WORKFLOWS[run_id == "12"],
+        attempt=draw(st.integers(1, 3)),
+        verdict=draw(verdicts),
+        superseded=draw(st.sampled_from([False, False, True])),
+        verification=draw(verifications),
+    )
+
+
+runs = st.builds(
+    a_run,
+    st.sampled_from(["10", "11", "12"]),
+    attempt=st.integers(1, 3),
+    attempt_at=times,
+    first_seen_at=times,
+    over=st.booleans(),
+    conclusion=st.none() | conclusions,
+    on_github=st.sampled_from([True, True, True, False]),
+    superseded=st.sampled_from([False, False, True]),
+    rerun_from=st.none() | st.integers(1, 3),
+    rerun_at=st.none() | times,
+)
+
+
+def by_run(run: Any) -> str:
+    return str(run.run_id)
+
+
+def by_row(job: Job) -> tuple[str, int, str]:
+    return job.run_id, job.attempt, job.name
+
+
+@st.composite
+def some_backends(draw: st.DrawFn, name: str) -> Backend:
+    state = draw(
+        st.sampled_from([DispatchState.SENT, DispatchState.SENT, DispatchState.SENT, *DispatchState])
+    )
+    entry = draw(st.none() | entries | entries | entries)
+    return Backend(
+        name=RepoName(name),
+        entry=entry and replace(entry, name=RepoName(name)),
+        level=draw(st.sampled_from([Level.L4, Level.L4, Level.L3])),
+        state=state,
+        reason=draw(st.sampled_from([None, "draft", "approval", "paths", "head in doubt"])),
+        created_at=NOW - 10 * HOUR,
+        sent_at=draw(times) if state is DispatchState.SENT else draw(st.none() | times),
+        listed_at=draw(st.none() | times),
+        readable=draw(st.sampled_from([None, True, True, False])),
+        repository_id=draw(st.sampled_from([None, 1, 2])),
+        possible_renames=draw(st.sampled_from([(), (), (), (), (RepoName("org/new"),)])),
+        runs=tuple(draw(st.lists(runs, max_size=3, unique_by=by_run))),
+        jobs=tuple(draw(st.lists(some_jobs(), max_size=6, unique_by=by_row))),
+    )
+
+
+waivers = st.builds(
+    a_waiver,
+    st.sampled_from(BACKENDS),
+    st.sampled_from([None, *JOBS, "test-*"]),
+    number=st.sampled_from([7, 8]),
+    repository_id=st.sampled_from([None, None, 1, 2]),
+    until_at=st.none() | st.integers(-60, 600).map(lambda minutes: NOW + minutes * MINUTE),
+)
+
+
+def passed_everything(number: int) -> Subject:
+    jobs = [a_job(name=name) for name in JOBS]
+    return a_subject(*(a_backend(*jobs, name=name) for name in BACKENDS), number=number)
+
+
+@st.composite
+def some_subjects(draw: st.DrawFn, delivery: str) -> Subject:
+    number = draw(st.sampled_from([7, 8, None]))
+    numbers = draw(st.sampled_from([None, (7,), (7, 8)])) if number is None else None
+    known = draw(st.sets(st.sampled_from(numbers))) if numbers else set()
+    return a_subject(
+        *(draw(some_backends(name)) for name in draw(st.lists(st.sampled_from(BACKENDS), unique=True))),
+        number=number,
+        numbers=numbers,
+        own_heads=tuple(map(passed_everything, sorted(known))),
+        delivery=delivery,
+        in_doubt=draw(st.sampled_from([False, False, False, True])),
+        waivers=tuple(draw(st.lists(waivers, max_size=3))),
+        reused_from=draw(st.sampled_from([None, None, "b" * 40])) if number is None else None,
+    )
+
+
+commits = st.builds(a_commit, some_subjects("first")) | st.builds(
+    a_commit, some_subjects("first"), some_subjects("second")
+)
+percents = st.integers(0, 99)
+seeds = st.integers(0, 2**32)
+
+
+@settings(max_examples=600, deadline=None)
+@given(commits)
+def test_the_gate_passes_exactly_when_every_member_may(commit: Commit) -> None:
+    check_passing(commit, NOW)
+
+
+@settings(max_examples=300, deadline=None)
+@given(commits)
+def test_no_open_job_is_passed_over_without_a_waiver(commit: Commit) -> None:
+    check_no_open_job_is_passed_over(commit, NOW)
+
+
+@settings(max_examples=300, deadline=None)
+@given(commits)
+def test_no_live_run_is_passed_over_without_a_waiver(commit: Commit) -> None:
+    check_no_going_run_is_passed_over(commit, NOW)
+
+
+@settings(max_examples=300, deadline=None)
+@given(commits, seeds)
+def test_the_order_of_facts_is_nothing_to_the_judgement(commit: Commit, seed: int) -> None:
+    check_order_is_nothing(commit, NOW, Random(seed))
+
+
+@settings(max_examples=300, deadline=None)
+@given(commits, percents)
+def test_time_alone_changes_nothing_before_the_gate_asks_to_be_looked_at(
+    commit: Commit, percent: int
+) -> None:
+    check_time_alone_changes_nothing_before_the_recheck(commit, NOW, percent)
+
+
+# Random histories
+
+
+class World:
+    """Two pull requests on one head with a backend each, and #7 with one more; facts come in as they are recorded."""
+
+    def __init__(self) -> None:
+        self.now = NOW
+        self.backends = [
+            an_unsent_backend(DispatchState.WAITING, name=name, created_at=NOW)
+            for name in ("org/one", "org/two", "org/one")
+        ]
+        self.waivers: list[Waiver] = []
+        self.doubt = False
+        self.run_ids = 9
+
+    def commit(self) -> Commit:
+        one, two, three = self.backends
+        seven = tuple(waiver for waiver in self.waivers if waiver.number == 7)
+        eight = tuple(waiver for waiver in self.waivers if waiver.number == 8)
+        return a_commit(
+            a_subject(one, two, waivers=seven, in_doubt=self.doubt),
+            a_subject(three, number=8, delivery="guid-8", waivers=eight),
+        )
+
+    def set(self, at: int, **facts: Any) -> None:
+        self.backends[at] = replace(self.backends[at], **facts)
+
+    def set_run(self, at: int, nth: int, **facts: Any) -> None:
+        known = list(self.backends[at].runs)
+        if known:
+            known[nth % len(known)] = replace(known[nth % len(known)], **facts)
+            self.set(at, runs=tuple(known))
+
+
+Step = Callable[[World], None]
+
+
+def send(at: int) -> Step:
+    return lambda world: world.set(at, state=DispatchState.SENT, sent_at=world.now)
+
+
+def refuse(at: int, state: DispatchState, reason: str) -> Step:
+    def step(world: World) -> None:
+        if world.backends[at].state is not DispatchState.SENT:
+            world.set(at, state=state, reason=reason)
+
+    return step
+
+
+def begin_run(at: int, workflow: str) -> Step:
+    def step(world: World) -> None:
+        world.run_ids += 1
+        begun = a_run(
+            str(world.run_ids), workflow=workflow, over=False, attempt_at=world.now, first_seen_at=world.now
+        )
+        backend = world.backends[at]
+        older = tuple(
+            replace(run, superseded=run.superseded or run.workflow == workflow) for run in backend.runs
+        )
+        jobs = tuple(
+            replace(job, superseded=job.superseded or job.workflow == workflow) for job in backend.jobs
+        )
+        world.set(at, runs=(*older, begun), jobs=jobs)
+
+    return step
+
+
+def report(at: int, nth: int, name: str, conclusion: Conclusion | None, again: bool) -> Step:
+    """Start a job, or with a conclusion complete it, in the run's newest attempt or in one after that."""
+
+    def step(world: World) -> None:
+        known = world.backends[at].runs
+        if not known:
+            return
+        run = known[nth % len(known)]
+        if again:
+            run = replace(run, attempt=run.attempt + 1, attempt_at=world.now, over=False)
+            world.set_run(at, nth, attempt=run.attempt, attempt_at=run.attempt_at, over=False)
+        job = a_job(
+            conclusion,
+            name,
+            state=JobState.IN_PROGRESS if conclusion is None else JobState.COMPLETED,
+            run_id=run.run_id,
+            workflow=run.workflow,
+            attempt=run.attempt,
+            superseded=run.superseded,
+            began_at=world.now,
+            verification=Verification.UNCHECKED,
+        )
+        others = tuple(each for each in world.backends[at].jobs if by_row(each) != by_row(job))
+        world.set(at, jobs=(*others, job))
+
+    return step
+
+
+def go_silent(at: int, name: str) -> Step:
+    def step(world: World) -> None:
+        jobs = (
+            replace(job, state=JobState.TIMED_OUT)
+            if job.name == name and job.state is JobState.IN_PROGRESS
+            else job
+            for job in world.backends[at].jobs
+        )
+        world.set(at, jobs=tuple(jobs))
+
+    return step
+
+
+def judge_failures(at: int, verdict: Verdict) -> Step:
+    return lambda world: world.set(
+        at, jobs=tuple(replace(job, verdict=verdict) for job in world.backends[at].jobs)
+    )
+
+
+def ask_again(at: int, nth: int) -> Step:
+    def step(world: World) -> None:
+        known = world.backends[at].runs
+        if known:
+            world.set_run(at, nth, rerun_from=known[nth % len(known)].attempt, rerun_at=world.now)
+
+    return step
+
+
+def end_run(at: int, nth: int, conclusion: Conclusion = Conclusion.SUCCESS) -> Step:
+    return lambda world: world.set_run(at, nth, over=True, conclusion=conclusion)
+
+
+def verify(at: int, name: str, verification: Verification) -> Step:
+    """GitHub's view of a completed job becomes known."""
+
+    def step(world: World) -> None:
+        jobs = (
+            replace(job, verification=verification)
+            if job.name == name and job.state is JobState.COMPLETED
+            else job
+            for job in world.backends[at].jobs
+        )
+        world.set(at, jobs=tuple(jobs))
+
+    return step
+
+
+def look_up(at: int, readable: bool) -> Step:
+    def step(world: World) -> None:
+        world.set(at, readable=readable, **({"listed_at": world.now} if readable else {}))
+
+    return step
+
+
+def wait(minutes: int) -> Step:
+    def step(world: World) -> None:
+        world.now += minutes * MINUTE
+
+    return step
+
+
+def waive(name: str, job: str | None, number: int, minutes: int | None) -> Step:
+    def step(world: World) -> None:
+        until = None if minutes is None else world.now + minutes * MINUTE
+        world.waivers.append(a_waiver(name, job, number=number, until_at=until))
+
+    return step
+
+
+def unwaive(world: World) -> None:
+    world.waivers = world.waivers[1:]
+
+
+def relist(at: int, level: Level | None, more: dict[str, Any]) -> Step:
+    def step(world: World) -> None:
+        name = world.backends[at].name.full_name
+        world.set(at, entry=None if level is None else an_entry(name, level=level, **more))
+
+    return step
+
+
+def doubt(world: World) -> None:
+    world.doubt = not world.doubt
+
+
+which = st.integers(0, 2)
+nth = st.integers(0, 2)
+names = st.sampled_from(JOBS)
+steps: st.SearchStrategy[Step] = st.one_of(
+    st.builds(send, which),
+    st.builds(
+        refuse,
+        which,
+        st.sampled_from([DispatchState.HELD, DispatchState.PARKED, DispatchState.LEFT_OUT]),
+        st.sampled_from(["draft", "paths"]),
+    ),
+    st.builds(begin_run, which, st.sampled_from(WORKFLOWS)),
+    st.builds(report, which, nth, names, st.none() | conclusions, st.booleans()),
+    st.builds(report, which, nth, names, st.just(Conclusion.SUCCESS), st.just(False)),
+    st.builds(go_silent, which, names),
+    st.builds(judge_failures, which, verdicts),
+    st.builds(ask_again, which, nth),
+    st.builds(end_run, which, nth, conclusions),
+    st.builds(verify, which, names, verifications),
+    st.builds(look_up, which, st.sampled_from([True, True, False])),
+    st.builds(wait, st.sampled_from([1, 2, 30, 180, 360])),
+    st.builds(
+        waive,
+        st.sampled_from(BACKENDS),
+        st.none() | names,
+        st.sampled_from([7, 8]),
+        st.sampled_from([None, 5, 400]),
+    ),
+    st.just(unwaive),
+    st.builds(relist, which, st.sampled_from([None, Level.L3, Level.L4, Level.L4, Level.L4]), options),
+    st.just(doubt),
+)
+
+
+def green(at: int) -> list[Step]:
+    """Return the plain story of a backend that passes."""
+    return [
+        send(at),
+        begin_run(at, "ci.yml"),
+        report(at, -1, "build", None, again=False),
+        report(at, -1, "build", Conclusion.SUCCESS, again=False),
+        verify(at, "build", Verification.CONFIRMED),
+        end_run(at, -1),
+        wait(2),
+        look_up(at, readable=True),
+    ]
+
+
+ALL_GREEN = [step for at in range(3) for step in green(at)]
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[Step]:
+    """Return a story that ends well with surprises strewn in; surprises alone would hardly ever pass."""
+    told = list(ALL_GREEN) if draw(st.booleans()) else []
+    for step in draw(st.lists(steps, max_size=20)):
+        told.insert(draw(st.integers(0, len(told))), step)
+    return told
+
+
+def test_the_plain_story_passes_at_its_very_end() -> None:
+    world = World()
+    states = []
+    for step in ALL_GREEN:
+        step(world)
+        states.append(judge_gate(world.commit(), POLICY, world.now).state)
+    assert set(states[:-1]) == {GateState.PENDING}
+    assert states[-1] is GateState.PASSED
+
+
+@settings(max_examples=300, deadline=None)
+@given(histories(), seeds, percents)
+@example(ALL_GREEN, 1, 50)
+def test_every_rule_holds_after_every_step_of_any_history(
+    history: list[Step], seed: int, percent: int
+) -> None:
+    world, random = World(), Random(seed)
+    for step in history:
+        step(world)
+        commit = world.commit()
+        check_passing(commit, world.now)
+        check_no_open_job_is_passed_over(commit, world.now)
+        check_no_going_run_is_passed_over(commit, world.now)
+        check_order_is_nothing(commit, world.now, random)
+        check_time_alone_changes_nothing_before_the_recheck(commit, world.now, percent)

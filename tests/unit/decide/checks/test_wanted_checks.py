@@ -1,0 +1,625 @@
+"""Which checks a commit should show, how each looks, and what is done about the ones it has."""
+
+from dataclasses import replace
+from datetime import datetime
+from itertools import product
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crcr.decide.checks.check_run import GATE_NAME, CheckStatus, Shown
+from crcr.decide.checks.commit import Backend, Job, Subject, Verdict, Waiver
+from crcr.decide.checks.gate import GateState, judge_gate
+from crcr.decide.checks.publication import Act, Published, ending, next_act
+from crcr.decide.checks.wanted_checks import (
+    CheckPolicy,
+    JobChecks,
+    Tier,
+    Wanted,
+    is_labelled,
+    wanted_checks,
+)
+from crcr.decide.model import Conclusion, DispatchState, Level
+from support.data.commits import (
+    HEAD,
+    HOUR,
+    LONG_AGO,
+    NOW,
+    POLICY,
+    SENT,
+    a_backend,
+    a_commit,
+    a_group,
+    a_job,
+    a_run,
+    a_silent_job,
+    a_subject,
+    a_waiver,
+    an_entry,
+    an_open_job,
+    an_unsent_backend,
+)
+
+C, D = Conclusion, DispatchState
+QUEUED, IN_PROGRESS, COMPLETED = CheckStatus.QUEUED, CheckStatus.IN_PROGRESS, CheckStatus.COMPLETED
+RULES = CheckPolicy(
+    gate=POLICY,
+    gate_on=True,
+    label_prefixes=("ciflow/crcr/",),
+    l3_fails_red=False,
+    l3_pends=True,
+    job_checks=JobChecks.ALL,
+    hud_url="https://hud.example",
+)
+LABEL = "ciflow/crcr/npu"
+BACKEND, JOB = "crcr/org/one", "crcr/org/one/CI/build"
+Look = tuple[CheckStatus, Conclusion | None]
+
+
+def wanted(*subjects: Subject, rules: CheckPolicy = RULES, now: datetime = NOW) -> dict[str, Wanted]:
+    commit = a_commit(*subjects)
+    judgement = judge_gate(commit, rules.gate, now) if subjects else None
+    found = wanted_checks(commit, judgement, rules, now)
+    names = [each.name for each in found]
+    assert len(set(names)) == len(names), "two checks of one name would take turns for ever"
+    return {each.name: each for each in found}
+
+
+def looks(backend: Backend, *waivers: Waiver, rules: CheckPolicy = RULES, **facts: Any) -> dict[str, Look]:
+    """Return status and conclusion of every check but the gate's."""
+    facts = {"labels": (LABEL,), "waivers": waivers} | facts
+    found = wanted(a_subject(backend, **facts), rules=rules)
+    return {
+        name: (each.shown.status, each.shown.conclusion) for name, each in found.items() if name != GATE_NAME
+    }
+
+
+def at_l3(*jobs: Job, **facts: Any) -> Backend:
+    return a_backend(*jobs, level=Level.L3, options={"level": Level.L3}, **facts)
+
+
+def sent_at_l3() -> Backend:
+    return at_l3(runs=(), listed_at=None)
+
+
+# Which check exists when
+
+UNLABELLED: dict[str, Any] = {"labels": ()}
+
+
+def test_at_dispatch_a_backend_has_one_check_in_progress() -> None:
+    sent = a_backend(runs=(), listed_at=None)
+    assert looks(sent) == {BACKEND: (IN_PROGRESS, None)}
+    assert looks(sent, **UNLABELLED) == {BACKEND: (IN_PROGRESS, None)}
+    assert looks(sent_at_l3()) == {BACKEND: (IN_PROGRESS, None)}
+
+
+@pytest.mark.parametrize("jobs", [(), (an_open_job(),), (a_job(),), (a_job(C.FAILURE),)])
+def test_an_l3_backend_without_its_label_shows_nothing(jobs: tuple[Job, ...]) -> None:
+    assert looks(at_l3(*jobs), **UNLABELLED) == {}
+
+
+def test_a_label_added_later_shows_everything_with_its_real_state() -> None:
+    backend = at_l3(a_job(), an_open_job("test"), runs=(a_run(over=False),))
+    assert looks(backend, **UNLABELLED) == {}
+    assert looks(backend) == {
+        BACKEND: (IN_PROGRESS, None),
+        JOB: (COMPLETED, C.SUCCESS),
+        "crcr/org/one/CI/test": (IN_PROGRESS, None),
+    }
+
+
+@pytest.mark.parametrize("level", [Level.L3, Level.L4])
+def test_the_backends_check_follows_its_jobs(level: Level) -> None:
+    def at(*jobs: Job, over: bool) -> Look:
+        backend = a_backend(*jobs, level=level, options={"level": level}, runs=(a_run(over=over),))
+        return looks(backend)[BACKEND]
+
+    assert at(an_open_job(), over=False) == (IN_PROGRESS, None)
+    assert at(a_job(), over=False) == (IN_PROGRESS, None)
+    assert at(a_job(), over=True) == (COMPLETED, C.SUCCESS)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "listed", "label", "shows"),
+    [
+        (Level.L4, Level.L4, False, True),
+        (Level.L4, Level.L3, False, False),
+        (Level.L4, Level.L3, True, True),
+        (Level.L3, Level.L3, True, True),
+        (Level.L3, Level.L2, True, False),
+        (Level.L2, Level.L3, True, False),
+        (Level.L2, Level.L4, True, False),
+        (Level.L1, Level.L1, True, False),
+        (Level.L4, None, True, False),
+        (Level.L3, None, True, False),
+    ],
+)
+def test_what_shows_depends_on_the_level_then_and_now(
+    recorded: Level, listed: Level | None, label: bool, shows: bool
+) -> None:
+    backend = a_backend(a_job(), level=recorded, entry=an_entry(level=listed) if listed else None)
+    assert bool(looks(backend, labels=(LABEL,) if label else ())) is shows
+
+
+def test_a_backend_that_is_not_concerned_has_no_check() -> None:
+    for state in (D.LEFT_OUT, D.CANCELLED):
+        assert looks(an_unsent_backend(state, "paths")) == {}
+
+
+@pytest.mark.parametrize(("state", "status"), [(D.HELD, QUEUED), (D.WAITING, IN_PROGRESS)])
+def test_only_a_dispatch_that_people_hold_shows_as_queued(state: DispatchState, status: CheckStatus) -> None:
+    assert looks(an_unsent_backend(state, "draft")) == {BACKEND: (status, None)}
+
+
+def test_a_commit_that_nobody_wants_merged_wants_no_check() -> None:
+    assert wanted() == {}
+
+
+def test_without_a_gate_the_other_checks_stay() -> None:
+    commit = a_commit(a_subject(a_backend(a_job())))
+    assert [each.name for each in wanted_checks(commit, None, RULES, NOW)] == [BACKEND, JOB]
+
+
+def test_of_two_pull_requests_the_newest_delivery_shows_its_backend() -> None:
+    old = a_subject(a_backend(a_job(C.FAILURE)), received_at=SENT - HOUR)
+    new = a_subject(a_backend(a_job()), number=8, delivery="guid-8")
+    for order in ((old, new), (new, old)):
+        assert wanted(*order)[BACKEND].shown.conclusion is C.SUCCESS
+
+
+def test_the_pull_request_with_the_label_shows_an_l3_backend_for_both() -> None:
+    labelled = a_subject(at_l3(a_job()), labels=(LABEL,), received_at=SENT - HOUR)
+    plain = a_subject(at_l3(a_job()), number=8, delivery="guid-8")
+    assert BACKEND in wanted(labelled, plain)
+
+
+def test_a_group_that_reuses_a_result_shows_its_gate_only() -> None:
+    assert list(wanted(a_group(a_backend(), reused_from="b" * 40))) == [GATE_NAME]
+
+
+# Labels
+
+
+@pytest.mark.parametrize(
+    ("labels", "prefixes", "asked"),
+    [
+        (("ciflow/crcr/npu",), ("ciflow/crcr/",), True),
+        (("CIFlow/CRCR/NPU",), ("ciflow/crcr/",), True),
+        (("ciflow/crcr/npu",), ("CIFLOW/crcr/",), True),
+        (("bug", "ciflow/crcr/npu"), ("ciflow/crcr/",), True),
+        (("ciflow/npu",), ("ciflow/crcr/", "ciflow/"), True),
+        (("ciflow/crcr/npu",), ("ciflow/",), False),
+        (("ciflow/crcr/npu2",), ("ciflow/crcr/",), False),
+        (("ciflow/crcr/",), ("ciflow/crcr/",), False),
+        (("npu",), ("ciflow/crcr/",), False),
+        (("ciflow/crcr/npu",), (), False),
+        ((), ("ciflow/crcr/",), False),
+    ],
+)
+def test_the_label_is_a_known_prefix_and_the_device_in_any_case(
+    labels: tuple[str, ...], prefixes: tuple[str, ...], asked: bool
+) -> None:
+    assert is_labelled(an_entry(device="NPU"), labels, prefixes) is asked
+
+
+def test_an_entry_without_a_device_has_no_label() -> None:
+    assert not is_labelled(an_entry(device=None), ("ciflow/crcr/", "ciflow/crcr/None"), ("ciflow/crcr/",))
+
+
+# What L3 looks like
+
+BAD_JOBS = [
+    a_job(conclusion) for conclusion in (C.FAILURE, C.ACTION_REQUIRED, C.NONE, C.CANCELLED, C.TIMED_OUT)
+]
+BAD_JOBS += [a_silent_job(), a_job(None)]
+OPEN = [sent_at_l3(), at_l3(an_open_job()), at_l3(a_job(C.FAILURE), runs=(a_run(rerun_from=1),))]
+
+
+@pytest.mark.parametrize("job", BAD_JOBS, ids=lambda job: str(job.conclusion or job.state))
+def test_what_fails_at_l3_is_neutral_and_says_that_it_blocks_nothing(job: Job) -> None:
+    found = wanted(a_subject(at_l3(job), labels=(LABEL,)))
+    for name in (BACKEND, JOB):
+        assert found[name].shown.conclusion is C.NEUTRAL
+        assert found[name].shown.title.endswith("(non-blocking)")
+
+
+@pytest.mark.parametrize("job", BAD_JOBS, ids=lambda job: str(job.conclusion or job.state))
+def test_an_upstream_may_ask_for_red_at_l3(job: Job) -> None:
+    red = looks(at_l3(job), rules=replace(RULES, l3_fails_red=True))
+    assert red[BACKEND] == (COMPLETED, C.FAILURE)
+    assert red[JOB][1] not in {C.SUCCESS, C.NEUTRAL, C.SKIPPED, C.NONE, None}
+
+
+@pytest.mark.parametrize("backend", [at_l3(runs=(), sent_at=LONG_AGO), at_l3(a_job(C.SKIPPED))])
+def test_an_l3_backend_that_is_missing_or_declined_is_neutral_too(backend: Backend) -> None:
+    assert looks(backend)[BACKEND] == (COMPLETED, C.NEUTRAL)
+
+
+@pytest.mark.parametrize("backend", OPEN, ids=["sent", "running", "running again"])
+def test_where_pending_checks_block_l3_runs_as_completed_neutral(backend: Backend) -> None:
+    found = wanted(a_subject(backend, labels=(LABEL,)), rules=replace(RULES, l3_pends=False))
+    for name in found.keys() - {GATE_NAME}:
+        shown = found[name].shown
+        assert (shown.status, shown.conclusion) == (COMPLETED, C.NEUTRAL)
+        assert shown.title.endswith("(non-blocking)")
+
+
+@pytest.mark.parametrize("backend", OPEN, ids=["sent", "running", "running again"])
+def test_elsewhere_l3_is_open_while_it_runs(backend: Backend) -> None:
+    assert {status for status, _ in looks(backend).values()} <= {QUEUED, IN_PROGRESS}
+
+
+def test_the_result_of_a_job_shown_neutral_while_running_goes_into_the_same_check() -> None:
+    rules = replace(RULES, l3_pends=False)
+    running, done = (
+        wanted(a_subject(at_l3(job), labels=(LABEL,)), rules=rules)[JOB] for job in (an_open_job(), a_job())
+    )
+    published = Published(tier=Tier.JOB, incarnation=running.incarnation, is_open=False, digest="running")
+    assert next_act(published, done, "done") is Act.UPDATE
+    assert done.shown.conclusion is C.SUCCESS
+
+
+def test_l3_options_leave_l4_as_it_is() -> None:
+    rules = replace(RULES, l3_pends=False, l3_fails_red=False)
+    assert looks(a_backend(an_open_job()), rules=rules)[JOB] == (IN_PROGRESS, None)
+    assert looks(a_backend(a_job(C.FAILURE)), rules=rules)[JOB] == (COMPLETED, C.FAILURE)
+    assert "non-blocking" not in wanted(a_subject(a_backend(a_job(C.FAILURE))))[JOB].shown.title
+
+
+def test_who_was_l3_when_recorded_is_non_blocking_even_at_l4_now() -> None:
+    promoted = a_backend(a_job(C.FAILURE), level=Level.L3)
+    assert looks(promoted)[BACKEND] == (COMPLETED, C.NEUTRAL)
+
+
+# Jobs
+
+
+@pytest.mark.parametrize(
+    ("job", "conclusion"),
+    [
+        (a_job(), C.SUCCESS),
+        (a_job(C.SKIPPED), C.SKIPPED),
+        (a_job(C.NEUTRAL), C.NEUTRAL),
+        (a_job(C.FAILURE), C.FAILURE),
+        (a_job(C.ACTION_REQUIRED), C.ACTION_REQUIRED),
+        (a_job(C.CANCELLED), C.CANCELLED),
+        (a_job(C.TIMED_OUT), C.TIMED_OUT),
+        (a_silent_job(), C.TIMED_OUT),
+        (a_job(C.NONE), C.FAILURE),
+        (a_job(None), C.FAILURE),
+        (a_job(C.NONE, verdict=Verdict.INFRASTRUCTURE), C.FAILURE),
+        (a_job(C.FAILURE, verdict=Verdict.INFRASTRUCTURE), C.FAILURE),
+        (a_job(C.FAILURE, verdict=Verdict.FLAKY), C.NEUTRAL),
+    ],
+)
+def test_a_job_of_l4_ends_as_it_is_and_an_excused_one_neutral(job: Job, conclusion: Conclusion) -> None:
+    assert looks(a_backend(job))[JOB] == (COMPLETED, conclusion)
+
+
+@pytest.mark.parametrize("job", BAD_JOBS, ids=lambda job: str(job.conclusion or job.state))
+@pytest.mark.parametrize("waived", ["build", None])
+def test_a_waived_job_is_neutral(job: Job, waived: str | None) -> None:
+    found = looks(a_backend(job), a_waiver(job=waived))
+    assert (found[JOB], found[BACKEND]) == ((COMPLETED, C.NEUTRAL), (COMPLETED, C.NEUTRAL))
+
+
+def test_a_waiver_that_ran_out_or_is_another_pull_requests_turns_nothing_neutral() -> None:
+    for waiver in (a_waiver(until_at=NOW), a_waiver(number=8)):
+        assert looks(a_backend(a_job(C.FAILURE)), waiver)[JOB] == (COMPLETED, C.FAILURE)
+
+
+def test_a_probe_shows_whether_it_did_what_is_expected() -> None:
+    expect = {"expect": (("build", C.FAILURE),)}
+    assert looks(a_backend(a_job(C.FAILURE), options=expect))[JOB] == (COMPLETED, C.SUCCESS)
+    assert looks(a_backend(a_job(), options=expect))[JOB] == (COMPLETED, C.FAILURE)
+
+
+def test_a_job_that_runs_again_is_queued_anew_and_what_passed_stays() -> None:
+    before = wanted(a_subject(a_backend(a_job(C.FAILURE), a_job(name="test"))))
+    again = a_backend(a_job(C.FAILURE), a_job(name="test"), runs=(a_run(rerun_from=1),))
+    after = wanted(a_subject(again))
+    assert (after[JOB].shown.status, after[BACKEND].shown.status) == (QUEUED, IN_PROGRESS)
+    assert after[JOB].incarnation != before[JOB].incarnation
+    assert after[BACKEND].incarnation != before[BACKEND].incarnation
+    assert after["crcr/org/one/CI/test"] == before["crcr/org/one/CI/test"]
+
+
+def test_a_rerun_keeps_its_new_check_when_it_starts_and_ends() -> None:
+    asked = a_backend(a_job(C.FAILURE), runs=(a_run(rerun_from=1),))
+    begun = replace(asked, runs=(a_run(rerun_from=1, attempt=2, over=False),))
+    done = replace(begun, jobs=(a_job(C.FAILURE), a_job(attempt=2)), runs=(a_run(rerun_from=1, attempt=2),))
+    found = [wanted(a_subject(backend)) for backend in (asked, begun, done)]
+    for name in (BACKEND, JOB):
+        assert len({each[name].incarnation for each in found}) == 1
+    assert found[-1][JOB].shown.conclusion is C.SUCCESS
+
+
+def many(count: int, *, bad: int, **facts: Any) -> list[Job]:
+    return [a_job(C.FAILURE if at < bad else C.SUCCESS, f"job-{at}", **facts) for at in range(count)]
+
+
+def job_checks(backend: Backend, *waivers: Waiver) -> set[str]:
+    return {name.rpartition("/")[2] for name in looks(backend, *waivers) if name.count("/") > 2}
+
+
+def test_up_to_twenty_jobs_each_has_a_check() -> None:
+    assert len(job_checks(a_backend(*many(20, bad=2)))) == 20
+
+
+def test_above_twenty_only_failed_jobs_have_a_check() -> None:
+    jobs = [*many(20, bad=2), an_open_job("open"), a_job(C.CANCELLED, "cancelled"), a_silent_job("silent")]
+    assert job_checks(a_backend(*jobs)) == {"job-0", "job-1", "cancelled", "silent"}
+    assert job_checks(at_l3(*jobs)) == {"job-0", "job-1", "cancelled", "silent"}
+
+
+def test_above_twenty_a_failed_job_keeps_its_check_until_it_shows_that_it_is_mended() -> None:
+    failed = many(21, bad=1)
+    waived = looks(a_backend(*failed), a_waiver(job="job-0"))
+    assert waived["crcr/org/one/CI/job-0"] == (COMPLETED, C.NEUTRAL)
+    runs_again = looks(a_backend(*failed, runs=(a_run(rerun_from=1),)))
+    assert runs_again["crcr/org/one/CI/job-0"] == (QUEUED, None)
+    mended = looks(a_backend(*failed, a_job(C.SUCCESS, "job-0", attempt=2), runs=(a_run(attempt=2),)))
+    assert mended["crcr/org/one/CI/job-0"] == (COMPLETED, C.SUCCESS)
+    assert len(mended) == 2
+
+
+def test_above_twenty_an_expected_failure_is_no_failure() -> None:
+    backend = a_backend(*many(21, bad=3), options={"expect": (("job-0", C.FAILURE),)})
+    assert job_checks(backend) == {"job-1", "job-2"}
+
+
+OTHER_FILE = {"workflow": "other.yml", "run_id": "11"}
+
+
+def test_one_job_name_in_two_workflows_makes_two_checks() -> None:
+    named = a_backend(a_job(), a_job(C.FAILURE, workflow_name="Nightly", **OTHER_FILE))
+    found = looks(named)
+    assert found[JOB] == (COMPLETED, C.SUCCESS)
+    assert found["crcr/org/one/Nightly/build"] == (COMPLETED, C.FAILURE)
+
+
+def test_workflows_of_one_name_are_told_apart_by_their_files() -> None:
+    found = looks(a_backend(a_job(), a_job(C.FAILURE, **OTHER_FILE), a_job(name="lint")))
+    assert found["crcr/org/one/.github/workflows/ci.yml/build"] == (COMPLETED, C.SUCCESS)
+    assert found["crcr/org/one/other.yml/build"] == (COMPLETED, C.FAILURE)
+    assert "crcr/org/one/CI/lint" in found
+
+
+def test_a_name_does_not_change_when_other_jobs_are_left_out() -> None:
+    twin = a_job(C.SUCCESS, "job-0", **OTHER_FILE)
+    for count in (10, 30):
+        found = looks(a_backend(*many(count, bad=1), twin))
+        assert "crcr/org/one/.github/workflows/ci.yml/job-0" in found
+
+
+def test_names_that_differ_only_past_what_fits_stay_apart() -> None:
+    twins = [a_job(name="x" * 300 + end) for end in "ab"]
+    found = looks(a_backend(*twins, a_job(name="in\u200bvisible"), a_job(name="invisible")))
+    assert len(found) == 5
+    assert max(map(len, found)) <= 200
+
+
+def test_a_jobs_check_links_to_its_run_only_if_that_is_a_link() -> None:
+    def details(url: str | None) -> str | None:
+        return wanted(a_subject(a_backend(a_job(url=url))))[JOB].shown.details_url
+
+    assert (
+        details("https://github.com/org/one/actions/runs/10") == "https://github.com/org/one/actions/runs/10"
+    )
+    for bad in (None, "javascript:alert(1)"):
+        assert details(bad) == "https://hud.example/crcr/org/one"
+
+
+# The gate's check
+
+GATES = {
+    GateState.PASSED: (a_backend(a_job()), (COMPLETED, C.SUCCESS)),
+    GateState.PENDING: (a_backend(an_open_job()), (IN_PROGRESS, None)),
+    GateState.FAILED: (a_backend(a_job(C.FAILURE)), (COMPLETED, C.FAILURE)),
+}
+
+
+@pytest.mark.parametrize("state", GateState)
+def test_the_gates_check_is_what_the_gate_is(state: GateState) -> None:
+    backend, look = GATES[state]
+    shown = wanted(a_subject(backend))[GATE_NAME].shown
+    assert (shown.status, shown.conclusion) == look
+
+
+def test_every_commit_has_its_gate_even_without_a_gating_backend() -> None:
+    for subject in (a_subject(), a_subject(at_l3(a_job(C.FAILURE))), a_group()):
+        shown = wanted(subject)[GATE_NAME].shown
+        assert (shown.conclusion, "no gating backend" in shown.title) == (C.SUCCESS, True)
+
+
+def test_the_gate_leads_to_its_pull_request_or_its_commit() -> None:
+    pull, group = (wanted(each)[GATE_NAME].shown.details_url for each in (a_subject(), a_group()))
+    assert pull == "https://hud.example/crcr/pr/7?upstream=up/stream"
+    assert group == f"https://hud.example/crcr/commit/{HEAD}?upstream=up/stream"
+
+
+def test_another_delivery_for_the_commit_makes_another_gate() -> None:
+    first, second = (wanted(a_subject(delivery=guid))[GATE_NAME] for guid in ("guid-1", "guid-2"))
+    ended = Published(tier=Tier.GATE, incarnation=first.incarnation, is_open=False, digest="same")
+    assert next_act(ended, second, "same") is Act.CREATE
+
+
+states = st.sampled_from([D.SENT, *D])
+conclusions = st.none() | st.sampled_from(list(C))
+jobs = st.builds(a_job, conclusions, st.sampled_from(["build", "test"])) | st.builds(an_open_job)
+backends = st.builds(
+    lambda jobs, state, level, sent_at, over: a_backend(
+        *jobs, state=state, level=level, sent_at=sent_at, runs=(a_run(over=over),)
+    ),
+    st.lists(jobs, max_size=3, unique_by=lambda job: job.name),
+    states,
+    st.sampled_from([Level.L3, Level.L4]),
+    st.sampled_from([None, SENT, LONG_AGO]),
+    st.booleans(),
+)
+subjects = st.builds(
+    lambda backend, waived, in_doubt: a_subject(
+        backend, waivers=(a_waiver(),) if waived else (), in_doubt=in_doubt, labels=(LABEL,)
+    ),
+    backends,
+    st.booleans(),
+    st.booleans(),
+)
+policies = st.builds(
+    lambda red, pends: replace(RULES, l3_fails_red=red, l3_pends=pends), st.booleans(), st.booleans()
+)
+
+
+@given(subjects, policies)
+def test_the_gate_is_green_only_when_passed_and_never_neutral_or_skipped(
+    subject: Subject, rules: CheckPolicy
+) -> None:
+    judgement = judge_gate(a_commit(subject), rules.gate, NOW)
+    shown = wanted(subject, rules=rules)[GATE_NAME].shown
+    assert shown.conclusion in {None, C.SUCCESS, C.FAILURE}
+    assert (shown.conclusion is C.SUCCESS) is (judgement.state is GateState.PASSED)
+
+
+@given(subjects, policies)
+def test_a_check_has_a_conclusion_that_github_knows_exactly_when_it_is_completed(
+    subject: Subject, rules: CheckPolicy
+) -> None:
+    for each in wanted(subject, rules=rules).values():
+        assert (each.shown.status is COMPLETED) is (each.shown.conclusion is not None)
+        assert each.shown.conclusion is not C.NONE
+
+
+@given(subjects)
+def test_what_does_not_gate_never_looks_like_a_blocker(subject: Subject) -> None:
+    found = wanted(subject, rules=replace(RULES, l3_pends=False))
+    if not subject.backends[0].gates:
+        shown = {each.shown.conclusion for each in found.values() if each.tier is not Tier.GATE}
+        assert shown <= {C.SUCCESS, C.NEUTRAL, C.SKIPPED}
+
+
+# From what is wanted to what is asked
+
+
+def a_wanted(*, opens: bool, incarnation: str = "1", tier: Tier = Tier.JOB) -> Wanted:
+    shown = Shown(
+        status=IN_PROGRESS if opens else COMPLETED,
+        conclusion=None if opens else C.SUCCESS,
+        title="title",
+        summary="summary",
+    )
+    return Wanted(name="name", tier=tier, incarnation=incarnation, shown=shown)
+
+
+def a_published(*, is_open: bool, tier: Tier = Tier.JOB) -> Published:
+    return Published(tier=tier, incarnation="1", is_open=is_open, digest="same")
+
+
+HAS = {"none": None, "open": a_published(is_open=True), "completed": a_published(is_open=False)}
+WANTS = {"none": None, "open": True, "completed": False}
+# has, wants, incarnation, digest
+ACTS = {
+    ("none", "none", "same", "same"): Act.NOTHING,
+    ("none", "none", "same", "other"): Act.NOTHING,
+    ("none", "none", "other", "same"): Act.NOTHING,
+    ("none", "none", "other", "other"): Act.NOTHING,
+    ("none", "open", "same", "same"): Act.CREATE,
+    ("none", "open", "same", "other"): Act.CREATE,
+    ("none", "open", "other", "same"): Act.CREATE,
+    ("none", "open", "other", "other"): Act.CREATE,
+    ("none", "completed", "same", "same"): Act.CREATE,
+    ("none", "completed", "same", "other"): Act.CREATE,
+    ("none", "completed", "other", "same"): Act.CREATE,
+    ("none", "completed", "other", "other"): Act.CREATE,
+    ("open", "none", "same", "same"): Act.END,
+    ("open", "none", "same", "other"): Act.END,
+    ("open", "none", "other", "same"): Act.END,
+    ("open", "none", "other", "other"): Act.END,
+    ("open", "open", "same", "same"): Act.NOTHING,
+    ("open", "open", "same", "other"): Act.UPDATE,
+    ("open", "open", "other", "same"): Act.NOTHING,
+    ("open", "open", "other", "other"): Act.UPDATE,
+    ("open", "completed", "same", "same"): Act.NOTHING,
+    ("open", "completed", "same", "other"): Act.UPDATE,
+    ("open", "completed", "other", "same"): Act.NOTHING,
+    ("open", "completed", "other", "other"): Act.UPDATE,
+    ("completed", "none", "same", "same"): Act.NOTHING,
+    ("completed", "none", "same", "other"): Act.NOTHING,
+    ("completed", "none", "other", "same"): Act.NOTHING,
+    ("completed", "none", "other", "other"): Act.NOTHING,
+    ("completed", "open", "same", "same"): Act.CREATE,
+    ("completed", "open", "same", "other"): Act.CREATE,
+    ("completed", "open", "other", "same"): Act.CREATE,
+    ("completed", "open", "other", "other"): Act.CREATE,
+    ("completed", "completed", "same", "same"): Act.NOTHING,
+    ("completed", "completed", "same", "other"): Act.UPDATE,
+    ("completed", "completed", "other", "same"): Act.CREATE,
+    ("completed", "completed", "other", "other"): Act.CREATE,
+}
+
+
+def test_the_table_of_acts_is_complete() -> None:
+    same = ("same", "other")
+    assert ACTS.keys() == set(product(HAS, WANTS, same, same))
+
+
+@pytest.mark.parametrize("case", ACTS, ids=" ".join)
+@pytest.mark.parametrize("tier", Tier)
+def test_what_is_done_about_a_check(case: tuple[str, str, str, str], tier: Tier) -> None:
+    has, wants, incarnation, digest = case
+    before = HAS[has]
+    published = replace(before, tier=tier) if before else None
+    opens = WANTS[wants]
+    should = None
+    if opens is not None:
+        should = a_wanted(opens=opens, incarnation="1" if incarnation == "same" else "2", tier=tier)
+    assert next_act(published, should, digest) is ACTS[case]
+
+
+@given(st.text(), st.text(), st.text(), st.text())
+def test_a_completed_check_is_never_updated_to_an_open_one(
+    incarnation: str, next_incarnation: str, digest: str, next_digest: str
+) -> None:
+    published = Published(tier=Tier.GATE, incarnation=incarnation, is_open=False, digest=digest)
+    should = a_wanted(opens=True, incarnation=next_incarnation)
+    assert next_act(published, should, next_digest) is Act.CREATE
+
+
+def published_after(
+    act: Act, before: Published | None, should: Wanted | None, digest: str
+) -> Published | None:
+    """Return what stands on the commit once GitHub did as asked."""
+    if act is Act.NOTHING:
+        return before
+    if should is None:
+        return Published(tier=Tier.JOB, incarnation="", is_open=False, digest="ended")
+    opens = should.shown.status is not COMPLETED
+    return Published(tier=should.tier, incarnation=should.incarnation, is_open=opens, digest=digest)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([None, True, False]), st.sampled_from("12"), st.sampled_from("xy")))
+)
+def test_one_look_sets_a_check_right_and_a_second_asks_for_nothing(
+    history: list[tuple[bool | None, str, str]],
+) -> None:
+    published: Published | None = None
+    for opens, incarnation, words in history:
+        should = None if opens is None else a_wanted(opens=opens, incarnation=incarnation)
+        digest = f"{opens} {words}"
+        act = next_act(published, should, digest)
+        published = published_after(act, published, should, digest)
+        assert next_act(published, should, digest) is Act.NOTHING
+        assert should is None or (published is not None and published.digest == digest)
+        assert should is not None or published is None or not published.is_open
+
+
+@pytest.mark.parametrize(
+    ("tier", "conclusion"), [(Tier.GATE, C.CANCELLED), (Tier.BACKEND, C.NEUTRAL), (Tier.JOB, C.NEUTRAL)]
+)
+def test_an_ended_gate_is_cancelled_and_other_checks_are_neutral(tier: Tier, conclusion: Conclusion) -> None:
+    shown = ending(tier, "superseded or closed")
+    assert (shown.status, shown.conclusion) == (COMPLETED, conclusion)
+    assert "superseded or closed" in shown.title

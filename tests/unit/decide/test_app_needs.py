@@ -1,0 +1,64 @@
+"""What the doctor wants of the App is what the manifest asks for."""
+
+import json
+
+import pytest
+
+from crcr.cli.doctor.relay.allowlists import _rights
+from crcr.decide.allowlist.entries import Entry
+from crcr.decide.github import app_permissions
+from crcr.decide.github.inspection import InstallationFacts
+from crcr.decide.model import Level, RepoName
+from crcr.join.findings.finding import State
+from crcr.join.findings.github import _permissions
+from support.paths import ROOT
+
+REPO = RepoName("org/backend")
+
+MANIFEST = json.loads((ROOT / "docs" / "examples" / "app-manifest.json").read_text())
+
+
+def test_permissions_and_events_are_those_of_the_manifest() -> None:
+    assert MANIFEST["default_permissions"] == {**app_permissions.ALWAYS, **app_permissions.TO_SPEAK}
+    assert {*app_permissions.EVENTS_ALWAYS, *app_permissions.EVENTS_TO_SPEAK} == set(
+        MANIFEST["default_events"]
+    )
+
+
+def test_more_than_is_wanted_is_enough_and_less_is_not() -> None:
+    granted = {"contents": "admin", "metadata": "read", "pull_requests": "read", "checks": "odd"}
+    assert app_permissions.lacking(granted, app_permissions.ALWAYS) == ("pull_requests: write",)
+    assert app_permissions.lacking(granted, {"checks": "read", "none": "read"}) == (
+        "checks: read",
+        "none: read",
+    )
+
+
+@pytest.mark.parametrize(
+    ("level", "jobs", "actions", "state"),
+    [
+        (Level.L2, None, "none", State.OK),
+        (Level.L3, None, "none", State.WARNING),
+        (Level.L3, None, "read", State.WARNING),
+        (Level.L4, None, "none", State.PROBLEM),
+        (Level.L4, ("build",), "none", State.WARNING),
+        (Level.L4, ("build", "test*"), "none", State.PROBLEM),
+        (Level.L4, None, "read", State.WARNING),
+        (Level.L4, None, "write", State.OK),
+    ],
+)
+def test_a_downstream_and_the_operator_are_told_the_same_of_its_rights(
+    level: Level, jobs: tuple[str, ...] | None, actions: str, state: State
+) -> None:
+    found = InstallationFacts(installation_id=1, permissions={"contents": "write", "actions": actions})
+    entry = Entry(name=REPO, level=level, jobs=jobs)
+    to_operator = _rights(REPO, "downstream", entry, found, speaks=True)
+    assert (_permissions(found, entry).state, to_operator.state) == (state, state)
+    assert ("lacks actions: write" in to_operator.text) is (state is not State.OK)
+
+
+@pytest.mark.parametrize("level", list(Level))
+def test_without_contents_nothing_can_be_sent_at_any_level(level: Level) -> None:
+    lack = app_permissions.downstream_shortfall({"contents": "read"}, Entry(name=REPO, level=level))
+    assert lack is not None
+    assert (lack.is_fatal, lack.missing[0]) == (True, "contents: write")

@@ -1,0 +1,177 @@
+"""Fault 7: which webhooks of GitHub's log are taken up, and in which order."""
+
+from dataclasses import replace
+from datetime import timedelta
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crcr.decide.dispatch.ordering import Place, move_head, place
+from crcr.decide.events import USED_ACTIONS, PullRequest
+from crcr.decide.github.missed_webhooks import (
+    LOG_KEPT,
+    OVERLAP,
+    Known,
+    doubtful,
+    is_used,
+    missing,
+    read_since,
+    webhooks,
+)
+from crcr.decide.github.values import LoggedDelivery
+from crcr.decide.model import Pull
+from support.data.events_and_reports import NOW, a_pull
+
+UPSTREAM_ID, OTHER_ID = 1, 2
+
+
+def entry(
+    guid: str = "g", event: str = "pull_request", *, at: int = 0, ok: bool = False, **more: object
+) -> LoggedDelivery:
+    made = LoggedDelivery(
+        log_id=1000 + at,
+        guid=guid,
+        delivered_at=NOW + timedelta(seconds=at),
+        redelivery=False,
+        ok=ok,
+        event=event,
+        action="opened",
+        repository_id=UPSTREAM_ID,
+    )
+    return replace(made, **more)  # type: ignore[arg-type]  # a test's own words
+
+
+def chosen(
+    *entries: LoggedDelivery, known: Known | None = None, ids: frozenset[int] | None = None
+) -> list[str]:
+    found = doubtful(webhooks(filter(is_used, entries)), ids)
+    return [each.guid for each in missing(found, known or Known())]
+
+
+FAILED, PUSHED = entry(), entry(event="push", action=None)
+RULES = {
+    "failed and unknown": ((FAILED,), Known(), ["g"]),
+    "failed, but taken: only the answer was lost": ((FAILED,), Known(taken=frozenset("g")), []),
+    "failed and recovered before": ((FAILED,), Known(recovered=frozenset("g")), []),
+    "failed, then redelivered by hand": ((PUSHED, replace(PUSHED, ok=True, redelivery=True)), Known(), []),
+    "acknowledged, then redelivered and failed": ((replace(PUSHED, ok=True), PUSHED), Known(), []),
+    "acknowledged pull request that is not here": ((replace(FAILED, ok=True),), Known(), ["g"]),
+    "acknowledged pull request that is here": ((replace(FAILED, ok=True),), Known(taken=frozenset("g")), []),
+    "acknowledged and ignored before": ((replace(FAILED, ok=True),), Known(recovered=frozenset("g")), []),
+    "acknowledged push: it may have been ignored": ((replace(PUSHED, ok=True),), Known(), []),
+    "an event that we do not use": ((entry(event="star", action="created"),), Known(), []),
+    "an action that we do not use": ((replace(FAILED, action="assigned"),), Known(), []),
+    "somebody else's check": ((entry(event="check_run", action="completed"),), Known(), []),
+    "a ping": ((entry(event="ping", action=None),), Known(), []),
+}
+
+
+@pytest.mark.parametrize("case", RULES)
+def test_a_webhook_is_taken_up_when_it_is_missing(case: str) -> None:
+    entries, known, expected = RULES[case]
+    assert chosen(*entries, known=known) == expected
+
+
+@pytest.mark.parametrize("event", sorted({*USED_ACTIONS, "push"}))
+def test_every_event_that_the_relay_knows_is_taken_up(event: str) -> None:
+    for action in USED_ACTIONS.get(event, [None]):  # a push has none
+        assert chosen(entry(event=event, action=action)) == ["g"]
+
+
+@pytest.mark.parametrize("ok", [False, True])
+def test_pull_requests_of_repositories_that_are_no_upstream_cost_no_call(ok: bool) -> None:
+    theirs = entry(repository_id=OTHER_ID, ok=ok)
+    assert chosen(theirs, ids=frozenset({UPSTREAM_ID})) == []
+    assert chosen(theirs, ids=None) == ["g"]  # an upstream whose id is not known yet may be any of them
+    assert chosen(replace(theirs, repository_id=UPSTREAM_ID), ids=frozenset({UPSTREAM_ID})) == ["g"]
+
+
+def test_runs_of_downstreams_are_taken_up_though_they_are_no_upstream() -> None:
+    run = entry(event="workflow_run", action="completed", repository_id=OTHER_ID)
+    assert chosen(run, ids=frozenset({UPSTREAM_ID})) == ["g"]
+
+
+def test_the_payload_is_read_from_the_newest_attempt_and_the_order_is_that_of_the_first() -> None:
+    first, again = entry(at=1), replace(entry(at=9), redelivery=True)
+    [webhook] = webhooks([again, first])
+    assert (webhook.first_at, webhook.log_id) == (first.delivered_at, again.log_id)
+
+
+def test_installations_come_first_then_pull_requests_newest_first_then_the_rest_oldest_first() -> None:
+    entries = [
+        entry("comment", "issue_comment", at=1, action="created"),
+        entry("old pull", at=2),
+        entry("push", "push", at=3, action=None),
+        entry("moved", "repository", at=4, action="renamed"),
+        entry("check", "check_run", at=5, action="rerequested"),
+        entry("new pull", at=6),
+        entry("installed", "installation", at=7, action="created"),
+    ]
+    expected = ["moved", "installed", "new pull", "old pull", "comment", "push", "check"]
+    assert chosen(*entries) == chosen(*reversed(entries)) == expected
+
+
+def test_the_log_is_read_back_to_the_watermark_and_a_little_more_but_not_beyond_what_is_kept() -> None:
+    assert read_since(NOW, None) == NOW - LOG_KEPT
+    assert read_since(NOW, NOW - timedelta(hours=1)) == NOW - timedelta(hours=1) - OVERLAP
+    assert read_since(NOW, NOW - timedelta(days=30)) == NOW - LOG_KEPT
+
+
+# A backlog collapses
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[PullRequest]:
+    """What happened to a few pull requests, each event in a second of its own."""
+    numbers = draw(st.lists(st.integers(1, 3), min_size=1, max_size=12))
+    seen: dict[int, PullRequest] = {}
+    events = []
+    for second, number in enumerate(numbers):
+        before = seen.get(number)
+        action = "opened" if before is None else draw(st.sampled_from(["synchronize", "closed", "reopened"]))
+        head = before.head_sha if before and action != "synchronize" else f"{second:040}"
+        seen[number] = a_pull(
+            number=number,
+            action=action,
+            head_sha=head,
+            before=before.head_sha if before and action == "synchronize" else None,
+            is_open=action != "closed",
+            updated_at=NOW + timedelta(seconds=second),
+        )
+        events.append(seen[number])
+    return events
+
+
+@given(histories(), st.randoms(use_true_random=False))
+def test_of_a_backlog_only_the_newest_state_of_each_pull_request_moves_its_head(
+    events: list[PullRequest], chance: Random
+) -> None:
+    entries = [entry(str(at), at=at, action=each.action) for at, each in enumerate(events)]
+    chance.shuffle(entries)
+    pulls: dict[int, Pull] = {}
+    moved = []
+    for guid in chosen(*entries):
+        event = events[int(guid)]
+        if place(event, pulls.get(event.number)) is Place.NEWER:
+            pulls[event.number] = move_head(event, pulls.get(event.number))
+            moved.append(event)
+    newest = {each.number: each for each in events}
+    assert sorted(moved, key=lambda each: each.number) == [newest[number] for number in sorted(newest)]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(sorted(USED_ACTIONS)), st.integers(0, 9), st.booleans()), max_size=20)
+)
+def test_each_guid_is_taken_up_at_most_once_however_often_it_was_tried(
+    attempts: list[tuple[str, int, bool]],
+) -> None:
+    entries = [
+        entry(f"{event} {number}", event, at=at, ok=ok, action=min(USED_ACTIONS[event]))
+        for at, (event, number, ok) in enumerate(attempts)
+    ]
+    taken = chosen(*entries)
+    acknowledged = {each.guid for each in entries if each.ok and each.event != "pull_request"}
+    assert len(taken) == len(set(taken))
+    assert set(taken) == {each.guid for each in entries} - acknowledged

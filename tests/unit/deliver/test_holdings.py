@@ -1,0 +1,160 @@
+"""What a worker may still do with a claim: renewed while it works, checked after a pause, dropped when it is lost."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import datetime
+from itertools import pairwise
+
+import pytest
+
+from crcr.decide.model import EffectKind
+from crcr.decide.outbox.effect import ClaimedEffect, Failure
+from crcr.decide.outbox.worker_presence import GONE_AFTER
+from crcr.deliver.leases import LEASE
+from crcr.deliver.worker import Worker
+from crcr.ports import still_held
+from support.clock import ManualClock, settle
+from support.data.events_and_reports import NOW
+from unit.deliver.test_worker import Counted, OneEffect
+
+
+class Store(OneEffect):
+    """An outbox with leases that others may take over, and effects of several targets."""
+
+    def __init__(self, targets: int = 1) -> None:
+        super().__init__(LEASE)
+        self._waiting = [
+            replace(self.effect, effect_id=number, target=f"org/{number}") for number in range(1, targets + 1)
+        ]
+        self.renewed_at: list[datetime] = []
+        self.taken_over = False
+        self.finished: list[int] = []
+
+    async def renew(self, effect_ids: list[int], now: datetime, *, alone: bool) -> dict[int, datetime]:
+        self.renewed_at.append(now)
+        return {} if self.taken_over else dict.fromkeys(effect_ids, now + LEASE)
+
+    async def finish(self, effect: ClaimedEffect, *, began_at: datetime | None, now: datetime) -> bool:
+        self.finished.append(effect.effect_id)
+        return not self.taken_over
+
+    async def fail(self, effect: ClaimedEffect, failure: Failure, now: datetime) -> None:
+        raise AssertionError(failure.error)
+
+
+class Seen:
+    """Whether the others still see this worker."""
+
+    def __init__(self, clock: ManualClock, store: Store) -> None:
+        self._clock, self._store = clock, store
+        self._attended_at = clock.now()
+        self.lapses = 0
+
+    @property
+    def is_current(self) -> bool:
+        return self._clock.now() - self._attended_at < GONE_AFTER
+
+    async def attend(self) -> None:
+        self._attended_at = self._clock.now()
+        self.lapses += self._store.taken_over
+
+    async def run(self) -> None:
+        while True:
+            await self._clock.sleep(2)
+            await self.attend()
+
+
+class Working:
+    """A worker in the middle of effects whose handlers wait, and then call outside once more."""
+
+    def __init__(self, targets: int = 1, concurrency: int = 64) -> None:
+        self.clock, self.store = ManualClock(NOW), Store(targets)
+        self.seen = Seen(self.clock, self.store)
+        self.go_on = asyncio.Event()
+        self.calls = 0
+        self._worker = Worker(
+            self.store,
+            {EffectKind.SEND_DISPATCH: self._handle},
+            clock=self.clock,
+            chance=lambda: 0.5,
+            tally=Counted(),
+            concurrency=concurrency,
+            presence=self.seen,
+        )
+
+    async def _handle(self, _: ClaimedEffect) -> None:
+        await self.go_on.wait()
+        await still_held.get()()
+        self.calls += 1
+        await still_held.get()()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        stopping, attending = asyncio.Event(), asyncio.create_task(self.seen.run())
+        running = asyncio.create_task(self._worker.run(asyncio.Event(), stopping))
+        await settle()
+        yield
+        self.go_on.set()
+        await settle()
+        stopping.set()
+        await running
+        attending.cancel()
+
+
+async def test_a_lease_is_renewed_for_as_long_as_its_handler_takes() -> None:
+    it = Working()
+    async with it.running():
+        await it.clock.pass_time(300)
+    times = [NOW, *it.store.renewed_at, it.clock.now()]
+
+    assert max(later - earlier for earlier, later in pairwise(times)) < LEASE / 2
+    assert (it.calls, it.store.finished) == (1, [1])
+
+
+@pytest.mark.parametrize("frozen_s", [9, 60])
+async def test_fault_72_a_thawed_worker_whose_claim_was_taken_over_calls_nobody_and_records_nothing(
+    frozen_s: float,
+) -> None:
+    it = Working()
+    async with it.running():
+        it.store.taken_over = True
+        it.go_on.set()
+        it.clock.advance(frozen_s)  # all at once, as for a process that was stopped
+
+    assert (it.calls, it.store.finished) == (0, [])
+
+
+async def test_fault_72_a_claim_that_another_worker_took_by_its_lease_is_found_lost_before_the_next_call() -> (
+    None
+):
+    """Nobody counted this worker as gone, and yet its lease was over."""
+    it = Working()
+    async with it.running():
+        it.store.taken_over = True
+        it.seen.lapses = -1  # what `attend` adds for the row that was missing is taken away again
+        it.go_on.set()
+        it.clock.advance(LEASE)
+        it.seen.lapses = 0
+
+    assert (it.calls, it.store.finished) == (0, [])
+
+
+async def test_a_pause_that_nobody_used_changes_nothing() -> None:
+    it = Working()
+    async with it.running():
+        it.go_on.set()
+        it.clock.advance(60)
+
+    assert (it.calls, it.store.finished) == (1, [1])
+
+
+async def test_fault_72_what_was_claimed_and_not_begun_is_given_back_after_a_pause() -> None:
+    it = Working(targets=3, concurrency=1)
+    async with it.running():
+        it.store.taken_over = True
+        it.clock.advance(GONE_AFTER)
+
+    assert it.calls == 0
+    assert sorted(each.effect_id for each in it.store.released) == [2, 3]

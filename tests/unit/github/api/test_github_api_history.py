@@ -1,0 +1,107 @@
+"""Where a commit stands: how branches, ancestry and commits are asked for, and what an answer says."""
+
+import json
+
+import httpx
+import pytest
+
+from crcr.decide.github.values import Target
+from crcr.decide.model import RepoName
+from crcr.decide.outbox.urgency import Urgency
+from crcr.errors import OutsideLimited, OutsideRefused, OutsideUnsure
+from crcr.github.api import commits
+from crcr.github.api.core import Response
+from crcr.github.client import GitHubClient
+from support.clock import ManualClock
+from support.github.fake_github import FakeGitHub, connect
+
+REPO = RepoName("Org/Up")
+HERE = Target(REPO, 9, 5)
+SHA = "a" * 40
+COMPARED = f"/repos/Org/Up/compare/main...{SHA}"
+COMMIT = f"/repos/Org/Up/git/commits/{SHA}"
+
+
+def page(body: object) -> Response:
+    return Response(200, {}, json.dumps(body).encode(), cut=False)
+
+
+def test_every_call_has_its_path_and_leaves_the_minute_to_others() -> None:
+    asked = [
+        commits.repository(REPO),
+        commits.matching_branches(REPO, "release/"),
+        commits.ancestry(REPO, "release/2.1", SHA),
+        commits.commit(REPO, SHA),
+    ]
+    assert [request.path for request in asked] == [
+        "/repos/Org/Up",
+        "/repos/Org/Up/git/matching-refs/heads/release",
+        f"/repos/Org/Up/compare/release%2F2.1...{SHA}?per_page=1&page=2",
+        f"/repos/Org/Up/git/commits/{SHA}",
+    ]
+    assert {(request.method, request.urgency, request.writes) for request in asked} == {
+        ("GET", Urgency.DETAILS, False)
+    }
+
+
+@pytest.mark.parametrize("branch", ["a..b", "a:b", "a b", "a^", "a~1", "a\\b", "a\nb"])
+def test_what_is_no_branch_is_not_asked_about(branch: str) -> None:
+    with pytest.raises(OutsideRefused):
+        commits.ancestry(REPO, branch, SHA)
+
+
+@pytest.mark.parametrize(
+    ("status", "is_ancestor"),
+    [("behind", True), ("identical", True), ("ahead", False), ("diverged", False), ("something new", False)],
+)
+def test_only_behind_and_identical_are_history(status: str, is_ancestor: bool) -> None:
+    assert commits.is_ancestor(page({"status": status, "ahead_by": 0})) is is_ancestor
+
+
+def test_a_branch_begins_as_asked() -> None:
+    refs = [{"ref": f"refs/heads/{name}"} for name in ("release-notes", "release/2.0", "release/x")]
+    assert commits.branches(page(refs), "release/") == ("release/2.0", "release/x")
+
+
+@pytest.mark.parametrize("body", [{}, [], {"status": 3}, "behind"])
+def test_an_answer_that_cannot_be_read_is_no_verdict(body: object) -> None:
+    with pytest.raises(OutsideUnsure):
+        commits.is_ancestor(page(body))
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def server(clock: ManualClock) -> FakeGitHub:
+    return FakeGitHub(clock)
+
+
+@pytest.fixture
+def github(server: FakeGitHub, clock: ManualClock) -> GitHubClient:
+    return connect(server, clock)
+
+
+@pytest.mark.parametrize("status", [404, 422])
+async def test_what_is_not_there_is_an_answer(server: FakeGitHub, github: GitHubClient, status: int) -> None:
+    server.will(COMPARED, httpx.Response(status, json={"message": "Not Found"}))
+    server.will(COMMIT, httpx.Response(status, json={"message": "Not Found"}))
+    assert not await github.has_behind(HERE, "main", SHA)
+    assert not await github.knows_commit(HERE, SHA)
+
+
+@pytest.mark.parametrize(
+    ("status", "fault"),
+    [(403, OutsideRefused), (409, OutsideRefused), (500, OutsideUnsure), (429, OutsideLimited)],
+)
+async def test_what_else_is_refused_is_none(
+    server: FakeGitHub, github: GitHubClient, status: int, fault: type[Exception]
+) -> None:
+    server.will(COMPARED, httpx.Response(status, json={"message": "No"}))
+    server.will(COMMIT, httpx.Response(status, json={"message": "No"}))
+    with pytest.raises(fault):
+        await github.has_behind(HERE, "main", SHA)
+    with pytest.raises(fault):
+        await github.knows_commit(HERE, SHA)

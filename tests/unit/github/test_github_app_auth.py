@@ -1,0 +1,88 @@
+"""The App's own tokens: what they claim, how long one serves, and what a bad key says."""
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    KeySerializationEncryption,
+    NoEncryption,
+    PrivateFormat,
+)
+
+from crcr.github.auth.app_key import AppAuth, load_private_key
+from support.clock import ManualClock
+
+KEY = rsa.generate_private_key(65537, 2048)
+
+
+def pem(
+    key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey, lock: KeySerializationEncryption | None = None
+) -> str:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, lock or NoEncryption()).decode()
+
+
+def test_the_token_claims_what_github_wants() -> None:
+    clock = ManualClock()
+    now = clock.now().timestamp()
+    token = AppAuth("1234", pem(KEY), clock).token()
+    claims = jwt.decode(
+        token.value,
+        KEY.public_key(),
+        algorithms=["RS256"],
+        options={"verify_exp": False, "verify_iat": False},
+    )
+    assert claims == {"iat": now - 60, "exp": now + 540, "iss": "1234"}
+
+
+def test_one_token_serves_until_two_minutes_before_its_end() -> None:
+    clock = ManualClock()
+    auth = AppAuth("1234", pem(KEY), clock)
+    first = auth.token()
+    clock.advance(419)
+    assert auth.token() is first
+    clock.advance(1)
+    assert auth.token() is not first
+
+
+def test_a_refused_token_is_dropped_but_not_its_successor() -> None:
+    auth = AppAuth("1234", pem(KEY), ManualClock())
+    first = auth.token()
+    auth.forget(first)
+    second = auth.token()
+    auth.forget(first)
+    assert second is not first
+    assert auth.token() is second
+
+
+def test_the_key_is_loaded_once_and_its_text_not_kept() -> None:
+    auth = AppAuth("1234", pem(KEY), ManualClock())
+    token = auth.token()
+    kept = [getattr(auth, name) for name in AppAuth.__slots__]
+    assert not any("PRIVATE KEY" in str(value) for value in kept)
+    assert repr(auth) == "AppAuth('1234')"
+    assert token.value not in repr(token)
+
+
+def test_a_key_written_on_one_line_is_understood() -> None:
+    key = load_private_key(pem(KEY).replace("\n", "\\n"))
+    assert key.private_numbers() == KEY.private_numbers()
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "not a readable PEM"),
+        ("secret-nonsense", "not a readable PEM"),
+        (pem(KEY)[:-200], "not a readable PEM"),
+        (pem(KEY, BestAvailableEncryption(b"x")), "protected by a password"),
+        (pem(ec.generate_private_key(ec.SECP256R1())), "not an RSA key"),
+        (pem(rsa.generate_private_key(65537, 1024)), "fewer than 2,048 bits"),  # noqa: S505 - refused
+    ],
+)
+def test_a_bad_key_is_named_without_being_shown(text: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why) as caught:
+        AppAuth("1234", text, ManualClock())
+    assert not text or text[:40] not in str(caught.value)
+    assert caught.value.__suppress_context__ or caught.value.__context__ is None

@@ -1,0 +1,159 @@
+"""Calls to GitHub are counted by what they are about; no name of a repository becomes a label."""
+
+import inspect
+from contextlib import suppress
+from datetime import UTC, datetime
+from types import ModuleType
+from typing import Any
+
+import httpx
+import pytest
+
+from crcr.decide.checks.check_run import CheckStatus, Shown
+from crcr.decide.github.values import Budget, CallKind, FilePlace, Target
+from crcr.decide.model import RepoName
+from crcr.decide.outbox.urgency import Urgency
+from crcr.errors import OutsideFault
+from crcr.github.api import actions, changes, checks, comments_and_roles, commits, core, delivery_log, setup
+from crcr.github.api.core import Request
+from crcr.github.auth.app_key import AppAuth
+from crcr.github.auth.installation_tokens import TokenCache
+from crcr.github.client import GitHubClient
+from crcr.github.http.call_kinds import kind_of, status_class
+from crcr.github.http.rate_limiter import Governor
+from support.clock import ManualClock
+from support.github.fake_github import PEM, FakeGitHub
+
+MODULES = (core, actions, delivery_log, changes, checks, commits, comments_and_roles, setup)
+SHOWN = Shown(status=CheckStatus.QUEUED, conclusion=None, title="t", summary="s")
+NOW = datetime(2026, 8, 3, 12, tzinfo=UTC)
+BY_NAME: dict[str, Any] = {
+    "repo": RepoName("actions/dispatches"),
+    "place": FilePlace(RepoName("app/pulls"), "main", "a.yml"),
+    "shown": SHOWN,
+    "permissions": (("contents", "read"),),
+    "repository_ids": (1,),
+    "since": NOW,
+    "until": NOW,
+    "failed_only": True,
+}
+NOT_CALLS = {"listing", "turned", "onward"}
+
+
+def calls() -> list[tuple[str, Any]]:
+    return [
+        (f"{module.__name__.rpartition('.')[2]}.{name}", function)
+        for module in MODULES
+        for name, function in vars(module).items()
+        if inspect.isfunction(function) and _is_call(module, name, function)
+    ]
+
+
+def _is_call(module: ModuleType, name: str, function: Any) -> bool:
+    mine = function.__module__ == module.__name__
+    return mine and inspect.signature(function).return_annotation is Request and name not in NOT_CALLS
+
+
+def _argument(parameter: inspect.Parameter) -> Any:
+    if parameter.name in BY_NAME:
+        return BY_NAME[parameter.name]
+    return {int: 7, str: "text", bytes: b"{}"}.get(parameter.annotation)
+
+
+@pytest.mark.parametrize(("name", "call"), calls(), ids=lambda value: value if isinstance(value, str) else "")
+def test_every_call_there_is_has_a_kind(name: str, call: Any) -> None:
+    wanted = inspect.signature(call).parameters.values()
+    arguments = {each.name: _argument(each) for each in wanted if each.default is each.empty}
+    assert kind_of(call(**arguments).path) is not CallKind.OTHER
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/repos/org/repo/dispatches", "dispatch"),
+        ("/repos/check-runs/dispatches/contents/a/b?ref=pulls", "contents"),
+        ("/repositories/12/dispatches", "dispatch"),
+        ("/repos/org/repo", "repository"),
+        ("/repos/org/repo/commits/abc/check-runs?per_page=100", "checks"),
+        ("/app/installations/7/access_tokens", "token"),
+        ("/somewhere/else", "other"),
+        ("/", "other"),
+    ],
+)
+def test_a_kind_is_read_off_its_place_in_the_address(path: str, kind: str) -> None:
+    assert kind_of(path).value == kind
+
+
+@pytest.mark.parametrize(("status", "told"), [(204, "2xx"), (304, "3xx"), (599, "5xx"), (999, "other")])
+def test_statuses_are_counted_by_their_class(status: int, told: str) -> None:
+    assert status_class(status) == told
+
+
+class Counted:
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, str]] = []
+        self.pauses: list[tuple[str, Urgency]] = []
+
+    def call(self, kind: CallKind, status: str, seconds: float) -> None:
+        assert seconds >= 0
+        self.calls.append((kind.value, status))
+
+    def pause(self, reason: str, urgency: Urgency) -> None:
+        self.pauses.append((reason, urgency))
+
+
+async def ask(*answers: httpx.Response | Exception, times: int = 1) -> tuple[Counted, Governor, ManualClock]:
+    """Dispatch so often to a GitHub that answers so."""
+    clock, tally, governor = ManualClock(), Counted(), Governor()
+    github = FakeGitHub(clock)
+    github.will("/repos/org/repo/dispatches", *answers)
+    async with httpx.AsyncClient(transport=httpx.MockTransport(github)) as http:
+        client = GitHubClient(
+            http,
+            api_url="https://api.github.test",
+            auth=AppAuth("1", PEM, clock),
+            tokens=TokenCache(clock),
+            governor=governor,
+            clock=clock,
+            tally=tally,
+        )
+        for _ in range(times):
+            with suppress(OutsideFault):
+                await client.dispatch(Target(RepoName("org/repo"), 5, 9), b"{}")
+    return tally, governor, clock
+
+
+@pytest.mark.parametrize(
+    ("answer", "status"),
+    [
+        (httpx.Response(204), "2xx"),
+        (httpx.Response(404, json={}), "4xx"),
+        (httpx.Response(502), "5xx"),
+        (httpx.ReadTimeout("slow"), "unsure"),
+        (httpx.ConnectError("refused"), "unreachable"),
+    ],
+)
+async def test_each_call_is_counted_with_how_it_went(answer: httpx.Response | Exception, status: str) -> None:
+    tally, _, _ = await ask(answer)
+    assert tally.calls == [("token", "2xx"), ("dispatch", status)]
+    assert tally.pauses == []
+
+
+@pytest.mark.parametrize(
+    ("headers", "reason"), [({"retry-after": "30"}, "secondary"), ({"x-ratelimit-remaining": "0"}, "hour")]
+)
+async def test_a_limit_is_counted_by_whose_it_is(headers: dict[str, str], reason: str) -> None:
+    tally, governor, clock = await ask(httpx.Response(403, headers=headers, json={}), times=2)
+    assert tally.calls[1:] == [("dispatch", "4xx")]
+    assert tally.pauses == [(reason, Urgency.FIRST)] * 2  # the second was held back before it was sent
+    assert [each.blocked for each in governor.budgets(clock.now().timestamp())].count(True) == 1
+
+
+async def test_a_budget_is_known_until_its_hour_is_over() -> None:
+    reset = str(int(ManualClock().now().timestamp()) + 600)
+    left = {"x-ratelimit-remaining": "40", "x-ratelimit-limit": "5000", "x-ratelimit-reset": reset}
+    _, governor, clock = await ask(httpx.Response(204, headers=left))
+    short = Budget(40, 5000, blocked=False, resets_at=float(reset), held=(Urgency.CHECKS, Urgency.DETAILS))
+    assert short in governor.budgets(clock.now().timestamp())
+    clock.advance(601)
+    assert [each.remaining for each in governor.budgets(clock.now().timestamp())] == [None, None]

@@ -1,0 +1,327 @@
+"""The client's calls by subject against a small GitHub: tokens, pages, limits, refusals, large answers."""
+
+import json
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+
+import httpx
+import pytest
+
+from crcr.decide.checks.check_run import CheckStatus, Shown
+from crcr.decide.github.values import FoundCheck, LogPage, PostedComment, Role, Target
+from crcr.decide.model import Conclusion, RepoName
+from crcr.decide.outbox.urgency import Urgency
+from crcr.errors import HeldBy, OutsideLimited, OutsideRefused, OutsideUnsure
+from crcr.github.api.core import MAX_LIST_BYTES
+from crcr.github.client import GitHubClient
+from support.clock import ManualClock
+from support.github.fake_github import FakeGitHub, connect
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+REPO = RepoName("org/up")
+HERE = Target(REPO, 9, 5)
+MINT = "/app/installations/5/access_tokens"
+CHECKS = "/repos/org/up/check-runs"
+FOUND = "/repos/org/up/commits/abc/check-runs"
+COMMENTS = "/repos/org/up/issues/7/comments"
+ROLE = "/repos/org/up/collaborators/a%5Bbot%5D/permission"
+LOG = "/app/hook/deliveries"
+SHOWN = Shown(
+    status=CheckStatus.COMPLETED, conclusion=Conclusion.SUCCESS, title="All passed", summary="Fine."
+)
+RUN = {"id": 3, "event": "push", "created_at": "2026-01-01T00:00:00Z"}
+Call = Callable[[GitHubClient], Awaitable[object]]
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def server(clock: ManualClock) -> FakeGitHub:
+    return FakeGitHub(clock)
+
+
+@pytest.fixture
+def github(server: FakeGitHub, clock: ManualClock) -> GitHubClient:
+    return connect(server, clock)
+
+
+def page(body: object, *, more: bool = False) -> httpx.Response:
+    # An address elsewhere: it is never asked.
+    headers = {"Link": '<https://evil.test/?page=2>; rel="next"'} if more else {}
+    return httpx.Response(200, json=body, headers=headers)
+
+
+def asked_at(server: FakeGitHub, path: str) -> list[str]:
+    return [str(r.url.params.get("page", "1")) for r in server.asked if r.url.path == path]
+
+
+async def create(github: GitHubClient, urgency: Urgency = Urgency.FIRST) -> int:
+    return await github.create_check(
+        HERE, head_sha="abc", name="crcr/gate", external_id="g/1", shown=SHOWN, urgency=urgency
+    )
+
+
+PERMISSIONS: list[tuple[Call, str, object, dict[str, str]]] = [
+    (create, CHECKS, {"id": 4}, {"checks": "write"}),
+    (lambda g: g.update_check(HERE, 4, SHOWN), f"{CHECKS}/4", {"id": 4}, {"checks": "write"}),
+    (lambda g: g.find_checks(HERE, "abc", "x"), FOUND, {"check_runs": []}, {"checks": "read"}),
+    (lambda g: g.pull_files(HERE, 7), "/repos/org/up/pulls/7/files", [], {"pull_requests": "read"}),
+    (
+        lambda g: g.compare(HERE, "a", "b"),
+        "/repos/org/up/compare/a...b",
+        {"total_commits": 0, "commits": []},
+        {"contents": "read"},
+    ),
+    (
+        lambda g: g.commit_tree(HERE, "abc"),
+        "/repos/org/up/git/commits/abc",
+        {"tree": {"sha": "d"}},
+        {"contents": "read"},
+    ),
+    (lambda g: g.commit_pulls(HERE, "abc"), "/repos/org/up/commits/abc/pulls", [], {"pull_requests": "read"}),
+    (
+        lambda g: g.permission(HERE, "me"),
+        "/repos/org/up/collaborators/me/permission",
+        {"permission": "read"},
+        {"metadata": "read"},
+    ),
+    (lambda g: g.comment(HERE, 7, "x"), COMMENTS, {"id": 8}, {"pull_requests": "write"}),
+    (lambda g: g.comments(HERE, 7, NOW), COMMENTS, [], {"pull_requests": "read"}),
+    (
+        lambda g: g.react(HERE, 8, "eyes"),
+        "/repos/org/up/issues/comments/8/reactions",
+        {},
+        {"pull_requests": "write"},
+    ),
+    (
+        lambda g: g.rerun(HERE, 3, failed_only=True),
+        "/repos/org/up/actions/runs/3/rerun-failed-jobs",
+        {},
+        {"actions": "write"},
+    ),
+    (lambda g: g.read_run(HERE, 3), "/repos/org/up/actions/runs/3", RUN, {"actions": "read"}),
+    (
+        lambda g: g.list_runs(HERE, event="push", since=NOW, until=NOW),
+        "/repos/org/up/actions/runs",
+        {"workflow_runs": [RUN]},
+        {"actions": "read"},
+    ),
+    (
+        lambda g: g.run_jobs(HERE, 3, 1),
+        "/repos/org/up/actions/runs/3/attempts/1/jobs",
+        {"jobs": []},
+        {"actions": "read"},
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "path", "body", "permissions"), PERMISSIONS)
+async def test_a_token_is_minted_for_one_repository_and_one_use(
+    github: GitHubClient,
+    server: FakeGitHub,
+    call: Call,
+    path: str,
+    body: object,
+    permissions: dict[str, str],
+) -> None:
+    server.will(path, httpx.Response(201, json=body))
+    await call(github)
+    assert server.paths() == [MINT, path]
+    assert json.loads(server.asked[0].content) == {"permissions": permissions, "repository_ids": [9]}
+
+
+@pytest.mark.parametrize(("call", "path", "body", "permissions"), PERMISSIONS)
+async def test_a_refusal_keeps_githubs_message_and_status(
+    github: GitHubClient,
+    server: FakeGitHub,
+    call: Call,
+    path: str,
+    body: object,
+    permissions: dict[str, str],
+) -> None:
+    server.will(path, httpx.Response(403, json={"message": "This workflow is already running"}))
+    with pytest.raises(OutsideRefused) as caught:
+        await call(github)
+    assert caught.value.status == 403
+    assert "This workflow is already running" in str(caught.value)
+
+
+async def test_a_repository_whose_id_is_unknown_is_named_to_the_token(
+    github: GitHubClient, server: FakeGitHub
+) -> None:
+    server.will("/repos/org/up/actions/runs/3", httpx.Response(200, json=RUN))
+    await github.read_run(Target(REPO, None, 5), 3)
+    assert json.loads(server.asked[0].content)["repositories"] == ["up"]
+
+
+async def test_a_check_comes_back_with_its_id(github: GitHubClient, server: FakeGitHub) -> None:
+    server.will(CHECKS, httpx.Response(201, json={"id": 44}))
+    assert await create(github) == 44
+    await github.update_check(HERE, 44, SHOWN)
+    assert [request.method for request in server.asked] == ["POST", "POST", "PATCH"]
+
+
+async def test_pages_are_read_to_the_last(github: GitHubClient, server: FakeGitHub) -> None:
+    pages = [page({"check_runs": [{"id": n, "external_id": "e"}]}, more=n < 3) for n in (1, 2, 3)]
+    server.will(FOUND, *pages)
+    assert await github.find_checks(HERE, "abc", "crcr/gate") == tuple(FoundCheck(n, "e") for n in (1, 2, 3))
+    assert asked_at(server, FOUND) == ["1", "2", "3"]
+    assert {request.url.host for request in server.asked} == {"api.github.test"}
+    assert server.asked[-1].url.params["check_name"] == "crcr/gate"
+
+
+ENDLESS: list[tuple[Call, str, object, int]] = [
+    (lambda g: g.find_checks(HERE, "abc", "x"), FOUND, {"check_runs": []}, 5),
+    (lambda g: g.pull_files(HERE, 7), "/repos/org/up/pulls/7/files", [], 30),
+    (
+        lambda g: g.compare(HERE, "a", "b"),
+        "/repos/org/up/compare/a...b",
+        {"total_commits": 1, "commits": []},
+        10,
+    ),
+    (lambda g: g.commit_pulls(HERE, "abc"), "/repos/org/up/commits/abc/pulls", [], 10),
+    (lambda g: g.comments(HERE, 7, NOW), COMMENTS, [], 10),
+    (
+        lambda g: g.list_runs(HERE, event="push", since=NOW, until=NOW),
+        "/repos/org/up/actions/runs",
+        {"workflow_runs": []},
+        10,
+    ),
+    (
+        lambda g: g.run_jobs(HERE, 3, 1),
+        "/repos/org/up/actions/runs/3/attempts/1/jobs",
+        {"jobs": []},
+        10,
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "path", "body", "most"), ENDLESS)
+async def test_a_list_without_an_end_is_left(
+    github: GitHubClient, server: FakeGitHub, call: Call, path: str, body: object, most: int
+) -> None:
+    server.will(path, page(body, more=True))
+    await call(github)
+    assert asked_at(server, path) == [str(number) for number in range(1, most + 1)]
+
+
+async def test_a_fault_on_a_later_page_is_the_fault_of_the_call(
+    github: GitHubClient, server: FakeGitHub
+) -> None:
+    server.will(COMMENTS, page([{"id": 1, "body": "a"}], more=True), httpx.Response(502))
+    with pytest.raises(OutsideUnsure):
+        await github.comments(HERE, 7, NOW)
+
+
+async def test_changes_too_large_to_read_are_said_to_be_incomplete(
+    github: GitHubClient, server: FakeGitHub
+) -> None:
+    files = "/repos/org/up/pulls/7/files"
+    large = httpx.Response(200, content=b" " * (MAX_LIST_BYTES + 1), headers={"Link": '<x>; rel="next"'})
+    server.will(files, page([{"filename": "a"}], more=True), large)
+    server.will("/repos/org/up/compare/a...b", large)
+    changed = await github.pull_files(HERE, 7)
+    between = await github.compare(HERE, "a", "b")
+    assert (changed.paths, changed.complete) == (("a",), False)
+    assert (between.files.complete, between.complete) == (False, False)
+    assert asked_at(server, files) == ["1", "2"]
+
+
+async def test_a_list_of_another_kind_that_is_too_large_is_no_answer(
+    github: GitHubClient, server: FakeGitHub
+) -> None:
+    server.will(FOUND, httpx.Response(200, content=b" " * (MAX_LIST_BYTES + 1)))
+    with pytest.raises(OutsideUnsure, match="larger than"):
+        await github.find_checks(HERE, "abc", "x")
+
+
+async def test_a_login_travels_as_one_segment(github: GitHubClient, server: FakeGitHub) -> None:
+    server.will("/repos/org/up/collaborators/a[bot]/permission", page({"permission": "write"}))
+    assert await github.permission(HERE, "a[bot]") is Role.WRITE
+    assert server.asked[-1].url.raw_path.decode() == ROLE
+
+
+async def test_somebody_github_does_not_know_has_no_role(github: GitHubClient, server: FakeGitHub) -> None:
+    path = "/repos/org/up/collaborators/ghost/permission"
+    server.will(path, httpx.Response(404), httpx.Response(500))
+    assert await github.permission(HERE, "ghost") is Role.NONE
+    with pytest.raises(OutsideUnsure):
+        await github.permission(HERE, "ghost")
+
+
+async def test_comments_are_written_read_and_reacted_to(github: GitHubClient, server: FakeGitHub) -> None:
+    server.will(COMMENTS, httpx.Response(201, json={"id": 8}), page([{"id": 8, "body": "Done."}]))
+    assert await github.comment(HERE, 7, "Done.") == 8
+    assert await github.comments(HERE, 7, NOW) == (PostedComment(8, "Done."),)
+    assert server.asked[-1].url.params["since"] == "2026-01-01T00:00:00Z"
+    for status in (200, 201):
+        server.will("/repos/org/up/issues/comments/8/reactions", httpx.Response(status, json={"id": 1}))
+        await github.react(HERE, 8, "eyes")
+
+
+async def test_a_rerun_has_no_body(github: GitHubClient, server: FakeGitHub) -> None:
+    server.will("/repos/org/up/actions/runs/3/rerun", httpx.Response(201, json={}))
+    await github.rerun(HERE, 3, failed_only=False)
+    assert server.asked[-1].content == b""
+    assert server.asked[-1].headers["content-length"] == "0"
+
+
+async def test_urgent_checks_go_when_others_wait(github: GitHubClient, server: FakeGitHub) -> None:
+    server.will(CHECKS, httpx.Response(201, json={"id": 4}))
+    for _ in range(108):
+        await create(github, urgency=Urgency.DETAILS)
+    with pytest.raises(OutsideLimited) as caught:
+        await create(github, urgency=Urgency.DETAILS)
+    assert caught.value.retry_after_s == 60
+    await create(github, urgency=Urgency.CHECKS)
+    with pytest.raises(OutsideLimited):
+        await github.update_check(HERE, 4, SHOWN, urgency=Urgency.DETAILS)
+    await github.update_check(HERE, 4, SHOWN)
+
+
+async def test_the_81st_comment_of_a_minute_waits_and_checks_do_not(
+    github: GitHubClient, server: FakeGitHub, clock: ManualClock
+) -> None:
+    server.will(COMMENTS, httpx.Response(201, json={"id": 8}))
+    server.will(CHECKS, httpx.Response(201, json={"id": 4}))
+    for _ in range(80):
+        await github.comment(HERE, 7, "x")
+    with pytest.raises(OutsideLimited) as caught:
+        await github.comment(HERE, 7, "x")
+    assert caught.value.held_by is HeldBy.CONTENT
+    await create(github)
+    clock.advance(60)
+    await github.comment(HERE, 7, "x")
+    assert server.paths().count(COMMENTS) == 81
+
+
+async def test_the_log_is_read_in_the_apps_name(github: GitHubClient, server: FakeGitHub) -> None:
+    following = {"Link": '<https://api.github.test/app/hook/deliveries?cursor=v1_7>; rel="next"'}
+    server.will(LOG, httpx.Response(200, json=[], headers=following), page([]))
+    assert await github.delivery_log(None) == LogPage((), "v1_7")
+    assert await github.delivery_log("v1_7") == LogPage((), None)
+    assert server.asked[-1].url.params["cursor"] == "v1_7"
+    assert server.minted == 0
+    assert all(bearer.startswith("Bearer eyJ") for bearer in server.bearers(LOG))
+
+
+async def test_a_logged_delivery_may_be_as_large_as_a_webhook(
+    github: GitHubClient, server: FakeGitHub
+) -> None:
+    payload = {"a": "x" * (25 << 20)}
+    body = {"guid": "g", "event": "push", "request": {"payload": payload}}
+    server.will(f"{LOG}/7", httpx.Response(200, json=body))
+    guid, event, data = await github.logged_delivery(7)
+    assert (guid, event, json.loads(data)) == ("g", "push", payload)
+
+
+async def test_a_delivery_that_the_log_no_longer_has_is_refused(
+    github: GitHubClient, server: FakeGitHub
+) -> None:
+    server.will(f"{LOG}/7", httpx.Response(404, json={"message": "Not Found"}))
+    with pytest.raises(OutsideRefused) as caught:
+        await github.logged_delivery(7)
+    assert caught.value.status == 404

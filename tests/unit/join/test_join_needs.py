@@ -1,0 +1,49 @@
+"""What each CI takes beside the files: nothing is promised that does not hold there, and nothing is left out."""
+
+import re
+from typing import Any
+
+import pytest
+
+from crcr.join.files import generate
+from crcr.join.manual_steps import lead, needs, safety
+from crcr.join.request import Ci
+from support.downstream.join_requests import wish
+
+PLACES: dict[Ci, dict[str, Any]] = {
+    Ci.BUILDKITE: {"organization": "acme", "pipeline": "crcr"},
+    Ci.GITLAB: {"project_id": "42"},
+    Ci.CIRCLECI: {"project": "gh/org/backend"},
+}
+
+
+def test_github_actions_takes_nothing_more() -> None:
+    assert needs(wish()) == ()
+    assert "no secret is shared" in lead(Ci.GITHUB)
+    assert "without a token" in safety(Ci.GITHUB)
+
+
+@pytest.mark.parametrize("ci", PLACES)
+def test_elsewhere_nothing_is_claimed_that_does_not_hold(ci: Ci) -> None:
+    said = f"{lead(ci)} {safety(ci)}"
+    assert "one workflow" not in said
+    assert "Safe as it stands" not in said
+    for word in ("bridge", "secret of your repository", "registration"):
+        assert word in lead(ci)
+    assert ("every" in safety(ci)) is (ci is not Ci.GITLAB)
+
+
+@pytest.mark.parametrize("ci", PLACES)
+def test_every_secret_and_environment_of_the_files_is_listed(ci: Ci) -> None:
+    wanted = wish(ci=ci, place=PLACES[ci], branch="dev")
+    told = "\n".join(map(str, needs(wanted)))
+    text = "\n".join(each.text for each in generate(wanted))
+    for secret in set(re.findall(r"secrets\.([A-Z_]+)", text)):
+        assert f"secret {secret}" in told
+    for name in set(re.findall(r"^\s+environment: (\w+)$", text, re.MULTILINE)):
+        assert f"environment {name}" in told
+    for name in set(re.findall(r"^\s+context: (\w+)$", text, re.MULTILINE)):
+        assert f"context {name}" in told
+    assert "dev" in told
+    assert all(each.where and each.why for each in needs(wanted))
+    assert all(str(value) in told for value in PLACES[ci].values())

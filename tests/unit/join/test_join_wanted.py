@@ -1,0 +1,100 @@
+"""What a repository that joins may want, and what is refused, in words."""
+
+from typing import Any
+
+import pytest
+
+from crcr.decide.model import Level, RepoName
+from crcr.join.request import Ci, check_wanted
+from support.downstream.join_requests import ACTION, wish, wishes
+
+HOSTILE = (
+    "x\ny: z",
+    "${{ secrets.TOKEN }}",
+    "a${{github.token}}b",
+    '"; curl evil; "',
+    "'$(id)'",
+    "`id`",
+    "a: b # c",
+    "[a, b]",
+    "{a: b}",
+    "& | ; <",
+    "<< pipeline.id >>",
+    "$[[ inputs.x ]]",
+    "\u202etxt.exe",
+    "\x00",
+    " lead",
+    "../../etc/passwd",
+    "",
+    "x" * 300,
+)
+
+
+def test_every_kind_of_sensible_wish_is_fine() -> None:
+    assert [problem for wanted in wishes() for problem in check_wanted(wanted)] == []
+
+
+@pytest.mark.parametrize("value", HOSTILE, ids=ascii)
+@pytest.mark.parametrize(
+    "name", ["audience", "job_name", "junit", "runs_on", "branch", "action", "relay_url", "device"]
+)
+def test_a_value_that_could_mean_something_in_a_file_is_refused(name: str, value: str) -> None:
+    level = Level.L3 if name == "device" else Level.L2
+    changes: dict[str, Any] = {"level": level, name: value}
+    [problem] = check_wanted(wish(**changes))
+    assert "cannot be used" in problem
+    assert problem.isprintable()
+    assert len(problem) < 300
+
+
+@pytest.mark.parametrize("value", HOSTILE, ids=ascii)
+def test_hostile_oncalls_and_places_are_refused(value: str) -> None:
+    assert check_wanted(wish(oncalls=(value,)))
+    assert check_wanted(wish(Ci.BUILDKITE, place={"organization": value, "pipeline": "crcr"}))
+    assert check_wanted(wish(Ci.GITLAB, place={"project_id": "42", "url": value or "x"}))
+    assert check_wanted(wish(Ci.CIRCLECI, place={"project": f"gh/org/{value}"}))
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["", "   ", "make\nmake install", "make ${{ github.token }}", "echo << x >>", "a\u202eb", "x" * 1001],
+    ids=ascii,
+)
+def test_a_command_that_a_ci_would_change_is_refused(command: str) -> None:
+    assert check_wanted(wish(command=command))
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["make test", 'pytest -k "not slow" && echo "$HOME"', "./ci/run --cuda=12 | tee log", "test '#' = '#'"],
+)
+def test_a_command_is_any_line_of_shell(command: str) -> None:
+    assert check_wanted(wish(command=command)) == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"level": Level.L3, "device": None}, "L3 needs a device"),
+        ({"device": "npu"}, "a device belongs to L3"),
+        ({"level": Level.L4, "oncalls": ()}, "L4 needs on-calls"),
+        ({"upstream": RepoName("ORG/backend")}, "are the same"),
+        ({"ci": Ci.GITLAB, "place": {"project_id": "42"}, "action": ACTION}, "GitHub Actions only"),
+        ({"action": "pytorch/crcr/action@v1"}, "full commit SHA"),
+        ({"relay_url": "http://relay.example.org"}, "https://host"),
+        ({"relay_url": "https://user:secret@relay.example.org"}, "cannot be used"),
+        ({"relay_url": "https://relay.example.org?x=1"}, "cannot be used"),
+        ({"ci": Ci.BUILDKITE, "place": {"pipeline": "crcr"}}, "the organisation's slug"),
+        ({"ci": Ci.BUILDKITE, "place": {}}, "the pipeline's slug"),
+        ({"place": {"pipeline": "crcr"}}, "GitHub Actions has no 'pipeline'"),
+    ],
+)
+def test_what_makes_no_sense_together_is_told(changes: dict[str, Any], words: str) -> None:
+    assert any(words in problem for problem in check_wanted(wish(**changes)))
+
+
+@pytest.mark.parametrize(
+    "value", ["http://127.0.0.1:8000", "http://localhost:8000", "https://relay.example.org/crcr/"]
+)
+def test_a_relay_on_this_machine_or_below_a_path_is_fine(value: str) -> None:
+    assert check_wanted(wish(relay_url=value)) == ()

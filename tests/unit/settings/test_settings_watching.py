@@ -1,0 +1,37 @@
+"""Settings for who watches: off unless asked for, and wrong ones are told."""
+
+from pathlib import Path
+
+import pytest
+
+from crcr.errors import BadSettings
+from crcr.settings import Settings, load_settings
+from support.data.operator_database import environ_for
+
+
+def load(folder: Path, **more: str) -> Settings:
+    return load_settings(config=None, environ=environ_for(folder, **more), cwd=folder)
+
+
+def test_nobody_is_told_anything_unless_asked(tmp_path: Path) -> None:
+    settings = load(tmp_path)
+    assert (settings.metrics_port, settings.otel_endpoint) == (None, None)
+
+
+def test_a_port_and_a_collector_are_read(tmp_path: Path) -> None:
+    settings = load(tmp_path, CRCR_METRICS_PORT="9100", CRCR_OTEL_ENDPOINT="http://127.0.0.1:4318")
+    assert (settings.metrics_port, settings.otel_endpoint) == (9100, "http://127.0.0.1:4318")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("CRCR_METRICS_PORT", "0"),
+        ("CRCR_METRICS_PORT", "a port"),
+        ("CRCR_OTEL_ENDPOINT", "127.0.0.1:4318"),
+        ("CRCR_OTEL_ENDPOINT", "grpc://127.0.0.1:4317"),
+    ],
+)
+def test_what_cannot_be_used_is_told_by_its_name(tmp_path: Path, name: str, value: str) -> None:
+    with pytest.raises(BadSettings, match=name):
+        load(tmp_path, **{name: value})

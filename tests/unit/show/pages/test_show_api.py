@@ -1,0 +1,501 @@
+"""The JSON API: the pages' facts as data, in pages, in one shape, with a description that needs no network."""
+
+import asyncio
+import csv
+import io
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import jsonschema
+import pytest
+
+from crcr.app import create_app
+from crcr.decide.health.relay import HealthFacts
+from crcr.decide.model import RepoName
+from crcr.errors import BadRequest, StoreUnavailable
+from crcr.record.store.database import Tx
+from crcr.record.views.relay.health import health_facts
+from crcr.show.api import routes as api_routes
+from crcr.show.metrics import health
+from crcr.show.metrics.registry import Metrics
+from crcr.show.pages import routes as pages_routes
+from crcr.show.pages.frame import Frame
+from crcr.show.urls import cursors
+from support.data.store_rows import OTHER, UPSTREAM, World, open_world
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with open_world(tmp_path) as world:
+        world.allowlist()
+        yield world
+
+
+@pytest.fixture
+async def client(world: World) -> AsyncIterator[httpx.AsyncClient]:
+    async with serve(world, world.views) as client:
+        yield client
+
+
+def serve(world: World, views: Any) -> httpx.AsyncClient:
+    upstreams = (UPSTREAM, OTHER)
+    app = create_app(
+        hot={},
+        routes=[
+            *pages_routes.routes(Frame(views, upstreams=upstreams, clock=world.clock)),
+            *api_routes.routes(views, upstreams=upstreams, clock=world.clock),
+            *health.routes(views, metrics=Metrics(), clock=world.clock),
+        ],
+        routers=[],
+        background=Nothing(),
+    )
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://relay")
+
+
+class Nothing:
+    async def start(self) -> None: ...
+    async def stop(self) -> None: ...
+
+
+async def test_a_backend_has_its_matrix(world: World, client: httpx.AsyncClient) -> None:
+    delivery = world.delivery()
+    world.dispatch(delivery)
+    world.job(delivery, "failure", url="javascript:alert(1)", artifact_url="https://a.example/x")
+    page = (await client.get("/api/v1/backends/GOOD/backend")).json()
+    assert page["columns"][0]["job_name"] == "build"
+    assert page["rows"][0]["cells"][0]["conclusion"] == "failure"
+    assert page["failures"][0]["url"] is None
+    assert page["failures"][0]["artifact_url"] == "https://a.example/x"
+
+
+@pytest.mark.parametrize(
+    ("query", "names"),
+    [
+        ("", ["flaky/backend", "Good/Backend", "quiet/backend", "listen/only"]),
+        ("?q=BACK&sort=-name", ["quiet/backend", "Good/Backend", "flaky/backend"]),
+        ("?q=910b", ["Good/Backend"]),
+        ("?level=L1", ["listen/only"]),
+        ("?sort=-rate&level=L2", ["Good/Backend", "flaky/backend", "quiet/backend"]),
+        ("?q=nobody", []),
+    ],
+)
+async def test_the_summary_is_narrowed_and_sorted_as_its_page_is(
+    world: World, client: httpx.AsyncClient, query: str, names: list[str]
+) -> None:
+    delivery = world.delivery()
+    for name, conclusion in (("good/backend", "success"), ("flaky/backend", "failure")):
+        world.dispatch(delivery, name)
+        world.job(delivery, conclusion, downstream=name)
+    world.sum_up()
+    answer = (await client.get(f"/api/v1/summary{query}")).json()
+    assert [each["name"] for each in answer["backends"]] == names
+    assert answer["tally"]["success"] == answer["tally"]["failure"] == 1, "of everybody, as on the page"
+    lines = [*csv.DictReader(io.StringIO((await client.get(f"/api/v1/summary.csv{query}")).text))]
+    assert [each["name"] for each in lines] == names
+
+
+@pytest.mark.parametrize("path", ["summary", "metrics", "summary?sort=-name&level=L2"])
+async def test_backends_come_page_by_page_and_as_csv_all_together(
+    client: httpx.AsyncClient, path: str
+) -> None:
+    whole = (await client.get(f"/api/v1/{path}")).json()
+    assert whole["next"] is None
+    mark = "&" if "?" in path else "?"
+    page = (await client.get(f"/api/v1/{path}{mark}limit=2")).json()
+    found = page["backends"]
+    while page["next"]:
+        page = (await client.get(f"/api/v1/{path}{mark}limit=2&cursor={page['next']}")).json()
+        assert len(page["backends"]) <= 2
+        found += page["backends"]
+    assert found == whole["backends"]
+    assert whole.get("matching", len(found)) == len(found)
+    name, _, query = path.partition("?")
+    rest = await client.get(f"/api/v1/{name}.csv?{query}")
+    lines = [each["name"] for each in csv.DictReader(io.StringIO(rest.text)) if each["name"]]
+    assert ([*dict.fromkeys(lines)], "link" in rest.headers) == ([each["name"] for each in found], False)
+    wrong = await client.get(f"/api/v1/{path}{mark}cursor=WyJhIl0")
+    assert (wrong.status_code, wrong.json()["error"]["code"]) == (400, "bad_request")
+
+
+async def test_the_metrics_of_one_backend_are_to_be_had_alone(
+    world: World, client: httpx.AsyncClient
+) -> None:
+    one = (await client.get("/api/v1/metrics?backend=Good/backend")).json()
+    assert [each["name"] for each in one["backends"]] == ["Good/Backend"]
+    assert [each["silent"] for each in one["backends"]] == [False]
+    lines = [
+        *csv.DictReader(io.StringIO((await client.get("/api/v1/metrics.csv?backend=good/backend")).text))
+    ]
+    assert {each["name"] for each in lines} == {"", "Good/Backend"}
+    for path in ("metrics", "metrics.csv"):
+        assert (await client.get(f"/api/v1/{path}?backend=no/such")).status_code == 404
+
+
+async def test_lists_are_read_to_their_end_by_cursor(world: World, client: httpx.AsyncClient) -> None:
+    for number in range(5):
+        world.job(world.delivery(), job_name=f"job {number}")
+    for path, key in (("jobs", "jobs"), ("deliveries", "deliveries")):
+        found: list[Any] = []
+        params: dict[str, Any] = {"limit": 2}
+        while True:
+            page = (await client.get(f"/api/v1/{path}", params=params)).json()
+            found += page[key]
+            if page["next"] is None:
+                break
+            params["cursor"] = page["next"]
+        assert len(found) == 5
+
+
+@pytest.mark.parametrize("path", ["/crcr", "/crcr/good/backend", "/crcr/metrics"])
+async def test_every_page_of_numbers_has_the_ranges_of_the_api(client: httpx.AsyncClient, path: str) -> None:
+    asked = (await client.get("/api/openapi.json")).json()["components"]["schemas"]["Span"]["enum"]
+    assert asked == ["24h", "7d", "14d", "30d", "90d"]
+    for chosen in asked:
+        page = (await client.get(path, params={"range": chosen})).text
+        switch = page.partition('aria-label="Range"')[2].partition("</nav>")[0]
+        links = [each.rstrip("<") for each in re.findall(r">(\w+)<", switch)]
+        assert (links, f'aria-current="true">{chosen}<' in switch) == (asked, True)
+
+
+async def test_an_authors_pull_requests_are_read_to_their_end(
+    world: World, client: httpx.AsyncClient
+) -> None:
+    for number in range(1, 46):
+        world.pull(number, author="Ada", title="plain")
+    first = (await client.get("/api/v1/search?q=@ada")).json()
+    second = (await client.get(f"/api/v1/search?q=@ada&cursor={first['next']}")).json()
+    assert [hit["number"] for hit in second["hits"]] == list(range(25, 5, -1))
+    lines = (await client.get("/api/v1/search.csv?q=@ada")).text.splitlines()
+    assert (len(lines), lines[0].endswith(",at")) == (46, True)
+
+
+async def test_jobs_of_all_backends_are_merged_by_time(world: World, client: httpx.AsyncClient) -> None:
+    names = ["good/backend"] * 40 + ["flaky/backend"] * 3 + ["quiet/backend"] * 17
+    for place, name in enumerate(names):
+        hours_ago = 2 + (place * 37 % 101) / 10
+        world.job(world.delivery(), downstream=name, job_name=f"job {place}", hours_ago=hours_ago)
+    found: list[Any] = []
+    params: dict[str, Any] = {"limit": 7}
+    while params.get("cursor", "") is not None:
+        page = (await client.get("/api/v1/jobs", params=params)).json()
+        found += page["jobs"]
+        params["cursor"] = page["next"]
+    assert {each["job_name"] for each in found} == {f"job {place}" for place in range(60)}
+    times = [each["started_at"] for each in found]
+    assert (len(times), times) == (60, sorted(times, reverse=True))
+
+
+async def test_one_delivery_has_dispatches_and_jobs_and_no_body(
+    world: World, client: httpx.AsyncClient
+) -> None:
+    delivery = world.delivery()
+    world.dispatch(delivery)
+    world.job(delivery)
+    answer = await client.get(f"/api/v1/deliveries/{delivery}")
+    assert answer.json()["dispatches"][0]["jobs"][0]["job_name"] == "build"
+    assert "body" not in answer.json()
+    assert "secret" not in answer.text
+
+
+async def test_effects_and_allowlist_are_told(world: World, client: httpx.AsyncClient) -> None:
+    world.effect("parked", last_error="404")
+    effects = (await client.get("/api/v1/effects")).json()
+    assert effects["counts"] == [{"kind": "send_dispatch", "state": "parked", "number": 1}]
+    assert effects["parked"][0]["target"] == "good/backend"
+    listed = (await client.get("/api/v1/allowlist")).json()
+    assert {each["name"]: each["level"] for each in listed["backends"]}["listen/only"] == "L1"
+    assert (await client.get("/api/v1/allowlist", params={"upstream": "other/upstream"})).json()[
+        "backends"
+    ] == []
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "code"),
+    [
+        ("backends/no/such", 404, "not_found"),
+        ("backends/-/..%20", 400, "bad_request"),
+        ("backends/a/%2e%2e", 404, "not_found"),
+        ("backends/good/backend/jobs/WzFd", 404, "not_found"),
+        ("pulls/0", 400, "bad_request"),
+        ("pulls/7x", 400, "bad_request"),
+        ("commits/abc", 404, "not_found"),
+        ("summary?kind=all", 400, "bad_request"),
+        ("summary?sort=colour", 400, "bad_request"),
+        ("summary.csv?level=L5", 400, "bad_request"),
+        ("summary.csv?range=1y", 400, "bad_request"),
+        ("summary.csv?upstream=a/b", 404, "not_found"),
+        ("nothing", 404, "not_found"),
+        ("deliveries/none", 404, "not_found"),
+        ("summary?upstream=a/b", 404, "not_found"),
+        ("jobs?downstream=nonsense", 400, "bad_request"),
+        ("jobs?cursor=nonsense", 400, "bad_request"),
+        ("jobs?cursor=W10", 400, "bad_request"),
+        ("deliveries?cursor=WzEsMl0", 400, "bad_request"),
+    ],
+)
+async def test_failures_have_a_code(client: httpx.AsyncClient, path: str, status: int, code: str) -> None:
+    answer = await client.get(f"/api/v1/{path}")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
+
+
+@pytest.mark.parametrize("query", ["limit=0", "limit=201", "state=odd", "number=0", "number=99999999999"])
+async def test_parameters_have_bounds(client: httpx.AsyncClient, query: str) -> None:
+    answer = await client.get(f"/api/v1/jobs?{query}")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "bad_request")
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        *("delivery=%00", "delivery=a%0Ab", "delivery=%FF", "delivery=%ED%A0%80", "delivery=%C0%AF"),
+        *(f"delivery={'x' * 201}", f"cursor={'A' * 16_385}", f"upstream={'x' * 60_000}", "cursor=", "x=%80"),
+    ],
+)
+@pytest.mark.parametrize("path", ["jobs", "jobs.csv"])
+async def test_what_is_no_text_or_too_much_of_it_is_the_callers_fault(
+    client: httpx.AsyncClient, path: str, query: str
+) -> None:
+    answer = await client.get(f"/api/v1/{path}?{query}")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "bad_request")
+
+
+@pytest.mark.parametrize("guid", ["%FF", "%00", "x" * 201, "%ED%A0%80"])
+async def test_a_path_that_is_no_text_is_the_callers_fault(client: httpx.AsyncClient, guid: str) -> None:
+    assert (await client.get(f"/api/v1/deliveries/{guid}")).status_code == 400
+    assert (await client.get(f"/api/v1/deliveries/{guid}.csv")).status_code == 400
+
+
+async def test_every_list_and_table_has_its_csv(client: httpx.AsyncClient) -> None:
+    paths = set((await client.get("/api/openapi.json")).json()["paths"])
+    alone = {
+        "/api/v1/badges/{org}/{repo}",
+        "/api/v1/backends/{org}/{repo}/jobs/{token}",
+        "/api/v1/effects/list",
+        "/api/v1/health",
+        "/api/v1/setup/{org}/{repo}",
+    }
+    without = {path for path in paths if not path.endswith(".csv") and f"{path}.csv" not in paths}
+    assert without == alone
+
+
+async def test_json_and_csv_take_the_same_parameters(client: httpx.AsyncClient) -> None:
+    paths = (await client.get("/api/openapi.json")).json()["paths"]
+    asked = {
+        path: {each["name"] for each in item["get"].get("parameters", [])} for path, item in paths.items()
+    }
+    asked["/api/v1/effects"] = asked["/api/v1/effects/list"]
+    pairs = [(asked[path.removesuffix(".csv")], asked[path]) for path in asked if path[:-4] in asked]
+    assert len(pairs) == 15
+    assert [one for one, other in pairs if one != other] == []
+
+
+async def test_a_csv_is_a_file_with_the_lists_own_words(world: World, client: httpx.AsyncClient) -> None:
+    delivery = world.delivery()
+    world.dispatch(delivery)
+    world.job(delivery, "failure", job_name='=cmd|"x"', url="javascript:alert(1)", execution_s=1 / 3)
+    answer = await client.get("/api/v1/jobs.csv", params={"state": "completed"})
+    [line] = csv.DictReader(io.StringIO(answer.text, newline=""))
+    assert (line["job_name"], line["url"], line["conclusion"]) == ('\'=cmd|"x"', "", "failure")
+    assert line["execution_s"] == "0.3333333333333333"
+    assert answer.headers["content-type"].startswith("text/csv")
+    assert answer.headers["content-disposition"] == 'attachment; filename="crcr-Torch-torch-jobs.csv"'
+
+
+@pytest.mark.parametrize("path", ["jobs", "deliveries", "waivers"])
+async def test_a_csv_goes_on_where_its_link_leads(world: World, client: httpx.AsyncClient, path: str) -> None:
+    for number in range(5):
+        world.job(world.delivery(), job_name=f"job {number}")
+        world.waiver(downstream="good/backend", job=f"job {number}")
+    found: list[dict[str, str]] = []
+    address: str | None = f"/api/v1/{path}.csv?limit=2"
+    while address:
+        answer = await client.get(address)
+        found += csv.DictReader(io.StringIO(answer.text, newline=""))
+        link = answer.headers.get("link")
+        address = link[1:].partition(">")[0] if link else None
+    assert len(found) == len({tuple(each.values()) for each in found}) == 5
+
+
+async def test_the_description_is_whole_and_its_page_needs_nothing_else(client: httpx.AsyncClient) -> None:
+    described = (await client.get("/api/openapi.json")).json()
+    jobs = described["paths"]["/api/v1/jobs"]["get"]
+    assert set(jobs["responses"]) == {"200", "304", "4XX", "503"}
+    assert all(each["description"] for each in jobs["parameters"])
+    operations = [item["get"] for item in described["paths"].values()]
+    assert all(each["tags"] and each["summary"] for each in operations)
+    assert all(
+        list(item["get"]["responses"]["200"]["content"])
+        == ["text/csv" if path.endswith(".csv") else "application/json"]
+        for path, item in described["paths"].items()
+    )
+    assert len({each["operationId"] for each in operations}) == len(operations)
+    page = await client.get("/api/docs")
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    assert all(path in page.text for path in described["paths"])
+    assert "<script" not in page.text
+    assert "http://" not in page.text
+
+
+async def test_the_description_is_searched_without_a_script(client: httpx.AsyncClient) -> None:
+    page = (await client.get("/api/docs", params={"q": "jobs CSV"})).text
+    assert "/api/v1/jobs.csv" in page
+    assert "/api/v1/allowlist.csv" not in page
+    nothing = (await client.get("/api/docs", params={"q": "<b>zebra</b>"})).text
+    assert "Nothing here is about" in nothing
+    assert "<b>zebra" not in nothing
+
+
+async def test_the_examples_are_answers(client: httpx.AsyncClient) -> None:
+    description = (await client.get("/api/openapi.json")).json()
+    with_examples = [
+        name for name, each in description["components"]["schemas"].items() if each.get("examples")
+    ]
+    assert {"Summary", "BackendPage", "Jobs", "Deliveries", "Badge", "ErrorBody"} <= set(with_examples)
+    for name in with_examples:
+        [example] = description["components"]["schemas"][name]["examples"]
+        schema = {"$ref": f"#/components/schemas/{name}", "components": description["components"]}
+        jsonschema.validate(example, schema, format_checker=jsonschema.FormatChecker())
+
+
+@pytest.mark.parametrize("key", [(1, "a"), ("", 2**62), ("ü😀", -1)])
+def test_a_cursor_comes_back_as_it_was(key: tuple[str | int, ...]) -> None:
+    assert cursors.decode(cursors.encode(key)) == key
+
+
+@pytest.mark.parametrize("cursor", ["", "%%%", "e30", "W3RydWVd", "WzFlOTld", "WyJcdWQ4MDAiXQ", "W" * 4096])
+def test_a_cursor_of_somebody_else_is_refused(cursor: str) -> None:
+    with pytest.raises(BadRequest):
+        cursors.decode(cursor)
+
+
+async def test_probes_tell_alive_and_ready(world: World, client: httpx.AsyncClient) -> None:
+    assert (await client.get("/healthz")).json()["ok"] is True
+    refused = await client.get("/readyz")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "no_allowlist")
+    assert "other/upstream" in refused.json()["error"]["detail"]
+    world.allowlist("L2: [a/b]", OTHER)
+    world.effect()
+    ready = (await client.get("/readyz")).json()
+    late = "Outgoing calls are behind: the oldest has been due since Dec 31, 23:57 UTC. Is a worker running?"
+    assert ready["upstreams"][0] == {
+        "upstream": "Torch/torch",
+        "waiting": 1,
+        "parked": 0,
+        "lag_s": 180.0,
+        "health": "amber",
+        "reasons": [late],
+    }
+    assert ready["health"] == "amber"
+
+
+class SlowHealth:
+    """A store that answers, but for the health, which it reads for ever."""
+
+    def __init__(self, views: Any) -> None:
+        self.vitals = views.vitals
+        self.readings = 0
+
+    async def health(self, _: Any) -> Any:
+        self.readings += 1
+        await asyncio.Event().wait()
+
+
+async def test_probes_do_not_wait_for_health_that_takes_long(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health, "HEALTH_WITHIN_S", 0.01)
+    world.allowlist("L2: [a/b]", OTHER)
+    world.effect()
+    slow = SlowHealth(world.views)
+    async with asyncio.timeout(20), serve(world, slow) as client:
+        answer = await client.get("/readyz")
+        scraped = (await client.get("/metrics")).text
+    ready = answer.json()
+    assert (answer.status_code, ready["ok"], ready["health"]) == (200, True, "unknown")
+    assert ready["upstreams"][0] == {
+        "upstream": "Torch/torch",
+        "waiting": 1,
+        "parked": 0,
+        "lag_s": 180.0,
+        "health": "unknown",
+        "reasons": [],
+    }
+    assert "crcr_store_up 1.0" in scraped
+    assert 'crcr_effects_waiting{upstream="Torch/torch"} 1.0' in scraped
+    assert "crcr_health{" not in scraped
+    assert slow.readings == 1
+
+
+async def test_probes_share_one_reading_of_the_health(
+    world: World, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[RepoName] = []
+
+    async def facts(tx: Tx, upstream: RepoName) -> HealthFacts:
+        read.append(upstream)
+        return await health_facts(tx, upstream)
+
+    for module in ("views_health", "views"):
+        monkeypatch.setattr(f"crcr.record.{module}.health_facts", facts, raising=False)
+    world.allowlist("L2: [a/b]", OTHER)
+    for path in ("/readyz", "/metrics", "/readyz", "/metrics"):
+        assert (await client.get(path)).status_code == 200
+    assert read == [UPSTREAM, OTHER]
+
+
+async def test_a_limit_that_a_later_release_wrote_down_is_one_without_a_name(
+    world: World, client: httpx.AsyncClient
+) -> None:
+    world.effect(held_by="of_a_later_release", due_at=world.ago(hours=-1))
+    [held] = (await client.get("/api/v1/health")).json()["held"]
+    assert (held["held_by"], held["text"]) == (
+        "other",
+        "1 dispatch is held back by GitHub's rate limit until 01:00 UTC.",
+    )
+    [listed] = (await client.get("/api/v1/effects/list")).json()["effects"]
+    assert listed["held_by"] == "other"
+
+
+async def test_metrics_are_scraped_with_the_outbox_figures(world: World) -> None:
+    metrics = Metrics()
+    metrics.delivery("pull_request", "accepted")
+    metrics.delivery("x" * 1000, "ignored")
+    metrics.callback("applied")
+    metrics.effect("send_dispatch", "done")
+    metrics.dispatch_latency(0.2)
+    metrics.observe(await world.views.vitals(world.clock.now()))
+    text = metrics.text().decode()
+    assert 'crcr_deliveries_total{event="pull_request",outcome="accepted"} 1.0' in text
+    assert 'crcr_deliveries_total{event="other",outcome="ignored"} 1.0' in text
+    assert 'crcr_effects_waiting{upstream="Torch/torch"} 0.0' in text
+    assert 'crcr_allowlist_in_force{upstream="other/upstream"} 0.0' in text
+    assert 'crcr_dispatch_latency_seconds_bucket{le="0.25"} 1.0' in text
+    assert 'crcr_open_gates{state="failed",upstream="Torch/torch"} 0.0' in text
+
+
+async def test_a_store_that_is_down_is_not_ready_and_still_scraped(world: World) -> None:
+    class Down:
+        async def vitals(self, _: Any) -> Any:
+            raise StoreUnavailable
+
+    async with serve(world, Down()) as client:
+        assert (await client.get("/readyz")).status_code == 503
+        scraped = await client.get("/metrics")
+        assert scraped.headers["content-type"].startswith("text/plain")
+        assert "crcr_store_up 0.0" in scraped.text
+        assert "crcr_effects_waiting{" not in scraped.text
+
+
+@pytest.mark.parametrize("path", ["jobs", "jobs.csv"])
+async def test_a_store_that_is_down_is_said_and_no_empty_list_is_given(world: World, path: str) -> None:
+    class Down:
+        async def jobs(self, _: Any) -> Any:
+            raise StoreUnavailable
+
+    async with serve(world, Down()) as client:
+        answer = await client.get(f"/api/v1/{path}")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "store_unavailable")
+    assert answer.headers["retry-after"] == "5"

@@ -1,0 +1,498 @@
+"""The pages of a pull request and of a commit as a browser gets them, and the same as JSON."""
+
+import json
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from markupsafe import Markup
+
+from crcr.decide.checks.status import Standing
+from crcr.decide.model import DispatchState
+from crcr.decide.views.commit import BackendState, GateShown, PullState, PullView, WaiverState
+from crcr.decide.views.overview import Answer, JobView
+from crcr.errors import CrcrError
+from crcr.show.api import routes as api
+from crcr.show.pages import routes as pages_routes
+from crcr.show.pages.frame import Frame
+from crcr.show.render import status
+from crcr.show.render.templates import _spans
+from crcr.show.urls.job_tokens import token_of_job
+from crcr.show.urls.location import is_sha
+from support.data.store_rows import OTHER, UPSTREAM, World, open_world
+from support.page_reader import HOSTILE, Page, as_json, inert
+
+HEAD = f"{7:040x}"
+GROUP = "c" * 40
+GATED = """
+L1:
+  - listen/only
+L2:
+  - Good/Backend: {oncalls: [ada]}
+L4:
+  - gate/one: {oncalls: [bob], jobs: [build, test]}
+  - gate/two: {oncalls: [eve], jobs: [build]}
+"""
+
+
+PUSHED = "5" * 40
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with open_world(tmp_path) as world:
+        world.allowlist(GATED)
+        yield world
+
+
+@pytest.fixture
+async def browser(world: World) -> AsyncIterator[httpx.AsyncClient]:
+    app = FastAPI()
+    app.add_exception_handler(CrcrError, as_json)
+    upstreams = (UPSTREAM, OTHER)
+    app.router.routes += api.routes(world.views, upstreams=upstreams, clock=world.clock)
+    app.router.routes += pages_routes.routes(Frame(world.views, upstreams=upstreams, clock=world.clock))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://relay") as client:
+        yield client
+
+
+def fill(world: World, text: str = "plain", **pull: Any) -> None:
+    """Everything that can be on the two pages, with the same text wherever somebody else can set it."""
+    labels = json.dumps([text] * 3)
+    delivery = world.pull(title=text, author=text, labels=labels, base_ref=text, **pull)
+    world.dispatch(delivery, "listen/only", level=1, reason=text)
+    world.dispatch(delivery, "good/backend", answer="unreported")
+    world.dispatch(delivery, "gate/one", level=4)
+    world.dispatch(delivery, "gate/two", level=4, state="held", reason=text, sent_at=None)
+    tests = json.dumps([{"name": text, "file": text, "message": text}])
+    said = {"workflow_name": text, "url": text, "artifact_url": text, "environment": text}
+    doubt = {"verification": "disputed", "github_conclusion": "failure", "disputed": 1}
+    job = {"downstream": "gate/one", "level": 4, **said}
+    world.job(delivery, "failure", job_name=text, failed_tests=tests, tests_failed=1, **job, **doubt)
+    world.job(delivery, "success", job_name=f"b{text}", verification="self-reported", **job)
+    world.job(delivery, None, job_name=f"c{text}", run_id=text, workflow=text, **job)
+    world.gate(HEAD, title=text)
+    world.waiver(who=text, reason=text, job=text, head_sha=text)
+    world.waiver(who=text, reason=text, ended_by=text, ended_at=1)
+    world.check("crcr/gate", title=text)
+    world.check(f"crcr/{text}"[:300], "gate/one", title=text)
+    group = world.group(GROUP, "[7, 9]", head_ref=text, base_ref=text, reused_from=text)
+    world.dispatch(group, "gate/one", level=4, number=None, head_sha=GROUP)
+    world.gate(GROUP, title=text)
+    world.delivery(action=text, reason=text, head_sha=text, state="superseded")
+
+
+def jobs_of(pull: PullView) -> list[JobView]:
+    return [job for backend in pull.backends for job in backend.jobs]
+
+
+@pytest.mark.parametrize("hostile", HOSTILE, ids=range(len(HOSTILE)))
+async def test_fault_29_hostile_text_is_only_text(
+    world: World, browser: httpx.AsyncClient, hostile: str
+) -> None:
+    fill(world, hostile.replace("\x00", "\x01"))
+    pull = await world.views.pull(UPSTREAM, 7, world.clock.now())
+    token = next((each for job in jobs_of(pull) if (each := token_of_job(job, shared=True))), "x")
+    shared = f"/crcr/pr/7?job={token}"
+    for path in (
+        *("/crcr/pr/7?older=1", "/crcr/pr/7?fragment=main", f"/crcr/commit/{HEAD}", f"/crcr/commit/{GROUP}"),
+        *(shared, f"{shared}&fragment=panel", f"/crcr/commit/{HEAD}?job={token}"),
+    ):
+        answer = await browser.get(path)
+        assert answer.status_code == 200
+        assert len(answer.content) < 150_000
+        inert(Page(answer.text), answer.text)
+        assert ">49<" not in answer.text.replace(" ", "")
+
+
+async def test_the_page_says_what_an_author_needs(world: World, browser: httpx.AsyncClient) -> None:
+    fill(world, "plain")
+    text = (await browser.get("/crcr/pr/7?older=1")).text
+    for said in (
+        *("#7 plain", "gate/one failed (plain)", "/crcr retry gate/one", "bob", "held", "notified"),
+        *("ran and did not report", "disputed", "self-reported", "taken back", "of another commit"),
+        *("In a merge group", "crcr/gate", "superseded", "3 sent", "1 held", "#9"),
+    ):
+        assert said in text, said
+
+
+async def test_the_page_is_live_for_its_own_number(world: World, browser: httpx.AsyncClient) -> None:
+    fill(world)
+    page = Page((await browser.get("/crcr/pr/7")).text)
+    assert page.attributes("data-number") == ["7"]
+    assert page.attributes("data-events") == ["/api/v1/events?upstream=Torch/torch&after=0"]
+    assert Page((await browser.get(f"/crcr/commit/{GROUP}")).text).attributes("data-number") == []
+    part = (await browser.get("/crcr/pr/7?fragment=main")).text
+    assert "<html" not in part
+    assert "gate/one failed" in part
+
+
+async def test_ids_are_the_same_when_the_page_is_read_anew_and_differ_on_it(
+    world: World, browser: httpx.AsyncClient
+) -> None:
+    fill(world)
+    first, second = [Page((await browser.get("/crcr/pr/7")).text).attributes("id") for _ in range(2)]
+    assert first == second
+    assert len(first) == len(set(first))
+
+
+async def test_pages_lead_to_each_other(world: World, browser: httpx.AsyncClient) -> None:
+    fill(world)
+    world.dispatch(world.delivery(head_sha=HEAD, guid="d&1"), "good/backend", head_sha=HEAD, hours_ago=0.1)
+    links = Page((await browser.get("/crcr/good/backend")).text).attributes("href")
+    assert "/crcr/pr/7" in links
+    assert f"/crcr/commit/{HEAD}?delivery=d%261" in links
+    assert "/crcr/pr/7" in Page((await browser.get(f"/crcr/commit/{HEAD}")).text).attributes("href")
+    assert f"/crcr/commit/{GROUP}" in Page((await browser.get("/crcr/pr/7")).text).attributes("href")
+    assert "https://github.com/Torch/torch/pull/7" in Page((await browser.get("/crcr/pr/7")).text).attributes(
+        "href"
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("/crcr/pr/8", "no event of Torch/torch#8 has arrived"),
+        ("/crcr/pr/0", "is not the number of a pull request"),
+        ("/crcr/pr/nonsense", "is not the number of a pull request"),
+        ("/crcr/pr/99999999999", "is not the number of a pull request"),
+        ("/crcr/commit/abc", "give all 40 digits"),
+        (f"/crcr/commit/{'9' * 40}", "no delivery of Torch/torch"),
+        ("/crcr/pr/7?upstream=no/such", "serves no upstream"),
+    ],
+)
+async def test_what_is_unknown_is_a_page_that_says_what_to_do(
+    world: World, browser: httpx.AsyncClient, path: str, said: str
+) -> None:
+    world.pull()
+    answer = await browser.get(path)
+    assert answer.status_code == 404
+    assert said in answer.text
+    assert "All backends" in answer.text
+
+
+async def test_empty_states_are_said(world: World, browser: httpx.AsyncClient) -> None:
+    world.pull()
+    text = (await browser.get("/crcr/pr/7")).text
+    assert "has not been looked at yet" in text
+    assert "No backend has been told of this commit" in text
+    assert "None are published on this commit" in text
+    assert ">Waivers</h2>" not in text
+    world.gate(HEAD, "none", "")
+    assert "This upstream has no gate" in (await browser.get("/crcr/pr/7")).text
+
+
+async def test_a_gate_with_hidden_backends_says_that_there_are_more(
+    world: World, browser: httpx.AsyncClient
+) -> None:
+    world.allowlist("L4:\n  - gate/one: {visibility: hidden, oncalls: [bob], jobs: [build]}\n", version=2)
+    world.dispatch(world.pull(), "gate/one", level=4)
+    world.gate(HEAD)
+    text = (await browser.get("/crcr/pr/7")).text
+    assert "backends that are not shown here" in text
+    assert "gate/one" not in text
+
+
+async def test_the_backend_page_shows_who_was_left_out_and_who_never_started(
+    world: World, browser: httpx.AsyncClient
+) -> None:
+    world.dispatch(world.delivery(), "good/backend", state="left_out", reason="paths", sent_at=None)
+    world.dispatch(world.delivery(), "good/backend", answer="never_started")
+    text = (await browser.get("/crcr/good/backend")).text
+    assert "not concerned" in text
+    assert "GitHub lists no run since the dispatch" in text
+
+
+async def test_the_api_has_the_same(world: World, browser: httpx.AsyncClient) -> None:
+    fill(world, "plain")
+    pull = (await browser.get("/api/v1/pulls/7")).json()
+    assert (pull["upstream"], pull["state"], pull["gate"]["state"]) == ("Torch/torch", "open", "failed")
+    row = pull["gate"]["subjects"][0]["rows"][0]
+    assert (row["backend"], row["level"], row["standing"]) == ("gate/one", "L4", "failed")
+    first = pull["backends"][0]
+    assert (first["state"], first["jobs"][0]["verification"]) == ("failed", "disputed")
+    assert first["jobs"][0]["url"] is None
+    assert {each["dispatch"]["answer"] for each in pull["backends"]} == {None, "unreported"}
+    assert [each["arrival"]["dispatches"] for each in pull["timeline"] if each["arrival"]] == [
+        [],
+        [{"state": "held", "number": 1}, {"state": "sent", "number": 3}],
+    ]
+    sent = next(each for each in pull["timeline"] if each["kind"] == "last dispatch sent")
+    assert (sent["number"], sent["event"], sent["subject"]) == (3, "pull_request", None)
+    commit = (await browser.get(f"/api/v1/commits/{GROUP.upper()}")).json()
+    assert (commit["head_sha"], commit["group"]["numbers"]) == (GROUP, [7, 9])
+
+
+async def test_waivers_are_read_to_their_end_by_cursor(world: World, browser: httpx.AsyncClient) -> None:
+    for number in range(1, 6):
+        world.waiver(number=number)
+    found: list[int] = []
+    params: dict[str, Any] = {"limit": 2}
+    while True:
+        page = (await browser.get("/api/v1/waivers", params=params)).json()
+        found += [each["number"] for each in page["waivers"]]
+        if page["next"] is None:
+            break
+        params["cursor"] = page["next"]
+    assert found == [5, 4, 3, 2, 1]
+    assert (await browser.get("/api/v1/waivers?cursor=WyJ4Il0")).status_code == 400
+
+
+@pytest.mark.parametrize("path", ["pulls/0", "pulls/x", "pulls/99999999999", "waivers?limit=0"])
+async def test_parameters_have_bounds(browser: httpx.AsyncClient, path: str) -> None:
+    assert (await browser.get(f"/api/v1/{path}")).status_code == 422
+
+
+async def test_an_unknown_pull_request_has_a_code(world: World, browser: httpx.AsyncClient) -> None:
+    for path in ("pulls/8", f"commits/{'9' * 40}"):
+        answer = await browser.get(f"/api/v1/{path}")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
+
+
+@pytest.mark.parametrize(
+    ("kinds", "statuses"),
+    [
+        (DispatchState, status.DISPATCHES),
+        (Answer, status.ANSWERS),
+        (GateShown, status.GATES),
+        (Standing, status.STANDINGS),
+        (BackendState, status.BACKENDS),
+        (PullState, status.PULLS),
+        (WaiverState, status.WAIVERS),
+    ],
+)
+def test_every_state_has_a_look(kinds: Any, statuses: Any) -> None:
+    assert set(statuses) == set(kinds)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("run `a <b>` now", "run <code>a &lt;b&gt;</code> now"),
+        ("one ` alone <i>", "one ` alone &lt;i&gt;"),
+        ("", ""),
+        ("`<script>`", "<code>&lt;script&gt;</code>"),
+    ],
+)
+def test_code_in_text_is_escaped(text: str, shown: str) -> None:
+    assert _spans(text) == Markup(shown)  # noqa: S704
+
+
+def test_only_a_whole_sha_is_one() -> None:
+    assert is_sha("a" * 40)
+    assert is_sha("0" * 64)
+    assert not any(map(is_sha, (None, "", "a" * 39, "a" * 41, "A" * 40, "g" * 40, "a" * 40 + "\n")))
+
+
+async def test_too_many_jobs_are_cut_and_say_where_the_rest_is(
+    world: World, browser: httpx.AsyncClient
+) -> None:
+    delivery = world.pull()
+    world.dispatch(delivery, "good/backend")
+    for number in range(203):
+        world.job(delivery, job_name=f"job {number}")
+    text = (await browser.get("/crcr/pr/7")).text
+    assert f'<a href="/crcr/Good/Backend?q={"f" * 12}">191 more</a>' in text
+    world.job(delivery, "failure", job_name="worse")
+    text = (await browser.get("/crcr/pr/7")).text
+    assert "4 more jobs do not fit here" in text
+    assert f"delivery={delivery}" in text
+
+
+async def test_a_jobs_details_open_beside_the_pull_request(world: World, browser: httpx.AsyncClient) -> None:
+    fill(world, "plain")
+    (link,) = [
+        href
+        for tag, attrs in Page((await browser.get("/crcr/pr/7?older=1")).text).elements
+        if tag == "a"
+        and "data-panel" in attrs
+        and (href := attrs["href"] or "")
+        and "name" in (attrs["class"] or "")
+    ][:1]
+    whole = (await browser.get(f"/crcr/pr/7{link}")).text
+    panel = whole[whole.index("<aside") : whole.index("</aside>")]
+    for said in ("plain", "gate/one", "failure", "GitHub says otherwise"):
+        assert said in panel, said
+    assert "/crcr/pr/7?older=1" in Page(panel).attributes("href")
+    alone = (await browser.get(f"/crcr/pr/7{link}&fragment=panel")).text
+    assert "<html" not in alone
+    assert "Gate" not in alone
+    commit = await browser.get(f"/crcr/commit/{HEAD}{link}&fragment=panel")
+    assert "gate/one" in commit.text
+
+
+@pytest.mark.parametrize("path", ["/crcr/pr/7", f"/crcr/commit/{HEAD}"])
+@pytest.mark.parametrize(
+    "token", ["nonsense", "WyJ4Il0", "WyJkIiwidyIsInIiLDEsImoiXQ", "WyJkIiwidyIsInIiLDEsImoiLCJhL2IiXQ"]
+)
+async def test_a_job_that_is_not_there_leaves_the_page_as_it_is(
+    world: World, browser: httpx.AsyncClient, path: str, token: str
+) -> None:
+    fill(world)
+    answer = await browser.get(f"{path}?job={token}")
+    assert answer.status_code == 200
+    assert "No such job" in answer.text
+    assert "Timeline" in answer.text
+    assert "No such job" in (await browser.get(f"{path}?job={token}&fragment=panel")).text
+
+
+async def test_a_hidden_backends_job_is_not_told_to_who_knows_its_key(
+    world: World, browser: httpx.AsyncClient
+) -> None:
+    fill(world, "plain")
+    job = jobs_of(await world.views.pull(UPSTREAM, 7, world.clock.now()))[0]
+    path = f"/crcr/pr/7?job={token_of_job(job, shared=True)}&fragment=panel"
+    assert "gate/one" in (await browser.get(path)).text
+    world.allowlist("L4:\n  - gate/one: {visibility: hidden, oncalls: [bob], jobs: [build]}\n", version=2)
+    assert "No such job" in (await browser.get(path)).text
+
+
+async def test_like_failures_of_several_backends_stand_first(
+    world: World, browser: httpx.AsyncClient
+) -> None:
+    delivery = world.pull()
+    for name, level in (("good/backend", 2), ("gate/one", 4)):
+        world.dispatch(delivery, name, level=level)
+        tests = json.dumps([{"name": "test_lazy", "file": None, "message": f"no kernel on {name}"}])
+        world.job(delivery, "failure", downstream=name, level=level, failed_tests=tests, tests_failed=1)
+    text = (await browser.get("/crcr/pr/7")).text
+    group = text[text.index('id="alike"') : text.index("Backends <span")]
+    for said in ("test_lazy", "2 jobs", "2 backends", "gate/one", "Good/Backend"):
+        assert said in group, said
+    assert text.index('id="alike"') < text.index('class="unit"')
+
+
+async def test_the_timeline_tells_of_results_the_gate_and_waivers(
+    world: World, browser: httpx.AsyncClient
+) -> None:
+    delivery = world.pull(is_open=0, merged=1)
+    for name in ("good/backend", "gate/one"):
+        world.dispatch(delivery, name)
+        world.job(delivery, "failure" if name == "gate/one" else "success", downstream=name)
+    world.waiver(job="build", used_at=world.ago(minutes=2))
+    world.check("crcr/gate")
+    world.delivery(action="closed", head_sha=HEAD, hours_ago=0.01)
+    text = (await browser.get("/crcr/pr/7")).text
+    part = text[text.index('id="timeline"') :].replace("<", " <")
+    timeline = " ".join(Markup(part).striptags().split())  # noqa: S704
+    told = (
+        *("merged", "gate published O passed", "waiver used gate/one build by mia", "waiver given gate/one"),
+        *("backend ended gate/one X failed", "backend ended Good/Backend O passed", "first job started"),
+        *("last of 2 dispatches sent", "first of 2 dispatches sent", "synchronize"),
+    )
+    places = [timeline.index(each) for each in told if "ended" not in each]
+    assert places == sorted(places)
+    assert all(each in timeline for each in told)
+
+
+async def test_a_nightly_commit_has_a_page(world: World, browser: httpx.AsyncClient) -> None:
+    world.job(GROUP, "failure", event="nightly", number=None, head_sha=GROUP, url="https://ci.test/1")
+    text = (await browser.get(f"/crcr/commit/{GROUP}")).text
+    for said in ("nightly", "Good/Backend", "failed", "started", "backend ended"):
+        assert said in text, said
+    assert "No backend has been told" not in text
+    api = (await browser.get(f"/api/v1/commits/{GROUP}")).json()
+    [backend] = api["backends"]
+    assert (api["event"], backend["dispatch"], backend["event"]) == ("nightly", None, "nightly")
+    csv = (await browser.get(f"/api/v1/commits/{GROUP}.csv")).text.splitlines()
+    assert len(csv) == 2
+    assert csv[1].startswith("Good/Backend,")
+
+
+async def test_older_commits_stand_behind_a_switch(world: World, browser: httpx.AsyncClient) -> None:
+    world.pull()
+    world.delivery(number=7, head_sha="b" * 40, hours_ago=5)
+    text = (await browser.get("/crcr/pr/7")).text
+    assert "bbbbbbbb" not in text
+    assert "1 event of older commits" in text
+    switch = [attrs["href"] for _, attrs in Page(text).elements if attrs.get("role") == "switch"]
+    assert switch == ["/crcr/pr/7?older=1#timeline"]
+    shown = Page((await browser.get("/crcr/pr/7?older=1")).text)
+    assert [href for href in shown.attributes("href") if href.startswith(f"/crcr/commit/{'b' * 40}")]
+
+
+async def test_who_passed_or_need_not_is_folded_into_one_line(
+    world: World, browser: httpx.AsyncClient
+) -> None:
+    names = [f"many/b{number:02d}" for number in range(40)]
+    world.allowlist("L1: [listen/only]\nL2:\n" + "".join(f"  - {name}\n" for name in names), version=2)
+    delivery = world.pull()
+    world.dispatch(delivery, "listen/only", level=1)
+    for place, name in enumerate(names):
+        world.dispatch(delivery, name)
+        world.job(delivery, "failure" if place == 3 else None if place == 4 else "success", downstream=name)
+    text = (await browser.get("/crcr/pr/7")).text
+    assert len(re.findall(r'<section class="unit"', text)) == 2
+    folded = text.partition('<details class="failure folded" id="folded-now">')[2].partition("</details>")[0]
+    assert [" ".join(each.split()) for each in re.findall(r'"word">([^<]+)<', folded)] == [
+        "38 passed",
+        "1 notified",
+    ]
+    links = Page(folded).attributes("href")
+    assert {"/crcr/many/b00", "/crcr/listen/only"} <= set(links)
+    assert "/crcr/many/b03" not in links
+    assert len([link for link in links if "job=" in link]) == 38
+
+
+async def test_a_few_that_passed_stand_open(world: World, browser: httpx.AsyncClient) -> None:
+    delivery = world.pull()
+    world.dispatch(delivery, "good/backend")
+    world.job(delivery)
+    text = (await browser.get("/crcr/pr/7")).text
+    assert '<details class="failure folded" id="folded-now" open>' in text
+
+
+@pytest.mark.parametrize(("state", "look"), [("failed", "bad"), ("pending", "wait"), ("passed", "wait")])
+async def test_a_merge_group_that_failed_is_red(
+    world: World, browser: httpx.AsyncClient, state: str, look: str
+) -> None:
+    world.pull()
+    world.group(GROUP)
+    world.gate(GROUP, state)
+    text = (await browser.get("/crcr/pr/7")).text
+    assert f'<section class="note {look}"><h2>In a merge group' in text
+
+
+async def test_both_pages_lead_to_their_data_from_the_foot(world: World, browser: httpx.AsyncClient) -> None:
+    fill(world)
+    for path, api_path in (("/crcr/pr/7", "pulls/7"), (f"/crcr/commit/{HEAD}?delivery=x", f"commits/{HEAD}")):
+        foot = (await browser.get(path)).text.partition('<span id="formats">')[2].partition("</span>")[0]
+        query = "?delivery=x" if "?" in path else ""
+        assert Page(foot).attributes("href") == [
+            f"/api/v1/{api_path}{query}",
+            f"/api/v1/{api_path}.csv{query}",
+        ]
+        for link in Page(foot).attributes("href"):
+            assert (await browser.get(link)).status_code == 200
+
+
+@pytest.mark.parametrize("digits", [HEAD[:7], HEAD[:12].upper(), HEAD[:39]])
+async def test_a_part_of_a_commit_leads_to_it(world: World, browser: httpx.AsyncClient, digits: str) -> None:
+    world.pull()
+    answer = await browser.get(f"/crcr/commit/{digits}")
+    assert (answer.status_code, answer.headers["location"]) == (303, f"/crcr/commit/{HEAD}")
+    world.delivery(event="push", number=None, head_sha=HEAD[:39] + "0")
+    answer = await browser.get(f"/crcr/commit/{digits}")
+    place = f"/crcr/search?q={digits.lower()}"
+    assert (answer.status_code, answer.headers["location"]) == (303, place)
+
+
+@pytest.mark.parametrize("sha", ["9" * 40, "9" * 39, "9" * 12, "abc", "9" * 41, "g" * 40, "%C3%A4"])
+async def test_an_unknown_commit_is_not_found_on_the_page_and_in_the_api(
+    world: World, browser: httpx.AsyncClient, sha: str
+) -> None:
+    world.pull()
+    for path in (f"/crcr/commit/{sha}", f"/api/v1/commits/{sha}", f"/api/v1/commits/{sha}.csv"):
+        answer = await browser.get(path, follow_redirects=True)
+        assert (answer.status_code, answer.url.path) == (404, httpx.URL(path).path), path
+
+
+async def test_a_commit_that_only_a_push_named_has_its_page(world: World, browser: httpx.AsyncClient) -> None:
+    world.delivery(event="push", number=None, head_sha=PUSHED, ref="refs/heads/main")
+    for path in (f"/crcr/commit/{PUSHED}", f"/api/v1/commits/{PUSHED}"):
+        assert (await browser.get(path)).status_code == 200
+    assert (await browser.get(f"/crcr/commit/{PUSHED[:10]}")).status_code == 303

@@ -1,0 +1,525 @@
+"""The log pages and the search as a browser gets them: filters in the address, empty states, hostile text, eyes."""
+
+import json
+import re
+from collections.abc import AsyncIterator
+from html import unescape
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from crcr.decide.commands.grammar import Waive, parse_commands
+from crcr.errors import StoreUnavailable
+from crcr.record.schema import core, statistics
+from crcr.show.access.reader import Reader, Way
+from crcr.show.pages import routes as pages_routes
+from crcr.show.pages.frame import Frame
+from support.data.store_rows import OTHER, UPSTREAM, World, open_world
+from support.page_reader import HOSTILE, Page, inert
+from support.stage import stage
+
+LISTED = """
+L2:
+  - Good/Backend
+  - flaky/backend
+  - secret/one: {visibility: hidden}
+L4:
+  - gate/one: [ada]
+"""
+LISTS = ("/crcr/deliveries", "/crcr/deliveries?show=effects", "/crcr/waivers", "/crcr/audit")
+ADMIN = Reader("ops", admin=True, csrf="signed", way=Way.SESSION)
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with open_world(tmp_path) as world:
+        yield world
+
+
+def browse(views: Any, world: World, reader: Reader | None = None) -> httpx.AsyncClient:
+    app: ASGIApp = Starlette(
+        routes=pages_routes.routes(Frame(views, upstreams=(UPSTREAM, OTHER), clock=world.clock))
+    )
+
+    async def seen_by(scope: Scope, receive: Receive, send: Send) -> None:
+        await app({**scope, "state": {"reader": reader} if reader else {}}, receive, send)
+
+    return httpx.AsyncClient(transport=httpx.ASGITransport(seen_by), base_url="http://relay")
+
+
+@pytest.fixture
+async def browser(world: World) -> AsyncIterator[httpx.AsyncClient]:
+    async with browse(world.views, world) as client:
+        yield client
+
+
+@pytest.fixture
+async def admin(world: World) -> AsyncIterator[httpx.AsyncClient]:
+    async with browse(world.views, world, ADMIN) as client:
+        yield client
+
+
+def text_of(answer: httpx.Response) -> str:
+    main = answer.text.partition("<main")[2].partition("</main>")[0]
+    return " ".join(re.sub(r"<[^>]+>", " ", main).split())
+
+
+def links_of(answer: httpx.Response) -> list[str]:
+    return Page(answer.text).attributes("href")
+
+
+def act(world: World, name: str = "pause", subject: str = "Torch/torch", **more: Any) -> None:
+    row = {"upstream": UPSTREAM.key, "at": world.ago(hours=1), "who": "ops", "act": name, "subject": subject}
+    world.add(core.audit, {**row, "detail": json.dumps(more)})
+
+
+def ran(world: World, job_name: str, downstream: str = "good/backend") -> None:
+    row = {
+        "upstream": UPSTREAM.key,
+        "downstream": downstream,
+        "kind": "pull_request",
+        "day_at": world.ago(days=1),
+    }
+    what = {"workflow": "ci.yml", "workflow_name": "CI", "job_name": job_name}
+    world.add(statistics.job_days, {**row, **what})
+
+
+async def test_an_empty_log_says_what_is_missing(world: World, browser: httpx.AsyncClient) -> None:
+    world.allowlist(LISTED)
+    said = (
+        "No webhook has arrived yet",
+        "Nothing is owed",
+        "Nobody has waived anything",
+        "Nothing has been done by hand",
+    )
+    for path, words in zip(LISTS, said, strict=True):
+        answer = await browser.get(path)
+        assert words in text_of(answer)
+        assert "<table" not in answer.text
+
+
+async def test_the_log_lists_deliveries_with_their_dispatches_summed(
+    world: World, browser: httpx.AsyncClient
+) -> None:
+    world.allowlist(LISTED)
+    delivery = world.delivery(source="recovered", reason="said so", ref="refs/heads/main", number=None)
+    for name, state in (("good/backend", "sent"), ("flaky/backend", "parked"), ("secret/one", "sent")):
+        world.dispatch(
+            delivery, name, state=state, reason="no such repository" if state == "parked" else None
+        )
+    answer = await browser.get("/crcr/deliveries")
+    words = text_of(answer)
+    assert "1 parked" in words
+    assert "1 sent" in words
+    assert "recovered" in words
+    assert "no such repository" in words
+    assert "secret" not in answer.text
+    assert f"/crcr/deliveries/{delivery}" in links_of(answer)
+
+
+async def test_filters_order_and_place_stand_in_the_address(world: World, browser: httpx.AsyncClient) -> None:
+    world.allowlist(LISTED)
+    for number in range(35):
+        world.delivery(hours_ago=number, number=7)
+    world.delivery(number=8)
+    first = await browser.get(
+        "/crcr/deliveries?number=%237&event=pull_request&state=accepted&sort=at&range=7d"
+    )
+    further = next(link for link in links_of(first) if "after=" in link)
+    asked = parse_qs(urlsplit(further).query)
+    assert {**asked, "after": []} == {
+        "number": ["7"], "event": ["pull_request"], "state": ["accepted"], "sort": ["at"], "range": ["7d"], "after": [],
+    }  # fmt: skip
+    second = await browser.get(further)
+    assert second.text.count('data-key="') == 10
+    for kind in ("/api/v1/deliveries?", "/api/v1/deliveries.csv?"):
+        export = next(link for link in links_of(second) if link.startswith(kind))
+        assert {"number", "event", "state", "sort"} <= parse_qs(urlsplit(export).query).keys()
+        assert "after" not in export
+    hidden = [
+        attrs for tag, attrs in Page(second.text).elements if tag == "input" and attrs.get("type") == "hidden"
+    ]
+    assert {str(each["name"]) for each in hidden} >= {"sort", "range"}
+
+
+async def test_another_upstream_is_kept_in_every_link(world: World, browser: httpx.AsyncClient) -> None:
+    world.allowlist(LISTED, OTHER)
+    world.delivery(OTHER)
+    for path in LISTS:
+        answer = await browser.get(
+            path, params={**dict(parse_qs(urlsplit(path).query)), "upstream": "other/upstream"}
+        )
+        kept = [link for link in links_of(answer) if link.startswith(("/crcr/deliveries", "/api/v1/"))]
+        assert kept
+        assert all("upstream=other/upstream" in link for link in kept)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/crcr/deliveries?after=!!", "/crcr/deliveries?after=WyJ4Il0"),
+        *("/crcr/audit?after=WzFd", "/crcr/waivers?after=WzFd"),
+    ],
+)
+async def test_a_place_that_is_not_ours_is_a_page_that_says_so(
+    world: World, browser: httpx.AsyncClient, path: str
+) -> None:
+    world.allowlist(LISTED)
+    answer = await browser.get(path)
+    assert answer.status_code == 400
+    assert "Not understood" in answer.text
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "said"),
+    [
+        ("/crcr/deliveries?sha=abc", "sha", "give its first 7 digits, or more"),
+        ("/crcr/deliveries?sha=zzzzzzzz", "sha", "a commit has only the digits 0 to 9 and a to f"),
+        ("/crcr/deliveries?number=abc", "number", "not the number of a pull request"),
+        ("/crcr/deliveries?number=0", "number", "not the number of a pull request"),
+        ("/crcr/deliveries?state=lost", "state", "there is no such state"),
+        ("/crcr/deliveries?show=effects&state=lost", "state", "there is no such state"),
+        ("/crcr/waivers?state=lost", "state", "there is no such state"),
+        ("/crcr/waivers?number=x", "number", "not the number of a pull request"),
+    ],
+)
+async def test_a_filter_that_is_not_understood_keeps_the_page_and_says_so_beside_the_field(
+    world: World, browser: httpx.AsyncClient, path: str, field: str, said: str
+) -> None:
+    world.allowlist(LISTED)
+    world.delivery()
+    world.effect("waiting")
+    world.waiver("gate/one")
+    answer = await browser.get(path)
+    assert answer.status_code == 200
+    assert f'<span class="unclear" id="unclear-{field}">{said}</span>' in answer.text
+    marked = [attrs for _, attrs in Page(answer.text).elements if attrs.get("aria-invalid")]
+    assert [(attrs["id"], attrs["aria-describedby"]) for attrs in marked] == [(field, f"unclear-{field}")]
+    assert 'data-key="' in answer.text, "all rows, as without the filter"
+    exports = [link for link in links_of(answer) if link.startswith("/api/v1/")]
+    assert not [link for link in exports if f"{field}=" in link]
+
+
+async def test_a_commit_of_seven_digits_filters_and_a_bad_one_beside_it_does_not_matter(
+    world: World, browser: httpx.AsyncClient
+) -> None:
+    world.allowlist(LISTED)
+    world.delivery(head_sha="abcdef1" + "0" * 33)
+    world.delivery(head_sha="1" * 40)
+    answer = await browser.get("/crcr/deliveries?sha=ABCDEF1&number=x")
+    assert answer.text.count('data-key="') == 1
+    assert "unclear-number" in answer.text
+    assert "unclear-sha" not in answer.text
+
+
+async def test_waivers_are_found_by_parts_of_names(world: World, browser: httpx.AsyncClient) -> None:
+    world.allowlist(LISTED)
+    world.pull(7)
+    world.waiver("gate/one", who="Mia-Long")
+    world.waiver("good/backend", who="tom", head_sha="b" * 40)
+    for query, found in (
+        ("backend=GATE", ["gate/one"]),
+        ("backend=ood", ["Good/Backend"]),
+        ("who=@mia", ["gate/one"]),
+        ("who=o", ["gate/one", "Good/Backend"]),
+        ("backend=wide", []),
+    ):
+        answer = await browser.get(f"/crcr/waivers?{query}")
+        assert answer.status_code == 200
+        listed = re.findall(r'<th scope="row"><a class="text" href="/crcr/([^"]+)"', answer.text)
+        assert sorted(listed) == sorted(found), query
+
+
+async def test_acts_are_found_by_parts_of_their_names(world: World, browser: httpx.AsyncClient) -> None:
+    world.allowlist(LISTED)
+    act(world, "waiver_used", "#7")
+    act(world, "pause")
+    for query, found in (
+        *(("act=Waiver+used", ["waiver used"]), ("act=waiver_u", ["waiver used"]), ("act=us", ["waiver used"]), ("act=ause", [])),
+        *(("who=OP", ["pause", "waiver used"]), ("who=nobody", [])),
+    ):  # fmt: skip
+        answer = await browser.get(f"/crcr/audit?{query}")
+        assert sorted(re.findall(r'title="Acts like this one">([^<]+)<', answer.text)) == found, query
+
+
+async def test_the_example_of_a_waiver_is_a_command(world: World, browser: httpx.AsyncClient) -> None:
+    world.allowlist(LISTED)
+    answer = await browser.get("/crcr/waivers")
+    (example,) = re.findall(r"<code>(/crcr waive [^<]+)</code>", answer.text)
+    assert [type(each) for each in parse_commands(unescape(example))] == [Waive]
+
+
+async def test_a_filter_that_finds_nothing_offers_the_whole_list(
+    world: World, browser: httpx.AsyncClient
+) -> None:
+    world.allowlist(LISTED)
+    for path in (
+        "/crcr/deliveries?number=5",
+        "/crcr/deliveries?show=effects&target=a/b",
+        "/crcr/waivers?who=x",
+        "/crcr/audit?who=x",
+    ):
+        answer = await browser.get(path)
+        assert re.search(r"No (delivery|effect|waiver|act) is like that", text_of(answer))
+
+
+async def test_one_delivery_has_its_dispatches_jobs_and_what_is_owed(
+    world: World, browser: httpx.AsyncClient
+) -> None:
+    world.allowlist(LISTED)
+    delivery = world.delivery()
+    world.dispatch(delivery, "good/backend")
+    world.dispatch(delivery, "secret/one")
+    world.job(delivery, "failure", job_name="build (linux)")
+    world.job(delivery, "failure", job_name="hidden job", downstream="secret/one")
+    world.effect("waiting", "flaky/backend", delivery=delivery, kind="look_up")
+    world.effect("waiting", "secret/one", delivery=delivery)
+    answer = await browser.get(f"/crcr/deliveries/{delivery}")
+    words = text_of(answer)
+    assert "build (linux)" in words
+    assert "look up" in words
+    assert "secret" not in answer.text
+    assert "hidden job" not in answer.text
+    assert (await browser.get("/crcr/deliveries/no-such")).status_code == 404
+
+
+async def test_acts_are_offered_to_administrators_only(
+    world: World, browser: httpx.AsyncClient, admin: httpx.AsyncClient
+) -> None:
+    world.allowlist(LISTED)
+    delivery = world.delivery()
+    world.effect("parked", delivery=delivery, last_error="404 from GitHub")
+    addresses = (
+        f"/crcr/deliveries/{delivery}",
+        "/crcr/deliveries",
+        "/crcr/deliveries?show=effects&target=good/backend",
+    )
+    for path in addresses:
+        assert "/crcr/admin/" not in (await browser.get(path)).text
+        assert "404 from GitHub" not in (await browser.get(path)).text
+    one, every, effects = [await admin.get(path) for path in addresses]
+    assert one.text.count('action="/crcr/admin/replay"') == 2
+    assert 'action="/crcr/admin/pause"' in every.text
+    assert effects.text.count('action="/crcr/admin/retry"') == 2
+    assert "404 from GitHub" in text_of(effects)
+    back = [attrs["value"] for _, attrs in Page(effects.text).elements if attrs.get("name") == "next"]
+    assert set(back) == {"/crcr/deliveries?show=effects&target=good/backend"}
+
+
+async def test_a_paused_upstream_is_told_and_can_be_let_go(world: World, admin: httpx.AsyncClient) -> None:
+    world.allowlist(LISTED)
+    with world.engine.begin() as connection:
+        connection.execute(core.upstreams.update().values(paused_at=world.ago(hours=1)))
+    answer = await admin.get("/crcr/deliveries")
+    assert "Dispatching is paused" in text_of(answer)
+    assert 'action="/crcr/admin/unpause"' in answer.text
+
+
+async def test_effects_are_counted_by_state_and_parked_ones_stand_first(
+    world: World, browser: httpx.AsyncClient
+) -> None:
+    world.allowlist(LISTED)
+    world.effect("waiting", attempts=3, kind="publish_checks")
+    world.effect("parked")
+    words = text_of(await browser.get("/crcr/deliveries?show=effects"))
+    assert "1 open 1 parked" in words
+    assert "retried" in words
+    assert words.index("send dispatch") < words.index("publish checks")
+
+
+async def test_a_waiver_links_to_its_pull_request_and_backend(
+    world: World, browser: httpx.AsyncClient
+) -> None:
+    world.allowlist(LISTED)
+    world.pull(7)
+    world.waiver("gate/one", job="build")
+    world.waiver("secret/one")
+    answer = await browser.get("/crcr/waivers")
+    assert {"/crcr/pr/7", "/crcr/gate/one", "/crcr/waivers?who=mia"} <= set(links_of(answer))
+    assert "in force" in text_of(answer)
+    assert "secret" not in answer.text
+
+
+async def test_the_audit_log_tells_who_did_what_and_hides_what_is_not_public(
+    world: World, browser: httpx.AsyncClient, admin: httpx.AsyncClient
+) -> None:
+    world.allowlist(LISTED)
+    act(world, "suspend", "secret/one")
+    act(world, "sign_in_failed", "pages")
+    act(world, "waive", "#7", command="/crcr waive gate/one down", head="a" * 40)
+    answer = await browser.get("/crcr/audit")
+    assert "/crcr waive gate/one down" in text_of(answer)
+    assert {"/crcr/pr/7", f"/crcr/commit/{'a' * 40}", "/crcr/audit?act=waive"} <= set(links_of(answer))
+    assert "secret" not in answer.text
+    assert "sign in" not in text_of(answer)
+    eyes = text_of(await admin.get("/crcr/audit"))
+    assert "secret/one" in eyes
+    assert "sign in failed" in eyes
+
+
+async def test_a_search_for_one_thing_leads_there(world: World, browser: httpx.AsyncClient) -> None:
+    world.allowlist(LISTED)
+    world.pull(123)
+    delivery = world.delivery(number=None, head_sha="c" * 40)
+    for text, place in (("#123", "/crcr/pr/123"), ("c" * 40, f"/crcr/commit/{'c' * 40}?delivery={delivery}")):
+        answer = await browser.get("/crcr/search", params={"q": text})
+        assert (answer.status_code, answer.headers["location"]) == (303, place)
+
+
+async def test_a_search_groups_what_it_finds(world: World, browser: httpx.AsyncClient) -> None:
+    world.allowlist(LISTED)
+    world.pull(5, title="Make the backend faster", author="backend")
+    ran(world, "backend tests")
+    answer = await browser.get("/crcr/search?q=backend")
+    words = text_of(answer)
+    for group in (
+        "Pull requests 1",
+        "Pull requests by this author 1",
+        "Backends 2",
+        "Jobs of the last 30 days 1",
+    ):
+        assert group in words
+    assert {"/crcr/pr/5", "/crcr/Good/Backend", "/crcr/Good/Backend?jobs=backend+tests"} <= set(
+        links_of(answer)
+    )
+    assert {"/api/v1/search?q=backend", "/api/v1/search.csv?q=backend"} <= set(links_of(answer))
+
+
+async def test_an_author_with_many_pull_requests_has_further_pages(
+    world: World, browser: httpx.AsyncClient
+) -> None:
+    world.allowlist(LISTED)
+    for number in range(1, 46):
+        world.pull(number, author="Ada", title="plain")
+    listed, address = [], "/crcr/search?q=Ada"
+    while address:
+        page = Page((await browser.get(address)).text)
+        listed += [href for href in page.attributes("href") if href.startswith("/crcr/pr/")]
+        address = next((href for href in page.attributes("href") if "after=" in href), "")
+    assert listed == [f"/crcr/pr/{number}" for number in range(45, 0, -1)]
+    for bad in ("W10", "WyJ4Il0"):
+        assert (await browser.get(f"/crcr/search?q=@ada&after={bad}")).status_code == 400
+
+
+async def test_a_search_that_finds_nothing_says_what_can_be_searched(
+    world: World, browser: httpx.AsyncClient
+) -> None:
+    world.allowlist(LISTED)
+    for query in ("", "?q=", "?q=nothing-like-it"):
+        words = text_of(await browser.get(f"/crcr/search{query}"))
+        assert "a commit by its first 7 digits" in words
+
+
+def fill_with(world: World, storable: str) -> str:
+    world.allowlist(LISTED)
+    more: dict[str, Any] = {"event": storable, "action": storable, "source": storable}
+    delivery = world.delivery(ref=storable, head_sha=storable, reason=storable, number=None, **more)
+    world.dispatch(delivery, reason=storable, head_sha=storable, action=storable, event=storable)
+    text = {"job_name": storable, "workflow": storable, "workflow_name": storable, "run_id": storable}
+    world.job(delivery, "failure", **text, url=storable, artifact_url=storable)
+    world.effect("parked", storable.replace("/", "."), kind=storable, delivery=delivery, last_error=storable)
+    world.pull(7, title=storable, author=storable)
+    world.waiver("gate/one", who=storable, reason=storable, job=storable, ended_by=storable)
+    act(world, storable, storable, **{storable[:100]: storable})
+    ran(world, f"zz {storable}")
+    return delivery
+
+
+@pytest.mark.parametrize("hostile", HOSTILE, ids=range(len(HOSTILE)))
+async def test_fault_29_hostile_text_in_the_log_is_only_text(
+    world: World, admin: httpx.AsyncClient, hostile: str
+) -> None:
+    delivery = fill_with(world, hostile.replace("\x00", "\x01"))
+    for path in (*LISTS, f"/crcr/deliveries/{delivery}", "/crcr/search?q=zz", "/crcr/audit?fragment=main"):
+        answer = await admin.get(path)
+        assert answer.status_code == 200
+        assert len(answer.content) < 60_000
+        inert(Page(answer.text), answer.text)
+        assert "49" not in re.findall(r">\s*(\d+)\s*<", answer.text)
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+async def test_fault_29_hostile_wishes_are_answered_harmlessly(
+    world: World, browser: httpx.AsyncClient, hostile: str
+) -> None:
+    world.allowlist(LISTED)
+    names = (
+        "q",
+        "event",
+        "state",
+        "number",
+        "sha",
+        "who",
+        "act",
+        "backend",
+        "target",
+        "sort",
+        "after",
+        "show",
+    )
+    for path in ("/crcr/deliveries", "/crcr/waivers", "/crcr/audit", "/crcr/search"):
+        for name in names:
+            answer = await browser.get(path, params={name: hostile[:10_000]})
+            assert answer.status_code in {200, 400}
+            inert(Page(answer.text), answer.text)
+
+
+async def test_a_list_that_cannot_be_read_says_so(world: World) -> None:
+    class Down:
+        def __getattr__(self, _: str) -> Any:
+            async def refuse(*_: Any, **__: Any) -> Any:
+                raise StoreUnavailable
+
+            return refuse
+
+    async with browse(Down(), world) as client:
+        for path in (*LISTS, "/crcr/deliveries/x", "/crcr/search?q=x"):
+            answer = await client.get(path)
+            assert answer.status_code == 503
+            assert "cannot be read right now" in answer.text
+
+
+async def test_lists_are_live_and_their_fragment_is_the_main_part(
+    world: World, browser: httpx.AsyncClient
+) -> None:
+    world.allowlist(LISTED)
+    world.change()
+    for path in LISTS:
+        whole = (await browser.get(path)).text
+        assert "&amp;after=1" in whole
+        part = (
+            await browser.get(path, params={**dict(parse_qs(urlsplit(path).query)), "fragment": "main"})
+        ).text
+        assert "<html" not in part
+        assert part.partition("<template")[0].strip() in whole
+
+
+async def test_every_link_to_the_data_is_answered(tmp_path: Path) -> None:
+    asked = (
+        "/crcr/deliveries?number=%237&event=push&state=accepted&sha=abcdef1&sort=at",
+        "/crcr/deliveries?show=effects&state=retried&target=org/repo",
+        "/crcr/waivers?state=in+force&who=@mia&backend=org/repo&number=7&sort=-at",
+        "/crcr/audit?who=@mia&act=pause&sort=at",
+        "/crcr/search?q=x%26y",
+    )
+    async with stage(tmp_path, "L1: [org/repo]", downstreams=("org/repo",)) as it:
+        for path in asked:
+            answer = await it.http.get(path)
+            exports = [link for link in links_of(answer) if link.startswith("/api/v1/")]
+            assert exports
+            for link in exports:
+                assert (await it.http.get(link)).status_code == 200, link
+
+
+async def test_signing_in_leads_back_to_what_was_chosen(world: World) -> None:
+    world.allowlist(LISTED)
+    async with browse(world.views, world, Reader(may_sign_in=True)) as visitor:
+        for more in ("", "&fragment=main&done=pause"):
+            answer = await visitor.get(f"/crcr/audit?who=ada&sort=at{more}")
+            back = next(link for link in links_of(answer) if link.startswith("/crcr/login"))
+            assert parse_qs(urlsplit(back).query) == {"next": ["/crcr/audit?who=ada&sort=at"]}

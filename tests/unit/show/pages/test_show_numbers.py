@@ -1,0 +1,335 @@
+"""The pages of numbers without a store: every state a backend can be in, sorting, filters, what is left out."""
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+
+from crcr.decide.allowlist.entries import Problem
+from crcr.decide.model import Conclusion, JobState, Level
+from crcr.decide.statistics.figures import Counted, LastResult, Tally
+from crcr.decide.statistics.window import Kind, Span
+from crcr.decide.views.overview import AllowlistState, Summary
+from crcr.show.pages import routes as pages_routes
+from crcr.show.pages.frame import Frame
+from crcr.show.render.status import LATE_S
+from support.clock import ManualClock
+from support.data.overview_views import (
+    NOW,
+    UPSTREAM,
+    MadeViews,
+    backend,
+    crowd,
+    every_state,
+    figures,
+    health,
+    last,
+    summary,
+)
+from support.page_reader import HOSTILE, Page, inert
+
+
+@asynccontextmanager
+async def showing(made: Summary | MadeViews) -> AsyncIterator[httpx.AsyncClient]:
+    views = made if isinstance(made, MadeViews) else MadeViews(made)
+    routes = pages_routes.routes(Frame(views, upstreams=(UPSTREAM,), clock=ManualClock(NOW)))  # type: ignore[arg-type]
+    transport = httpx.ASGITransport(Starlette(routes=routes))
+    async with httpx.AsyncClient(transport=transport, base_url="http://relay") as client:
+        yield client
+
+
+async def read(made: Summary, path: str = "/crcr", **params: str) -> str:
+    async with showing(made) as client:
+        answer = await client.get(path, params=params)
+    assert answer.status_code == 200
+    return answer.text
+
+
+def row(text: str, name: str) -> str:
+    found = re.search(rf'<tr data-key="{name}".*?</tr>', text, re.DOTALL)
+    assert found, name
+    return found[0]
+
+
+def order(text: str) -> list[str]:
+    return re.findall(r'<tr data-key="([^"]+/[^"]+)"', text)
+
+
+async def test_every_state_of_a_backend_is_told_in_words() -> None:
+    text = await read(every_state())
+    for name, words in {
+        "gate/good": ("94.4 %", "NPU 910B · on call ada, grace", ">success<"),
+        "gate/bad": ("16.6 %", ">failure<", ">5<"),
+        "signal/silent": (">silent<", "3 sent, no results"),
+        "signal/running": ("2 running, no result yet",),
+        "report/suspended": (">suspended<", "alarm: its id changed", "2 parked", "1 waiting"),
+        "report/probe": (">probe<",),
+        "report/hidden": (">hidden<", "nothing sent, no results"),
+        "report/private": ("shows its name only",),
+        "notify/told": ("notified 5 times", "results are not recorded at L1"),
+        "notify/quiet": ("nothing to notify in 14d",),
+    }.items():
+        shown = row(text, name)
+        for word in words:
+            assert word in shown, (name, word)
+    inert(Page(text), text)
+
+
+async def test_fault_42_a_backend_that_sent_nothing_is_never_green() -> None:
+    text = await read(every_state())
+    for name in ("signal/silent", "signal/running", "report/hidden", "report/private", "notify/quiet"):
+        shown = row(text, name)
+        assert "part-ok" not in shown
+        assert 'class="chip ok"' not in shown
+        assert "100.0 %" not in shown
+
+
+async def test_a_stale_probe_is_a_warning_and_no_probe_is_in_the_totals() -> None:
+    made = every_state()
+    text = await read(made)
+    probes = re.findall(r'<p data-key="(probe/\w+)"><span class="chip (\w+)">', text)
+    assert probes == [("probe/ok", "ok"), ("probe/off", "bad"), ("probe/stale", "warn")]
+    assert "Probe repositories are in no total." in text
+    assert f"{made.tally.success} of {made.tally.decided} jobs" in text
+
+
+async def test_what_is_left_out_is_said() -> None:
+    said = "4 results of superseded commits and 1 earlier attempt are in no number."
+    assert said in await read(every_state())
+    assert "in no number" not in await read(summary(backend("a/b")))
+
+
+async def test_pages_of_backends_go_on_where_the_one_before_ended() -> None:
+    made = summary(
+        *(backend(f"gate/b{number}", Level.L4, figures=figures(Tally(failure=1))) for number in range(3)),
+        *(backend(f"org/b{number:03}") for number in range(250)),
+    )
+    texts = [await read(made, page=page, sort=sort) for sort in ("", "-name") for page in ("1", "2", "3")]
+    for first, second, third in (texts[:3], texts[3:]):
+        rows = [order(text) for text in (first, second, third)]
+        assert [len(each) for each in rows] == [100, 100, 53]
+        assert len({name for each in rows for name in each}) == 253
+    assert order(texts[0])[:3] == ["gate/b0", "gate/b1", "gate/b2"]
+    assert order(texts[3])[0] == "org/b249"
+    assert "· 250</span>" in texts[1]  # of the level, on all pages
+    assert [href for href in Page(texts[4]).attributes("href") if "page=" in href] == [
+        "/crcr?sort=-name&page=3",
+        "/crcr?sort=-name&page=3",
+    ]
+    assert 'rel="prev" data-in-place href="/crcr?sort=-name"' in texts[4]
+    for wrong in ("0", "-1", "x", "4", "9" * 40):
+        assert order(await read(made, page=wrong)) == order(texts[2 if wrong[0] in "49" else 0])
+    assert 'name="page"' not in texts[1]  # a new filter begins on its first page
+
+
+async def test_a_click_on_a_head_sorts_and_says_so() -> None:
+    made = every_state()
+    text = await read(made, sort="-failure")
+    failures = [name for name in order(text) if "strong-bad" in row(text, name)]
+    assert failures == ["gate/bad", "report/probe", "gate/good", "report/left-out"]
+    heads = [attrs.get("aria-sort") for tag, attrs in Page(text).elements if tag == "th"]
+    assert [each for each in heads if each] == ["descending"]
+    assert 'href="/crcr?sort=failure"' in text
+    assert order(text) != order(await read(made))
+
+
+async def test_filters_narrow_the_table_and_stay_in_every_link() -> None:
+    text = await read(every_state(), q="report", level="L2", sort="name", range="7d")
+    assert {name.partition("/")[0] for name in order(text)} == {"report"}
+    assert "5 of 11 backends" in text
+    links = [href for href in Page(text).attributes("href") if "sort=-name" in href]
+    assert links == ["/crcr?sort=-name&q=report&level=L2&range=7d"]
+    hidden = {
+        (attrs.get("name"), attrs.get("value"))
+        for tag, attrs in Page(text).elements
+        if tag == "input" and attrs.get("type") == "hidden"
+    }
+    assert hidden == {("range", "7d"), ("sort", "name"), ("level", "L2")}
+
+
+async def test_a_filter_that_nobody_matches_says_so() -> None:
+    text = await read(every_state(), q="nobody")
+    assert "No backend matches" in text
+    assert "Show all 11" in text
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (Kind.PULLS, "No results of pull requests in 14d"),
+        (Kind.PUSH, "No results of pushes in 14d"),
+        (Kind.NIGHTLY, "event_type: nightly"),
+        (Kind.INGESTED, "/api/crcr/results"),
+    ],
+)
+async def test_an_empty_kind_says_how_results_get_there(kind: Kind, words: str) -> None:
+    assert words in await read(summary(backend("a/b"), ingests=True), kind=kind.value)
+    assert words not in await read(
+        summary(backend("a/b", figures=figures(Tally(success=1)))), kind=kind.value
+    )
+
+
+async def test_other_relays_have_a_tab_only_where_there_are_some() -> None:
+    assert "Other relays" not in await read(summary(backend("a/b")))
+    assert "Other relays" in await read(summary(backend("a/b"), ingests=True))
+
+
+async def test_range_and_kind_are_asked_of_the_store() -> None:
+    views = MadeViews(crowd(2))
+    async with showing(views) as client:
+        await client.get("/crcr?range=30d&kind=push")
+        await client.get("/crcr/metrics?range=90d&kind=nightly")
+    assert views.asked == [(Span.MONTH, Kind.PUSH), (Span.QUARTER, Kind.NIGHTLY)]
+
+
+async def test_a_bad_allowlist_and_a_pause_are_on_top() -> None:
+    problems = tuple(Problem(line=n, severity="error", message="<b>no</b>", hint=None) for n in range(12))
+    bad = AllowlistState(version=2, source="x", read_at=NOW, newest_is_bad=True, problems=problems)
+    text = await read(summary(backend("a/b"), allowlist=bad, health=health(paused_at=NOW)))
+    assert "Version 2" in text
+    assert "&lt;b&gt;no&lt;/b&gt;" in text
+    assert "and 2 more" in text
+    assert "Dispatching is paused" in text
+
+
+async def test_nobody_listed_says_what_to_do() -> None:
+    assert "Nobody is on the allowlist" in await read(summary())
+
+
+@pytest.mark.parametrize("hostile", [each.replace("\x00", "") for each in HOSTILE], ids=range(len(HOSTILE)))
+async def test_fault_29_hostile_words_are_only_text_among_the_numbers(hostile: str) -> None:
+    made = summary(
+        backend("a/b", hardware=hostile, oncalls=(hostile, hostile), alarm=hostile, device=hostile)
+    )
+    for path, params in (("/crcr", {"q": hostile[:50]}), ("/crcr", {"sort": hostile[:50]}), ("/crcr", {})):
+        text = await read(made, path, **params)
+        inert(Page(text), text)
+        assert len(text) < 100_000
+
+
+async def test_sixty_backends_are_all_there_and_keep_their_keys() -> None:
+    made = crowd(60)
+    text = await read(made)
+    assert sorted(order(text)) == sorted(each.name.key for each in made.backends)
+    assert len(text) < 400_000
+
+
+async def test_metrics_are_drawn_for_all_and_for_one() -> None:
+    made = crowd(5)
+    one = next(each for each in made.backends if each.figures and each.figures.tally.total)
+    for params in ({}, {"backend": one.name.key.upper()}):
+        text = await read(made, "/crcr/metrics", **params)
+        assert text.count('<figure class="chart">') == 6
+        assert text.count('role="img"') == 6 or "No data" in text
+        inert(Page(text), text)
+    assert f'<option value="{one.name}" selected>' in text
+
+
+async def test_fault_41_metrics_and_summary_show_the_same_rate() -> None:
+    made = crowd(8)
+    rates = [await read(made, path) for path in ("/crcr", "/crcr/metrics")]
+    for each in made.backends:
+        if each.figures and each.figures.tally.decided:
+            found = {
+                *re.findall(r'class="rate">([^<]+)<', "".join(row(text, each.name.key) for text in rates))
+            }
+            assert len(found) == 1
+
+
+async def test_metrics_of_a_level_that_records_nothing_show_no_zeros() -> None:
+    made = summary(backend("a/told", Level.L1, figures=figures()), backend("a/b"))
+    text = await read(made, "/crcr/metrics")
+    assert row(text, "a/told").count("not recorded") == 4
+    assert "not recorded" not in row(text, "a/b")
+
+
+async def test_metrics_of_a_stranger_are_a_404() -> None:
+    async with showing(crowd(2)) as client:
+        answer = await client.get("/crcr/metrics?backend=no/such")
+    assert answer.status_code == 404
+    assert "no/such is not a backend" in answer.text
+
+
+async def test_metrics_without_backends_say_where_numbers_begin() -> None:
+    assert "No backend records results yet" in await read(summary(), "/crcr/metrics")
+
+
+async def test_the_frame_marks_where_one_is_and_offers_the_same_data() -> None:
+    text = await read(crowd(2), "/crcr/metrics", range="7d")
+    current = [attrs["href"] for tag, attrs in Page(text).elements if attrs.get("aria-current") == "page"]
+    assert "/crcr/metrics?range=7d" in current
+    assert {"/api/v1/metrics?range=7d", "/api/v1/metrics.csv?range=7d"} <= set(Page(text).attributes("href"))
+    assert 'role="search"' in text
+    assert 'href="#main"' in text
+
+
+@pytest.mark.parametrize("path", ["/crcr", "/crcr/metrics"])
+async def test_pages_of_all_backends_listen_for_everything(path: str) -> None:
+    page = Page(await read(crowd(2), path))
+    assert page.attributes("data-events") == ["/api/v1/events?upstream=Torch/torch&after=7"]
+    assert page.attributes("data-number") == page.attributes("data-backend") == []
+
+
+async def test_the_links_to_the_data_are_of_this_very_view() -> None:
+    text = await read(every_state(), q="report", level="L2", sort="-failure", range="7d", kind="push")
+    links = Page(text).attributes("href")
+    for kind in ("summary", "summary.csv"):
+        asked = "sort=-failure&q=report&level=L2&range=7d&kind=push"
+        assert f"/api/v1/{kind}?{asked}" in links
+    metrics = Page(await read(every_state(), "/crcr/metrics", backend="gate/good")).attributes("href")
+    assert {"/api/v1/metrics?backend=gate/good", "/api/v1/metrics.csv?backend=gate/good"} <= set(metrics)
+
+
+async def test_the_fragment_brings_what_stands_outside_of_it() -> None:
+    whole = await read(every_state(), q="report")
+    part = await read(every_state(), q="report", fragment="main")
+    outside = dict(
+        re.findall(r'<template data-outside="(\w+)">(.*?)</template>', part, flags=re.DOTALL),
+    )
+    assert outside.keys() == {"formats", "account", "health"}
+    assert f'<span id="formats">{outside["formats"]}</span>' in whole
+    assert "q=report" in outside["formats"]
+
+
+async def test_a_probes_expected_failure_is_told_as_such() -> None:
+    expected = LastResult(JobState.COMPLETED, Conclusion.FAILURE, "xfail", NOW, Counted.SUCCESS)
+    missed = LastResult(JobState.COMPLETED, Conclusion.SUCCESS, "xfail", NOW, Counted.FAILURE)
+    made = summary(
+        backend("probe/good", probe=True, figures=figures(Tally(success=1), last_result=expected)),
+        backend("probe/bad", probe=True, figures=figures(Tally(failure=1), last_result=missed)),
+        backend("plain/bad", figures=figures(Tally(failure=1), last_result=last(Conclusion.FAILURE))),
+    )
+    text = await read(made)
+    for name, tone, word in (
+        ("probe/good", "ok", "failure, as expected"),
+        ("probe/bad", "bad", "success, not as expected"),
+        ("plain/bad", "bad", "failure"),
+    ):
+        assert re.search(rf'<span class="chip {tone}">.*?<span class="word">{word}</span>', row(text, name))
+
+
+async def test_parked_effects_are_one_click_away_and_an_outbox_that_is_behind_is_amber() -> None:
+    parked = await read(summary(backend("a/b"), health=health(parked=2, lag_s=LATE_S)))
+    assert "/crcr/deliveries?show=effects&state=parked" in Page(parked).attributes("href")
+    assert '<div class="card" data-key="outbox">' in parked
+    behind = await read(summary(backend("a/b"), health=health(lag_s=LATE_S + 1)))
+    assert '<div class="card warn" data-key="outbox">' in behind
+
+
+async def test_silence_is_told_among_the_metrics_too() -> None:
+    made = summary(backend("signal/silent", Level.L3, silent=True, sent=3), backend("signal/loud", Level.L3))
+    text = await read(made, "/crcr/metrics")
+    assert ">silent<" in row(text, "signal/silent")
+    assert ">silent<" not in row(text, "signal/loud")
+
+
+async def test_both_tables_are_walked_by_arrow_keys_and_count_jobs() -> None:
+    for path in ("/crcr", "/crcr/metrics"):
+        text = await read(every_state(), path)
+        tables = [attrs for tag, attrs in Page(text).elements if tag == "table" and "data-rows" in attrs]
+        assert len(tables) == 1
+        assert re.search(r"sort=-?total[^>]*>Jobs</a>", text)
+        assert not re.search(r">(Total|Runs)</a>", text)

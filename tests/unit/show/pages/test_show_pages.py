@@ -1,0 +1,208 @@
+"""The pages as a browser gets them: hostile text, headers, empty states, fragments, problems."""
+
+import json
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+
+from crcr.decide.statistics.window import Span
+from crcr.errors import StoreUnavailable
+from crcr.record.schema import core
+from crcr.record.statistics.rebuild import sum_anew
+from crcr.show.pages import routes as pages_routes
+from crcr.show.pages.frame import Frame
+from support.data.store_rows import OTHER, UPSTREAM, World, open_world
+from support.page_reader import HOSTILE, Page, inert
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with open_world(tmp_path) as world:
+        yield world
+
+
+@pytest.fixture
+async def browser(world: World) -> AsyncIterator[httpx.AsyncClient]:
+    routes = pages_routes.routes(Frame(world.views, upstreams=(UPSTREAM, OTHER), clock=world.clock))
+    async with browse(routes) as client:
+        yield client
+
+
+def browse(routes: Any) -> httpx.AsyncClient:
+    transport = httpx.ASGITransport(Starlette(routes=routes))
+    return httpx.AsyncClient(transport=transport, base_url="http://relay")
+
+
+async def fill_with(world: World, hostile: str) -> None:
+    """The same hostile text in every field that a downstream, an author or a file can set."""
+    storable = hostile.replace("\x00", "\x01")
+    world.allowlist()
+    delivery = world.delivery(ref=storable, head_sha=storable, reason=storable)
+    row = {"upstream": UPSTREAM.key, "number": 7, "head_sha": "f" * 40, "updated_at": 0, "is_open": 1}
+    more = {"draft": 0, "labels": "[]", "base_ref": "main", "title": storable, "author": storable}
+    world.add(core.pulls, {**row, **more})
+    world.dispatch(delivery, reason=storable, head_sha=storable, action=storable)
+    other = world.delivery(number=None, ref=storable)
+    world.dispatch(other, number=None, event=storable, action=None)
+    tests = json.dumps([{"name": hostile, "file": hostile, "message": hostile}])
+    text = {"job_name": storable, "workflow": storable, "workflow_name": storable, "run_id": storable}
+    links = {"url": storable, "artifact_url": storable, "environment": storable, "check_run_text": storable}
+    failed = {"failed_tests": tests, "tests_failed": 1, "tests_total": 2}
+    world.job(delivery, "failure", **text, **links, **failed, disputed=1, disputed_conclusion="success")
+    repository = {"upstream": UPSTREAM.key, "downstream": "good/backend", "name": "Good/Backend"}
+    world.add(core.repositories, {**repository, "alarm": storable})
+    world.effect("parked", last_error=storable)
+
+
+@pytest.mark.parametrize("hostile", HOSTILE, ids=range(len(HOSTILE)))
+async def test_fault_29_hostile_text_is_only_text(
+    world: World, browser: httpx.AsyncClient, hostile: str
+) -> None:
+    await fill_with(world, hostile)
+    for path in ("/crcr", "/crcr/good/backend", "/crcr/good/backend?fragment=main"):
+        answer = await browser.get(path)
+        assert answer.status_code == 200
+        assert len(answer.content) < 100_000
+        inert(Page(answer.text), answer.text)
+        assert "49" not in re.findall(r">\s*(\d+)\s*<", answer.text)
+
+
+@pytest.mark.parametrize("hostile", HOSTILE[:6])
+async def test_fault_29_hostile_addresses_are_answered_harmlessly(
+    browser: httpx.AsyncClient, hostile: str
+) -> None:
+    for params in ({"upstream": hostile}, {"range": hostile}, {"fragment": hostile}):
+        answer = await browser.get("/crcr", params=params)
+        assert answer.status_code in {200, 404}
+        inert(Page(answer.text), answer.text)
+    answer = await browser.get(f"/crcr/{hostile.replace('/', '')}/x")
+    assert answer.status_code == 404
+    inert(Page(answer.text), answer.text)
+
+
+async def test_a_good_link_is_a_link_that_tells_nothing(world: World, browser: httpx.AsyncClient) -> None:
+    world.allowlist()
+    delivery = world.delivery()
+    world.dispatch(delivery)
+    world.job(delivery, url="https://ci.example/run?a=1&b=2")
+    address = "/crcr/good/backend"
+    matrix = Page((await browser.get(address)).text)
+    opener = next(href for href in matrix.attributes("href") if "job=" in href)
+    page = Page((await browser.get(address + opener.removeprefix(address))).text)
+    links = [attrs for _, attrs in page.elements if attrs.get("href") == "https://ci.example/run?a=1&b=2"]
+    assert links
+    for link in links:
+        assert link["rel"] == "noopener nofollow"
+        assert link["referrerpolicy"] == "no-referrer"
+
+
+@pytest.mark.parametrize("path", ["/crcr", "/crcr/good/backend", "/crcr/no/such"])
+async def test_every_page_carries_strict_headers(world: World, browser: httpx.AsyncClient, path: str) -> None:
+    world.allowlist()
+    headers = (await browser.get(path)).headers
+    policy = headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'")
+    assert "unsafe" not in policy
+    assert headers["x-content-type-options"] == "nosniff"
+    assert "referrer-policy" in headers
+
+
+async def test_pages_need_nothing_from_outside(world: World, browser: httpx.AsyncClient) -> None:
+    world.allowlist()
+    page = Page((await browser.get("/crcr")).text)
+    loaded = [
+        *(attrs["src"] or "" for tag, attrs in page.elements if "src" in attrs),
+        *(attrs["href"] or "" for tag, attrs in page.elements if tag == "link"),
+    ]
+    assert len(loaded) >= 3
+    for address in loaded:
+        answer = await browser.get(address)
+        assert answer.status_code == 200
+        assert "immutable" in answer.headers["cache-control"]
+        assert not re.search(r"https?://(?!www\.w3\.org)|@import", answer.text)
+
+
+async def test_the_first_address_leads_to_the_pages(browser: httpx.AsyncClient) -> None:
+    answer = await browser.get("/")
+    assert (answer.status_code, answer.headers["location"]) == (307, "/crcr")
+
+
+async def test_without_an_allowlist_the_page_says_what_to_do(browser: httpx.AsyncClient) -> None:
+    text = (await browser.get("/crcr")).text
+    assert "No allowlist has been read yet" in text
+    assert "CRCR_ALLOWLIST" in text
+
+
+async def test_without_events_the_page_says_what_to_do(world: World, browser: httpx.AsyncClient) -> None:
+    world.allowlist()
+    summary = (await browser.get("/crcr")).text
+    assert "has arrived yet" in summary
+    assert "no results" in summary
+    assert "100.0 %" not in summary
+    backend = (await browser.get("/crcr/quiet/backend")).text
+    assert "Nothing was dispatched to it in 14d" in backend
+
+
+async def test_an_unknown_backend_is_a_404_page(world: World, browser: httpx.AsyncClient) -> None:
+    world.allowlist("L2:\n  - secret/one: {visibility: hidden}\n")
+    for path in ("/crcr/no/such", "/crcr/secret/one"):
+        answer = await browser.get(path)
+        assert answer.status_code == 404
+        assert "is not a backend of this upstream" in answer.text
+
+
+async def test_status_is_told_by_letter_and_word(world: World, browser: httpx.AsyncClient) -> None:
+    world.allowlist()
+    delivery = world.delivery()
+    world.dispatch(delivery)
+    world.job(delivery, "timed_out", queue_s=75.0, attempt=2)
+    text = (await browser.get("/crcr/good/backend")).text
+    assert re.search(r'title="timed out[^"]*">T</a>', text)
+    assert re.search(r'<b aria-hidden="true">T</b><span class="word">timed out</span>', text)
+
+
+async def test_the_fragment_is_the_main_part_alone(world: World, browser: httpx.AsyncClient) -> None:
+    world.allowlist()
+    whole = (await browser.get("/crcr")).text
+    part = (await browser.get("/crcr?fragment=main")).text
+    assert "<html" not in part
+    assert part.partition("<template")[0].strip() in whole
+
+
+async def test_links_keep_upstream_and_range(world: World, browser: httpx.AsyncClient) -> None:
+    world.allowlist("L2: [some/backend]", OTHER)
+    page = Page((await browser.get("/crcr", params={"upstream": "Other/Upstream", "range": "7d"})).text)
+    assert "/crcr/some/backend?upstream=other/upstream&range=7d" in page.attributes("href")
+    assert next(iter(page.attributes("data-events"))) == "/api/v1/events?upstream=other/upstream&after=0"
+
+
+async def test_a_page_that_cannot_read_says_so_and_shows_no_zeros(world: World) -> None:
+    class Down:
+        async def summary(self, *_: Any, **__: Any) -> Any:
+            raise StoreUnavailable
+
+    routes = pages_routes.routes(Frame(Down(), upstreams=(UPSTREAM,), clock=world.clock))  # type: ignore[arg-type]
+    async with browse(routes) as client:
+        answer = await client.get("/crcr")
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+    assert "cannot be read right now" in answer.text
+    assert "figure" not in answer.text
+
+
+async def test_fault_41_page_and_backend_show_the_same_rate(world: World, browser: httpx.AsyncClient) -> None:
+    world.allowlist()
+    delivery = world.delivery()
+    world.dispatch(delivery)
+    for number in range(3):
+        world.job(delivery, "success" if number else "failure", job_name=str(number))
+    with world.engine.begin() as connection:
+        sum_anew(connection)
+    for path in ("/crcr", "/crcr/good/backend", "/crcr/metrics"):
+        assert "66.6 %" in (await browser.get(path)).text
+    summary = await world.views.summary(UPSTREAM, Span.FORTNIGHT, world.clock.now())
+    assert summary.tally.pass_rate == pytest.approx(2 / 3)

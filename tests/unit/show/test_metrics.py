@@ -1,0 +1,196 @@
+"""The numbers for Prometheus: closed labels, nothing stale, and a scrape that never fails."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from starlette.applications import Starlette
+
+from crcr.app import STATUS
+from crcr.decide.github.values import Budget, CallKind
+from crcr.decide.health.relay import Health
+from crcr.decide.model import EffectKind, RepoName
+from crcr.decide.outbox.queue_state import Queue, Watched
+from crcr.decide.outbox.urgency import Urgency
+from crcr.decide.views.overview import Vitals
+from crcr.errors import HeldBy, StoreUnavailable
+from crcr.show.metrics import health
+from crcr.show.metrics.refusal_layers import LAYERS, layer_of
+from crcr.show.metrics.registry import Metrics
+from support.clock import ManualClock
+
+UPSTREAM = RepoName("Torch/torch")
+
+
+def read(metrics: Metrics) -> dict[tuple[str, ...], float]:
+    """Every sample by its name and the values of its labels."""
+    found = {}
+    for family in text_string_to_metric_families(metrics.text().decode()):
+        for sample in family.samples:
+            found[sample.name, *(value for _, value in sorted(sample.labels.items()))] = sample.value
+    return found
+
+
+def vitals(**more: Any) -> Vitals:
+    return Vitals(upstream=UPSTREAM, has_allowlist=True, waiting=0, parked=0, lag_s=None, **more)
+
+
+def test_every_code_that_a_caller_can_see_belongs_to_one_layer() -> None:
+    codes = [code for each in LAYERS.values() for code in each]
+    assert len(codes) == len(set(codes))
+    assert set(codes) == set(STATUS)
+    assert layer_of("completed") is None
+
+
+def test_refusals_are_counted_by_door_and_layer_and_successes_are_not() -> None:
+    metrics = Metrics()
+    for outcome in ("completed", "not_allowlisted", "rate_limited", "conflicting_result"):
+        metrics.callback(outcome)
+    metrics.delivery("push", "bad_signature")
+    metrics.ingest("not_authentic")
+    refused = {labels[1:]: n for labels, n in read(metrics).items() if labels[0] == "crcr_refusals_total"}
+    assert refused == {
+        ("callback", "allowlist"): 1,
+        ("callback", "limiter"): 1,
+        ("callback", "lifecycle"): 1,
+        ("webhook", "signature"): 1,
+        ("ingest", "identity"): 1,
+    }
+
+
+def test_a_queue_is_told_for_every_kind_and_a_kind_of_a_later_release_makes_no_series() -> None:
+    metrics = Metrics()
+    queue = Queue(kind="send_dispatch", waiting=3, claimed=1, parked=2, lag_s=40.0)
+    metrics.observe([vitals(queues=(queue, Queue(kind="of_a_later_release", waiting=9)))])
+    told = read(metrics)
+    kinds = {labels[1] for labels in told if labels[0] == "crcr_queue_effects"}
+    assert kinds == {kind.value for kind in EffectKind}
+    states = [("waiting", 3), ("claimed", 1), ("parked", 2)]
+    for state, number in states:
+        assert told["crcr_queue_effects", "send_dispatch", state, "Torch/torch"] == number
+    assert told["crcr_queue_lag_seconds", "send_dispatch", "Torch/torch"] == 40.0
+    assert told["crcr_queue_lag_seconds", "rerun", "Torch/torch"] == 0.0
+
+
+def test_what_is_worth_an_alarm_is_told_and_what_is_not_known_is_not() -> None:
+    metrics = Metrics()
+    watched = Watched(paused=True, allowlist_bad=True, last_delivery_s=30.0, gate_overdue_s=9.0)
+    metrics.observe([vitals(watched=watched, history_unfed=7, history_lag_s=12.0)])
+    told = read(metrics)
+    assert told["crcr_upstream_paused", "Torch/torch"] == 1
+    assert told["crcr_allowlist_bad", "Torch/torch"] == 1
+    assert told["crcr_last_delivery_age_seconds", "Torch/torch"] == 30
+    assert told["crcr_gate_overdue_seconds", "Torch/torch"] == 9
+    assert told["crcr_history_lag_seconds", "Torch/torch"] == 12
+    assert told["crcr_history_unfed", "Torch/torch"] == 7
+    metrics.observe([vitals()])
+    left = {labels[0] for labels in read(metrics)}
+    assert not left & {"crcr_last_delivery_age_seconds", "crcr_history_lag_seconds", "crcr_history_unfed"}
+
+
+def test_the_smallest_budget_is_told_and_how_many_stand_how() -> None:
+    metrics = Metrics()
+    assert not [labels for labels in read(metrics) if labels[0].startswith("crcr_github_least")]
+    budgets = [
+        Budget(4000, 5000, blocked=False),
+        Budget(300, 5000, blocked=False, held=(Urgency.CHECKS, Urgency.DETAILS)),
+        Budget(900, 15000, blocked=True),
+        Budget(None, None, blocked=False),
+    ]
+    metrics.github.watch(lambda: budgets)
+    told = read(metrics)
+    assert told["crcr_github_least_remaining",] == 300
+    assert told["crcr_github_least_remaining_ratio",] == 0.06
+    standing = {labels[1]: n for labels, n in told.items() if labels[0] == "crcr_github_budgets"}
+    assert standing == {"low": 1, "half": 0, "ample": 2, "blocked": 1}
+    assert [told["crcr_github_held_back", each] for each in ("first", "checks", "details")] == [0, 1, 1]
+
+
+def test_calls_pauses_and_commits_are_counted() -> None:
+    metrics = Metrics()
+    metrics.github.call(CallKind.DISPATCH, "2xx", 0.2)
+    metrics.github.pause(HeldBy.SECONDARY, Urgency.CHECKS)
+    metrics.store.committed(12, 0.004)
+    metrics.store.failed()
+    told = read(metrics)
+    assert told["crcr_github_calls_total", "dispatch", "2xx"] == 1
+    assert told["crcr_github_call_seconds_bucket", "dispatch", "0.25"] == 1
+    paused = {labels[1:]: n for labels, n in told.items() if labels[0] == "crcr_github_pauses_total"}
+    assert paused["secondary", "checks"] == 1
+    assert sum(paused.values()) == 1
+    assert told["crcr_store_group_units_sum",] == 12
+    assert told["crcr_store_write_seconds_bucket", "0.005"] == 1
+    assert told["crcr_store_faults_total",] == 1
+
+
+def test_the_disk_and_the_pool_are_told_where_there_is_one(tmp_path: Path) -> None:
+    metrics = Metrics()
+    assert not [labels for labels in read(metrics) if labels[0].startswith(("crcr_disk", "crcr_store_conn"))]
+    metrics.store.watch_disk(tmp_path)
+    metrics.store.connections(pool="writing", used=5, most=5)
+    metrics.store.connections(pool="reading", used=1, most=6)
+    told = read(metrics)
+    assert 0 < told["crcr_disk_free_bytes",] <= told["crcr_disk_size_bytes",]
+    pools = {
+        pool: (told["crcr_store_connections_used", pool], told["crcr_store_connections_most", pool])
+        for pool in ("writing", "reading")
+    }
+    assert pools == {"writing": (5, 5), "reading": (1, 6)}
+    metrics.store.watch_disk(tmp_path / "gone")
+    assert ("crcr_disk_free_bytes",) not in read(metrics)
+
+
+def test_the_limiter_the_lead_and_the_worker_are_told_as_they_are() -> None:
+    metrics = Metrics(lambda: 1_700_000_000.5)
+    assert not [labels for labels in read(metrics) if labels[0] == "crcr_worker_seen_timestamp_seconds"]
+    assert (read(metrics)["crcr_limiter_up",], read(metrics)["crcr_leader",]) == (1, 0)
+    metrics.limiter(answered=False)
+    metrics.leads(True)
+    metrics.worker_seen()
+    told = read(metrics)
+    assert (told["crcr_limiter_up",], told["crcr_limiter_unavailable_total",]) == (0, 1)
+    assert told["crcr_leader",] == 1
+    assert told["crcr_worker_seen_timestamp_seconds", "outbox"] == 1_700_000_000.5
+    metrics.limiter(answered=True)
+    assert read(metrics)["crcr_limiter_up",] == 1
+
+
+class Pulse:
+    def __init__(self, answer: list[Vitals] | Exception | None) -> None:
+        self.answer = answer
+
+    async def vitals(self, _: Any) -> list[Vitals]:
+        if self.answer is None:
+            await asyncio.Event().wait()
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer or []
+
+    async def health(self, _: Any) -> dict[RepoName, Health]:
+        return {}
+
+
+@pytest.mark.parametrize("trouble", [StoreUnavailable(), None], ids=["away", "hangs"])
+async def test_fault_42_a_store_that_is_away_is_told_and_nothing_old_stays(trouble: Exception | None) -> None:
+    metrics, pulse = Metrics(), Pulse([vitals(queues=(Queue(kind="rerun", waiting=1),))])
+    routes = health.routes(pulse, metrics=metrics, clock=ManualClock(), patience_s=0.01)
+    transport = httpx.ASGITransport(Starlette(routes=routes))
+    async with httpx.AsyncClient(transport=transport, base_url="http://relay.test") as client:
+        assert "crcr_queue_effects{" in (await client.get("/metrics")).text
+        pulse.answer = trouble
+        scraped = await client.get("/metrics")
+    assert scraped.status_code == 200
+    assert "crcr_store_up 0.0" in scraped.text
+    assert 'upstream="' not in scraped.text
+
+
+def test_no_outcome_or_event_from_outside_becomes_a_label_of_its_own() -> None:
+    metrics = Metrics()
+    for number in range(50):
+        metrics.delivery(f"made_up_{number}", "ignored")
+    events = {labels[1] for labels in read(metrics) if labels[0] == "crcr_deliveries_total"}
+    assert "other" in events
+    assert not [event for event in events if event.startswith("made_up")]

@@ -1,0 +1,150 @@
+"""Numbered shards of one job stand together; versions and other numbers stay what they are."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crcr.decide.model import Conclusion, JobState
+from crcr.show.render.matrix_shards import many, sections, shard_of
+from support.data.backend_views import a_column, a_job_view
+
+
+def groups(*names: str) -> list[list[str]]:
+    """The names as they are put together, all of one workflow."""
+    (section,) = sections([a_column(name) for name in names])
+    return [[names[place] for place in group.places] for group in section.groups]
+
+
+@pytest.mark.parametrize(
+    ("names", "label"),
+    [
+        (("test (1, 4)", "test (2, 4)", "test (4, 4)"), "test (…, 4)"),
+        (("linux / test (default, 2, 5)", "linux / test (default, 3, 5)"), "linux / test (default, …, 5)"),
+        (
+            ("t (default, 1, 5, linux.2xlarge)", "t (default, 5, 5, linux.2xlarge)"),
+            "t (default, …, 5, linux.2xlarge)",
+        ),
+        (("shard 3/10", "shard 9/10"), "shard …/10"),
+        (("test [1/2]", "test [2/2]"), "test […/2]"),
+        (("run 1 of 3", "run 3 of 3"), "run … of 3"),
+        (("part-07", "part-11"), "part-…"),
+        (("Chunk 1", "Chunk 4"), "Chunk …"),
+        (("e2e (1)", "e2e (2)", "e2e (3)"), "e2e (…)"),
+        (("unit-0", "unit-1"), "unit-…"),
+        (("py3.10 shard 1/2", "py3.10 shard 2/2"), "py3.10 shard …/2"),
+    ],
+)
+def test_shards_of_one_job_are_one_group(names: tuple[str, ...], label: str) -> None:
+    (section,) = sections([a_column(name) for name in names])
+    (group,) = section.groups
+    assert (group.label, group.is_shards, len(group.places)) == (label, True, len(names))
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("build-py3.8", "build-py3.9", "build-py3.10"),
+        ("test (18)", "test (20)", "test (22)"),
+        ("cuda 11", "cuda 12"),
+        ("test (3.10, cpu)", "test (3.11, cpu)"),
+        ("test (1, 4)", "test (1, 5)"),
+        ("shard 1/2", "shard 1/3"),
+        ("build", "test", "lint"),
+        ("2024-01-02", "2024-02-02"),
+        ("shard 1/4",),
+        ("v1", "v2"),
+        ("test (9, 4)", "test (8, 4)"),
+    ],
+)
+def test_what_is_no_shard_stands_alone(names: tuple[str, ...]) -> None:
+    assert groups(*names) == [[name] for name in names]
+
+
+def test_shards_are_in_the_order_of_their_numbers() -> None:
+    names = [f"test ({number}, 12)" for number in (10, 2, 1, 11)]
+    assert groups(*names, "build") == [[f"test ({number}, 12)" for number in (1, 2, 10, 11)], ["build"]]
+
+
+def test_workflows_are_kept_apart() -> None:
+    columns = [
+        a_column("test 1/2", "a.yml", "A"),
+        a_column("test 2/2", "b.yml", "B"),
+        a_column("x", "a.yml", "A"),
+    ]
+    found = sections(columns)
+    assert [(each.name, [group.places for group in each.groups]) for each in found] == [
+        ("A", [(0,), (2,)]),
+        ("B", [(1,)]),
+    ]
+
+
+NAMES = st.lists(
+    st.one_of(
+        st.text(max_size=12),
+        st.builds("{} ({}, {})".format, st.sampled_from(["a", "b"]), st.integers(0, 12), st.integers(1, 12)),
+        st.builds("{}-{}".format, st.sampled_from(["a", "part"]), st.integers(0, 5)),
+    ),
+    unique=True,
+    max_size=30,
+)
+
+
+@given(NAMES)
+def test_every_column_is_in_just_one_group_and_keys_differ(names: list[str]) -> None:
+    found = [group for section in sections([a_column(name) for name in names]) for group in section.groups]
+    places = [place for group in found for place in group.places]
+    assert sorted(places) == [*range(len(names))]
+    assert len({group.key for group in found}) == len(found)
+
+
+@given(NAMES)
+def test_members_of_a_group_differ_in_one_number_only(names: list[str]) -> None:
+    for section in sections([a_column(name) for name in names]):
+        for group in section.groups:
+            if group.is_shards:
+                shards = [shard_of(names[place]) for place in group.places]
+                assert {shard.family for shard in shards if shard} == {group.label}
+
+
+def test_a_name_of_a_million_characters_costs_nothing() -> None:
+    assert shard_of("1/2 " * 250_000) is None
+
+
+X, O, C = a_job_view("failure"), a_job_view("success"), a_job_view("cancelled")  # noqa: E741
+RUNS = a_job_view(None)
+
+
+@pytest.mark.parametrize(
+    ("cells", "letter", "said", "passed"),
+    [
+        ((O, X, O, X, O), "failure", "2/5", False),
+        ((O, O, O, O, O), "success", "5", True),
+        ((O, O, O, O, None), "success", "4/5", False),
+        ((O, O, C, O, O), "cancelled", "1/5", False),
+        ((O, RUNS, O, O, O), None, "1/5", False),
+        ((X, X, X, X, X), "failure", "5", False),
+    ],
+)
+def test_a_folded_cell_says_the_worst_and_how_many(
+    cells: tuple[object, ...], letter: str | None, said: str, passed: bool
+) -> None:
+    found = many(cells, 5)  # type: ignore[arg-type]
+    assert found is not None
+    assert (found.worst.conclusion, found.said, found.all_passed) == (
+        Conclusion(letter) if letter else None,
+        said,
+        passed,
+    )
+
+
+def test_shards_of_which_none_reported_say_nothing() -> None:
+    assert many((None, None), 2) is None
+
+
+def test_a_silent_shard_is_worse_than_one_that_runs() -> None:
+    silent = replace(RUNS, state=JobState.TIMED_OUT)
+    found = many((RUNS, silent, O), 3)
+    assert found is not None
+    assert found.worst is silent

@@ -1,0 +1,341 @@
+"""Live events: resume, reset, caps, heartbeats, and a clean end."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.routing import Route
+
+from crcr.errors import BadRequest, CrcrError, NotFound, StoreUnavailable, Unavailable
+from crcr.record.store.signals import CHANGES, Signals
+from crcr.record.store.times import to_us
+from crcr.show.access.reader import ANYONE
+from crcr.show.access.reader import Reader as ShowReader
+from crcr.show.live import event_stream
+from crcr.show.live.change_feed import Feed, Wakeups
+from crcr.show.live.event_stream import HEARTBEAT_S, Caps
+from crcr.show.live.health_feed import LOOK_EVERY_S, HealthFeed
+from crcr.show.live.shared_health import SharedHealth, mark_of
+from support.clock import settle
+from support.data.store_rows import OTHER, UPSTREAM, World, open_world
+
+PATIENCE_S = 10
+
+
+@dataclass
+class Reader:
+    """One open stream, driven through ASGI itself."""
+
+    app: Any
+    query: str = ""
+    headers: list[tuple[bytes, bytes]] = field(default_factory=list)
+    address: str = "192.0.2.1"
+    who: ShowReader = ANYONE
+    chunks: asyncio.Queue[dict[str, Any]] = field(default_factory=asyncio.Queue)
+    gone: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def open(self) -> "asyncio.Task[None]":
+        scope = {
+            "type": "http",
+            "method": "GET",
+            "path": "/api/v1/events",
+            "query_string": self.query.encode(),
+            "headers": self.headers,
+            "client": (self.address, 1),
+            "state": {"reader": self.who},
+        }
+        self.task = asyncio.create_task(self.app(scope, self._receive, self.chunks.put))
+        return self.task
+
+    async def next(self) -> str:
+        message = await asyncio.wait_for(self.chunks.get(), PATIENCE_S)
+        if message["type"] == "http.response.start":
+            assert message["status"] == 200
+            return await self.next()
+        return str(message["body"].decode())
+
+    async def close(self) -> None:
+        self.gone.set()
+        await asyncio.wait_for(self.task, PATIENCE_S)
+
+    async def _receive(self) -> dict[str, Any]:
+        await self.gone.wait()
+        return {"type": "http.disconnect"}
+
+
+@dataclass
+class Live:
+    world: World
+    signals: Signals
+    stopping: asyncio.Event
+    app: Any
+
+    def change(self, kind: str = "job", downstream: str | None = "good/backend", **more: Any) -> None:
+        self.world.change(kind, downstream, **more)
+        self.signals.notify(CHANGES)
+
+    @asynccontextmanager
+    async def reader(self, query: str = "", **more: Any) -> AsyncIterator[Reader]:
+        reader = Reader(self.app, query, **more)
+        _ = reader.open()
+        assert await reader.next() == "retry: 2000\n\n"
+        try:
+            yield reader
+        finally:
+            await reader.close()
+
+
+def live_app(world: World, caps: Caps = Caps()) -> Live:  # noqa: B008
+    signals, stopping = world.database.signals, asyncio.Event()
+    wakeups = Wakeups(lambda: signals.subscribe(CHANGES), lambda event: signals.unsubscribe(CHANGES, event))
+    routes = event_stream.routes(
+        world.views,
+        wakeups=wakeups,
+        upstreams=(UPSTREAM, OTHER),
+        clock=world.clock,
+        stopping=stopping,
+        caps=caps,
+        log_for_admins=world.views.for_admins(),
+        health=HealthFeed(SharedHealth(world.views, world.clock), (UPSTREAM, OTHER), world.clock),
+    )
+    assert isinstance(routes[0], Route)
+    return Live(world, signals, stopping, routes[0].app)
+
+
+@pytest.fixture
+async def live(tmp_path: Path) -> AsyncIterator[Live]:
+    async with open_world(tmp_path) as world:
+        world.allowlist()
+        yield live_app(world, Caps(per_address=2, in_total=3))
+
+
+async def all_quiet(live: Live) -> None:
+    """Return when the stream or the feed has nothing to do but to wait for time to pass."""
+    while not live.world.clock.sleeping:
+        await settle()
+
+
+def ids(text: str) -> list[int]:
+    return [int(line[4:]) for line in text.splitlines() if line.startswith("id: ")]
+
+
+async def test_a_change_reaches_an_open_stream(live: Live) -> None:
+    async with live.reader() as reader:
+        live.change("job", "good/backend", delivery="d-1", number=7)
+        text = await reader.next()
+    told = {"kind": "job", "upstream": UPSTREAM.key, "downstream": "good/backend", "delivery": "d-1"}
+    assert text.startswith("id: 1\nevent: change\ndata: ")
+    assert json.loads(text.split("data: ")[1]) == {**told, "number": 7}
+
+
+async def test_a_reconnecting_reader_gets_what_it_missed(live: Live) -> None:
+    for number in range(1, 5):
+        live.change(number=number)
+    async with live.reader("after=1") as reader:
+        assert ids(await reader.next()) == [2, 3, 4]
+    async with live.reader("after=1", headers=[(b"last-event-id", b"3")]) as reader:
+        assert ids(await reader.next()) == [4]
+
+
+async def test_more_than_one_batch_is_caught_up(live: Live) -> None:
+    for number in range(1, 603):
+        live.world.change(number=number)
+    async with live.reader("after=0") as reader:
+        told = [*ids(await reader.next()), *ids(await reader.next())]
+    assert told == list(range(1, 603))
+
+
+@pytest.mark.parametrize("after", [99, 1])
+async def test_a_place_that_is_not_kept_is_reset(live: Live, after: int) -> None:
+    for number in range(1, 5):
+        live.world.change(number=number)
+    with live.world.engine.begin() as connection:
+        connection.exec_driver_sql("DELETE FROM changes WHERE change_id <= 2")
+    async with live.reader(f"after={after}") as reader:
+        assert await reader.next() == "id: 4\nevent: reset\ndata: {}\n\n"
+        live.change(number=5)
+        assert ids(await reader.next()) == [5]
+
+
+async def test_the_oldest_place_that_is_kept_resumes(live: Live) -> None:
+    for number in range(1, 4):
+        live.world.change(number=number)
+    with live.world.engine.begin() as connection:
+        connection.exec_driver_sql("DELETE FROM changes WHERE change_id <= 2")
+    async with live.reader("after=2") as reader:
+        assert ids(await reader.next()) == [3]
+
+
+async def test_hidden_and_foreign_changes_are_not_told(live: Live) -> None:
+    live.world.allowlist("L2:\n  - good/backend\n  - secret/one: {visibility: hidden}\n", version=2)
+    live.world.change("job", "secret/one")
+    live.world.change("delivery", None, upstream=OTHER.key)
+    live.world.change("job", "left/the-list")
+    live.world.change("job", "good/backend")
+    async with live.reader(f"after=0&upstream={UPSTREAM}") as reader:
+        assert ids(await reader.next()) == [4]
+    async with live.reader("after=0") as reader:
+        assert ids(await reader.next()) == [2, 4]
+
+
+async def test_equal_changes_of_a_burst_are_told_once(live: Live) -> None:
+    for _ in range(5):
+        live.world.change(number=7)
+    async with live.reader("after=0") as reader:
+        assert ids(await reader.next()) == [5]
+
+
+async def test_streams_are_capped_per_address_and_in_all(live: Live) -> None:
+    async with live.reader(), live.reader():
+        with pytest.raises(Unavailable):
+            await Reader(live.app).open()
+        async with live.reader(address="192.0.2.2"):
+            with pytest.raises(Unavailable):
+                await Reader(live.app, address="192.0.2.3").open()
+    async with live.reader() as reader:
+        live.change()
+        assert ids(await reader.next()) == [1]
+
+
+BEAT = "event: beat\ndata: {}\n\n"
+
+
+async def test_a_quiet_stream_beats_its_heart(live: Live) -> None:
+    async with live.reader() as reader:
+        for _ in range(2):
+            while reader.chunks.empty():  # the feed's first reading may wake the stream once more
+                await all_quiet(live)
+                live.world.clock.advance(HEARTBEAT_S)
+                await settle()
+            assert await reader.next() == BEAT
+
+
+async def test_what_a_reader_is_not_told_of_does_not_hold_back_its_heartbeat(live: Live) -> None:
+    async with live.reader(f"upstream={UPSTREAM}") as reader:
+        for _ in range(4):
+            await all_quiet(live)
+            live.world.clock.advance(HEARTBEAT_S / 3)
+            live.change(upstream=OTHER.key)
+            await settle()
+        assert await reader.next() == BEAT
+
+
+async def test_a_heartbeat_leaves_the_readers_place_alone(live: Live) -> None:
+    async with live.reader() as reader:
+        live.change()
+        assert ids(await reader.next()) == [1]
+        await all_quiet(live)
+        live.world.clock.advance(HEARTBEAT_S)
+        assert ids(await reader.next()) == []
+
+
+HEALTH = 'event: health\ndata: {"kind":"health","upstream":"torch/torch"}\n\n'
+
+
+async def test_health_that_time_alone_changes_reaches_an_open_stream(live: Live) -> None:
+    clock = live.world.clock
+    held_until = clock.now() + timedelta(seconds=70)
+    live.world.effect(held_by="hour", due_at=to_us(held_until))
+    async with live.reader() as reader, asyncio.timeout(PATIENCE_S):
+        told: list[str] = []
+        while HEALTH not in told:
+            while clock.sleeping < 2:  # the stream, and the feed after its look
+                await asyncio.sleep(0)
+            clock.advance(LOOK_EVERY_S)
+            await settle()
+            while not reader.chunks.empty():
+                told.append(await reader.next())
+        assert clock.now() >= held_until
+
+
+async def test_a_page_that_shows_older_health_is_told_at_once(live: Live) -> None:
+    green = mark_of(None)
+    live.world.effect("parked")
+    async with live.reader(f"health=Torch/torch@{green}") as reader:
+        assert await reader.next() == HEALTH
+    shown = mark_of((await live.world.views.health(live.world.clock.now()))[UPSTREAM])
+    async with live.reader(f"health=torch/torch@{shown}") as reader:
+        live.change()
+        assert "event: change" in await reader.next()
+
+
+def test_an_office_behind_one_address_has_room() -> None:
+    assert Caps().per_address == 50
+    assert Caps().in_total == 500
+
+
+async def test_streams_end_when_the_relay_stops(live: Live) -> None:
+    reader = Reader(live.app)
+    task = reader.open()
+    assert await reader.next() == "retry: 2000\n\n"
+    live.stopping.set()
+    assert await reader.next() == ""
+    await asyncio.wait_for(task, PATIENCE_S)
+
+
+async def test_a_reader_that_leaves_frees_its_place_and_the_feed(live: Live) -> None:
+    async with live.reader():
+        assert live.signals._waiters[CHANGES]
+    assert not live.signals._waiters[CHANGES]
+
+
+@pytest.mark.parametrize(
+    ("query", "failure"),
+    [
+        ("after=x", BadRequest),
+        ("after=-1", BadRequest),
+        ("after=9" * 30, BadRequest),
+        ("upstream=a/b", NotFound),
+    ],
+)
+async def test_what_cannot_be_followed_is_refused(live: Live, query: str, failure: type[CrcrError]) -> None:
+    with pytest.raises(failure):
+        await Reader(live.app, query).open()
+
+
+class _Shaky:
+    """A log whose store fails once."""
+
+    def __init__(self, world: World) -> None:
+        self._views = world.views
+        self.failures = 1
+
+    async def changes(self, after: int | None, limit: int) -> Any:
+        if after is not None and self.failures:
+            self.failures -= 1
+            raise StoreUnavailable
+        return await self._views.changes(after, limit)
+
+
+async def test_the_feed_survives_an_outage_of_the_store(live: Live) -> None:
+    signals, clock = live.signals, live.world.clock
+    wakeups = Wakeups(lambda: signals.subscribe(CHANGES), lambda event: signals.unsubscribe(CHANGES, event))
+    feed = Feed(_Shaky(live.world), wakeups, clock)
+    fresh = feed.attach()
+    await all_quiet(live)
+    live.change()
+    clock.advance(1)
+    await asyncio.wait_for(fresh.wait(), PATIENCE_S)
+    assert [each.change_id for each in (await feed.after(0))[0]] == [1]
+    await feed.detach(fresh)
+
+
+async def test_admins_alone_are_told_that_something_happened_at_a_hidden_backend(tmp_path: Path) -> None:
+    async with open_world(tmp_path) as world:
+        world.allowlist("L2:\n  - good/backend\n  - secret/one: {visibility: hidden}\n")
+        live = live_app(world)
+        admin = ShowReader("ann", admin=True)
+        async with live.reader() as everybody, live.reader(who=admin) as eyes:
+            live.change(downstream="secret/one")
+            assert '"downstream":"secret/one"' in await eyes.next()
+            live.change(downstream="good/backend")
+            assert "secret" not in await everybody.next()
+        async with live.reader("after=0") as everybody, live.reader("after=0", who=admin) as eyes:
+            assert "secret" not in await everybody.next()
+            assert '"downstream":"secret/one"' in await eyes.next()

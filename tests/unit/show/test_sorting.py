@@ -1,0 +1,88 @@
+"""Tables of backends: what is unknown stands last, the worst first, and the address says how."""
+
+import pytest
+
+from crcr.decide.model import Level
+from crcr.decide.statistics.figures import Tally
+from crcr.decide.views.overview import BackendSummary
+from crcr.show.urls.sorting import NUMBERS, Choice, Order, arrange, pick_level, pick_order, tabulate
+from support.data.overview_views import backend, every_state, figures
+
+GOOD = backend("b/good", figures=figures(Tally(success=9)))
+BAD = backend("c/bad", figures=figures(Tally(success=1, failure=9)))
+EMPTY = backend("a/empty")
+TOLD = backend("d/told", Level.L1)
+
+
+def names(rows: tuple[BackendSummary, ...]) -> list[str]:
+    return [str(each.name) for each in rows]
+
+
+@pytest.mark.parametrize("down", [False, True])
+def test_what_is_not_known_is_last_either_way(down: bool) -> None:
+    rows = names(arrange((EMPTY, GOOD, TOLD, BAD), Order("rate", down)))
+    assert rows == [*(["b/good", "c/bad"] if down else ["c/bad", "b/good"]), "a/empty", "d/told"]
+
+
+@pytest.mark.parametrize("column", ["name", *NUMBERS])
+@pytest.mark.parametrize("down", [False, True])
+def test_every_column_sorts_and_loses_nobody(column: str, down: bool) -> None:
+    everyone = every_state().backends
+    assert sorted(names(arrange(everyone, Order(column, down)))) == sorted(names(everyone))
+
+
+def test_levels_stand_apart_and_the_worst_is_first() -> None:
+    silent = backend("z/silent", silent=True)
+    gate = backend("z/gate", Level.L4, figures=figures(Tally(success=1)))
+    table = tabulate((EMPTY, GOOD, TOLD, silent, BAD, gate), Choice())
+    assert [(level, names(rows)) for level, rows in table.groups] == [
+        (Level.L4, ["z/gate"]),
+        (Level.L2, ["z/silent", "c/bad", "b/good", "a/empty"]),
+        (Level.L1, ["d/told"]),
+    ]
+
+
+def test_a_sorted_table_mixes_the_levels() -> None:
+    table = tabulate((EMPTY, GOOD, TOLD, BAD), Choice(Order("name", down=False)))
+    assert [(level, names(rows)) for level, rows in table.groups] == [
+        (None, ["a/empty", "b/good", "c/bad", "d/told"])
+    ]
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ({"q": "GOOD"}, ["b/good"]),
+        ({"q": "npu"}, ["x/one"]),
+        ({"q": "ada"}, ["x/one"]),
+        ({"level": "L1"}, ["d/told"]),
+        ({"level": "1", "q": "good"}, []),
+        ({"level": "9"}, ["b/good", "d/told", "x/one"]),
+        ({"q": ""}, ["b/good", "d/told", "x/one"]),
+    ],
+)
+def test_the_address_narrows_the_table(asked: dict[str, str], found: list[str]) -> None:
+    one = backend("x/one", hardware="NPU 910B", oncalls=("Ada",))
+    table = tabulate((GOOD, TOLD, one), Choice.of(asked))
+    assert sorted(name for _, rows in table.groups for name in names(rows)) == found
+    assert (table.shown, table.total) == (len(found), 3)
+
+
+def test_a_click_turns_a_column_around_and_begins_with_what_one_looks_for() -> None:
+    assert Order().next("failure") == Order("failure", down=True)
+    assert Order("failure", down=True).next("failure") == Order("failure", down=False)
+    assert Order().next("rate") == Order("rate", down=False)
+    assert Order("rate", down=False).next("name") == Order("name", down=False)
+
+
+def test_what_cannot_be_asked_for_is_the_default() -> None:
+    assert [pick_order(asked) for asked in (None, "", "-", "level", "-level", "nonsense")] == [Order()] * 6
+    assert [pick_level(asked) for asked in (None, "", "L5", "x")] == [None] * 4
+
+
+def test_links_keep_the_rest_of_the_choice_and_leave_defaults_out() -> None:
+    choice = Choice.of({"sort": "-failure", "q": " npu ", "level": "l3"})
+    assert choice.query() == {"sort": "-failure", "q": "npu", "level": "L3"}
+    assert choice.query(level="") == {"sort": "-failure", "q": "npu"}
+    assert choice.sorted_by("level") == {"q": "npu", "level": "L3"}
+    assert Choice().query() == {}

@@ -7,7 +7,6 @@ import pytest
 import yaml
 
 from support.deploy.alerts import ALERT_TESTS, ALERTS, named, promtool, rules, series
-from support.deploy.deploy_files import ROOT
 from support.paths import ROOT
 
 OPERATIONS = ROOT / "docs" / "operations.md"

@@ -21,7 +21,7 @@ from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.receive.oidc.issuers import GITHUB_ACTIONS
 from crcr.record.checks.check_runs import CommitChecks
 from crcr.record.checks.refresh import GATHERING, Publishing, UpstreamPolicy
-from crcr.record.checks.requests import Desk
+from crcr.record.checks.requests import PeopleRequests
 from crcr.record.migrations.run import migrate
 from crcr.record.reports.forwards import Forwards
 from crcr.record.reports.outcomes import Outcomes
@@ -52,7 +52,7 @@ class Seams:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ground:
+class Core:
     settings: Settings
     seams: Seams
     signals: Signals
@@ -64,7 +64,7 @@ class Ground:
     targets: Targets
     allowlists: Allowlists
     checks: CommitChecks
-    desk: Desk
+    desk: PeopleRequests
     health: SharedHealth
     api_http: httpx.AsyncClient
     keys_http: httpx.AsyncClient
@@ -85,7 +85,7 @@ class Ground:
         return timedelta(seconds=self.settings.job_timeout_s)
 
 
-def open_ground(settings: Settings, seams: Seams) -> Ground:
+def open_ground(settings: Settings, seams: Seams) -> Core:
     require_drivers(settings)
     migrate(place_of(settings))
     signals, metrics = Signals(), metrics_of(settings, seams.clock)
@@ -95,7 +95,7 @@ def open_ground(settings: Settings, seams: Seams) -> Ground:
     allowlists = Allowlists(database, targets, publishing, read_allowlist)
     checks = _checks(settings, database, allowlists, publishing)
     api_http, governor = seams.http(settings.github_api_url), Governor()
-    return Ground(
+    return Core(
         settings=settings,
         seams=seams,
         signals=signals,
@@ -107,7 +107,7 @@ def open_ground(settings: Settings, seams: Seams) -> Ground:
         targets=targets,
         allowlists=allowlists,
         checks=checks,
-        desk=Desk(database, checks, publishing),
+        desk=PeopleRequests(database, checks, publishing),
         health=_health(settings, database, seams),
         api_http=api_http,
         keys_http=seams.http(GITHUB_ACTIONS),
@@ -122,7 +122,7 @@ def _health(settings: Settings, database: Database, seams: Seams) -> SharedHealt
     return SharedHealth(views, seams.clock, shared_for_s=seams.health_shared_for_s)
 
 
-def outcomes_of(ground: Ground) -> Outcomes:
+def outcomes_of(ground: Core) -> Outcomes:
     return Outcomes(Forwards(enabled=ground.settings.hud_forward_url is not None))
 
 

@@ -26,10 +26,10 @@ from crcr.record.reports.tested_commits import Commits
 from crcr.record.repositories.inspections import Inspections
 from crcr.record.workflow_runs.lookups import Lookups
 from crcr.settings import Settings
-from crcr.wiring.core import Ground, outcomes_of
+from crcr.wiring.core import Core, outcomes_of
 
 
-def effect_handlers(ground: Ground, refreshers: dict[str, AllowlistRefresher]) -> dict[EffectKind, Handler]:
+def effect_handlers(ground: Core, refreshers: dict[str, AllowlistRefresher]) -> dict[EffectKind, Handler]:
     settings, github, clock = ground.settings, ground.github, ground.clock
     return {
         EffectKind.SEND_DISPATCH: SendDispatch(
@@ -51,7 +51,7 @@ def effect_handlers(ground: Ground, refreshers: dict[str, AllowlistRefresher]) -
     }
 
 
-def _upstream_handlers(ground: Ground) -> dict[EffectKind, Handler]:
+def _upstream_handlers(ground: Core) -> dict[EffectKind, Handler]:
     """What is asked and said on the upstream's pull requests, and of the downstreams' Actions for it."""
     database, github, clock, publishing = ground.database, ground.github, ground.clock, ground.publishing
     upstreams, voice = Upstreams(ground.targets, github), Voice(github)

@@ -25,7 +25,7 @@ from crcr.record.reports.self_reports import SelfReports
 from crcr.record.repositories.installations import Installations
 from crcr.record.workflow_runs.webhook_events import ActionsNews
 from crcr.settings import FileSource, Settings
-from crcr.wiring.core import Ground, outcomes_of
+from crcr.wiring.core import Core, outcomes_of
 
 _BODIES_AT_ONCE = 128 * 1024 * 1024
 """For each intake: webhooks from strangers must not keep callbacks out, nor the other way round."""
@@ -36,7 +36,7 @@ def _bodies(settings: Settings) -> Bodies:
     return Bodies(_BODIES_AT_ONCE, trusted_proxies=settings.trusted_proxies)
 
 
-def webhook_door(ground: Ground, inbox: Inbox) -> WebhookIntake:
+def webhook_door(ground: Core, inbox: Inbox) -> WebhookIntake:
     on_github = {
         each.name: each.allowlist.place
         for each in ground.settings.upstreams
@@ -58,7 +58,7 @@ def webhook_door(ground: Ground, inbox: Inbox) -> WebhookIntake:
     )
 
 
-def callback_door(ground: Ground, keys: KeyCache, limits: Limits, reports: Reports) -> CallbackIntake:
+def callback_door(ground: Core, keys: KeyCache, limits: Limits, reports: Reports) -> CallbackIntake:
     return CallbackIntake(
         verifier=_verifier(ground.settings, keys, ground.clock),
         limits=limits,
@@ -76,12 +76,12 @@ def callback_door(ground: Ground, keys: KeyCache, limits: Limits, reports: Repor
     )
 
 
-def _sandbox(ground: Ground, limits: Limits) -> SandboxDoor:
+def _sandbox(ground: Core, limits: Limits) -> SandboxDoor:
     tried = SandboxJobs(ground.database, ground.allowlists, ground.upstreams)
     return SandboxDoor(tried, limits, f"{ground.settings.public_url.rstrip('/')}/crcr/sandbox")
 
 
-def ingest_door(ground: Ground) -> IngestIntake:
+def ingest_door(ground: Core) -> IngestIntake:
     token = ground.settings.hud_ingest_token
     return IngestIntake(
         token=token.get_secret_value().encode() if token else None,

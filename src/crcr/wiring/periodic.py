@@ -17,22 +17,22 @@ from crcr.record.upkeep.retention import Keeps, Retention
 from crcr.record.upkeep.timeouts import Sweeps
 from crcr.record.workflow_runs.unanswered import Silences
 from crcr.settings import Settings
-from crcr.wiring.core import Ground, outcomes_of
+from crcr.wiring.core import Core, outcomes_of
 
 _BREATH_S = 0.02
 """Between two steps of forgetting: whoever waits to write gets most of the time."""
 
 
-def leaders_of(ground: Ground, owner: str) -> Leaders:
+def leaders_of(ground: Core, owner: str) -> Leaders:
     return Leaders(ground.database, owner, LEASE)
 
 
-def attendance_of(ground: Ground, owner: str) -> Attendance:
+def attendance_of(ground: Core, owner: str) -> Attendance:
     roll_call = RollCall(ground.database, owner, tuple(each.key for each in ground.upstreams))
     return Attendance(roll_call, ground.governor.share_among, clock=ground.clock)
 
 
-def sweeper_of(ground: Ground, stopping: asyncio.Event) -> Sweeper:
+def sweeper_of(ground: Core, stopping: asyncio.Event) -> Sweeper:
     retention = Retention(
         ground.database,
         keeps_of(ground.settings),
@@ -56,7 +56,7 @@ def _days_or_ever(days: int) -> timedelta | None:
     return timedelta(days=days) if days else None
 
 
-def reconciler_of(ground: Ground, intake: Intake, stopping: asyncio.Event) -> Reconciler:
+def reconciler_of(ground: Core, intake: Intake, stopping: asyncio.Event) -> Reconciler:
     silences = Silences(ground.database, ground.allowlists, ground.upstreams, ground.job_timeout)
     repairs = Repairs(ground.database, ground.publishing, ground.upstreams)
     recovery = Recovery(

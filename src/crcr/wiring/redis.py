@@ -16,7 +16,7 @@ from crcr.record.limits.memory import MemoryLimits, Rule
 from crcr.record.limits.monitored import WatchedLimits
 from crcr.record.store.signals import ALLOWLIST
 from crcr.settings import Settings
-from crcr.wiring.core import Ground
+from crcr.wiring.core import Core
 
 if TYPE_CHECKING:
     from crcr.record.redis.connection import RedisLink
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    ground: Ground
+    ground: Core
     limits: WatchedLimits
     scope: str
     """A limit by which the limiter is asked whether it answers."""
@@ -60,7 +60,7 @@ class Shared:
                     await self.ground.allowlists.warm(upstream)
 
 
-def share(ground: Ground, rules: Mapping[str, Rule]) -> Shared:
+def share(ground: Core, rules: Mapping[str, Rule]) -> Shared:
     link, scope = link_of(ground.settings), next(iter(rules))
     if link is None:
         own = WatchedLimits(MemoryLimits(rules, ground.clock), ground.metrics)

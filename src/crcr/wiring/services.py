@@ -47,7 +47,7 @@ from crcr.show.api.setup import INSPECTION, TEST_DISPATCH
 from crcr.show.live.shared_health import SharedHealth
 from crcr.show.metrics.registry import Metrics
 from crcr.wiring.clickhouse import Past
-from crcr.wiring.core import Ground, Seams, open_ground, outcomes_of
+from crcr.wiring.core import Core, Seams, open_ground, outcomes_of
 from crcr.wiring.effect_handlers import effect_handlers
 from crcr.wiring.intakes import callback_door, ingest_door, webhook_door
 from crcr.wiring.periodic import attendance_of, leaders_of, reconciler_of, sweeper_of
@@ -174,12 +174,12 @@ def build(settings: Settings, seams: Seams | None = None) -> Services:
     )
 
 
-def _inbox(ground: Ground) -> Inbox:
+def _inbox(ground: Core) -> Inbox:
     ignored = {upstream.name.key: upstream.ignore_refs for upstream in ground.settings.upstreams}
     return Inbox(ground.database, ground.allowlists, ground.targets, ground.publishing, ignored)
 
 
-def _reports(ground: Ground) -> Reports:
+def _reports(ground: Core) -> Reports:
     return Reports(
         ground.database,
         allowlists=ground.allowlists,
@@ -205,7 +205,7 @@ def _rules(settings: Settings) -> dict[str, Rule]:
 
 
 def _worker(
-    ground: Ground, refreshers: dict[str, AllowlistRefresher], owner: str, presence: Presence
+    ground: Core, refreshers: dict[str, AllowlistRefresher], owner: str, presence: Presence
 ) -> Worker:
     return Worker(
         Outbox(ground.database, ground.upstreams, ground.publishing, owner=owner, lease=LEASE),

@@ -109,9 +109,11 @@ async def test_without_the_key_nothing_joins(
     assert github.world.find("me/backend") is None
 
 
-async def test_a_simulator_that_is_no_demo_takes_nobody(api: httpx.AsyncClient, folder: Path) -> None:
+async def test_a_simulator_that_is_no_demo_takes_nobody(github: GitHub, api: httpx.AsyncClient) -> None:
     answer = await api.post(PATH, json={}, headers={"authorization": "Bearer "})
-    assert answer.status_code == 401
+    assert answer.status_code == 404
+    assert github.unexpected == [f"unknown route POST {PATH}"]
+    github.unexpected.clear()
 
 
 @pytest.mark.parametrize(

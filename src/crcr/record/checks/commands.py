@@ -29,7 +29,7 @@ from crcr.decide.health.relay import Health
 from crcr.decide.model import Level, Pull, RepoName
 from crcr.record.change_and_audit_log import note_act, note_change
 from crcr.record.checks.refresh import Publishing
-from crcr.record.checks.requests import Desk
+from crcr.record.checks.requests import PeopleRequests
 from crcr.record.checks.waivers import NewWaiver, give_waiver, take_back
 from crcr.record.deliveries.approvals import approve
 from crcr.record.deliveries.held_dispatches import reconsider
@@ -93,7 +93,7 @@ class _Scene:
 
 class Commands:
     def __init__(
-        self, database: Database, allowlists: Allowlists, desk: Desk, publishing: Publishing
+        self, database: Database, allowlists: Allowlists, desk: PeopleRequests, publishing: Publishing
     ) -> None:
         self._database = database
         self._allowlists = allowlists

@@ -61,7 +61,7 @@ _CHECK = Statement(
 )
 
 
-class Desk:
+class PeopleRequests:
     def __init__(self, database: Database, checks: CommitChecks, publishing: Publishing) -> None:
         self._database = database
         self._checks = checks

@@ -10,7 +10,7 @@ from crcr.decide.model import RepoName
 from crcr.decide.report.identity import IssuerKind
 from crcr.decide.report.registration import Registration, find, register, to_register, unmet
 from crcr.settings.readers.registrations import registrations
-from crcr.settings.setting import Given, Wrong
+from crcr.settings.setting import InvalidValue, RawValue
 
 BUILDKITE = {
     "issuer": "https://agent.buildkite.com",
@@ -35,12 +35,12 @@ GENERIC = {
 
 
 def read(*tables: dict[str, Any]) -> tuple[Registration, ...]:
-    return registrations(Given(json.dumps(list(tables)), "CRCR_OIDC_REGISTRATIONS", Path()))
+    return registrations(RawValue(json.dumps(list(tables)), "CRCR_OIDC_REGISTRATIONS", Path()))
 
 
 def wrong(*tables: Any) -> str:
-    with pytest.raises(Wrong) as caught:
-        registrations(Given(list(tables), "oidc.registration", Path()))
+    with pytest.raises(InvalidValue) as caught:
+        registrations(RawValue(list(tables), "oidc.registration", Path()))
     return str(caught.value)
 
 

@@ -11,11 +11,11 @@ from crcr.clock import SystemClock
 from crcr.decide.checks.wanted_checks import JobChecks
 from crcr.decide.model import RepoName
 from crcr.errors import BadSettings
-from crcr.github.auth.app_key import AppAuth
-from crcr.github.auth.installation_tokens import TokenCache
+from crcr.github.app_auth import AppAuth, TokenCache
 from crcr.github.client import GitHubClient
 from crcr.github.http.connections import open_http
-from crcr.github.http.rate_limiter import Governor
+from crcr.github.http.rate_limiter import RateLimiter
+from crcr.github.http.transport import GitHubTransport
 from crcr.ports import Clock, Trace, Untraced
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.receive.oidc.issuers import GITHUB_ACTIONS
@@ -69,7 +69,7 @@ class Core:
     api_http: httpx.AsyncClient
     keys_http: httpx.AsyncClient
     forward_http: httpx.AsyncClient
-    governor: Governor
+    limiter: RateLimiter
     github: GitHubClient
 
     @property
@@ -94,7 +94,7 @@ def open_ground(settings: Settings, seams: Seams) -> Core:
     targets = Targets(database, publishing)
     allowlists = Allowlists(database, targets, publishing, read_allowlist)
     checks = _checks(settings, database, allowlists, publishing)
-    api_http, governor = seams.http(settings.github_api_url), Governor()
+    api_http, limiter = seams.http(settings.github_api_url), RateLimiter()
     return Core(
         settings=settings,
         seams=seams,
@@ -112,8 +112,8 @@ def open_ground(settings: Settings, seams: Seams) -> Core:
         api_http=api_http,
         keys_http=seams.http(GITHUB_ACTIONS),
         forward_http=seams.http(settings.hud_forward_url or GITHUB_ACTIONS),
-        governor=governor,
-        github=github_client(settings, api_http, seams.clock, metrics, governor),
+        limiter=limiter,
+        github=github_client(settings, api_http, seams.clock, metrics, limiter),
     )
 
 
@@ -174,21 +174,22 @@ def github_client(
     http: httpx.AsyncClient,
     clock: Clock,
     metrics: Metrics | None = None,
-    governor: Governor | None = None,
+    limiter: RateLimiter | None = None,
 ) -> GitHubClient:
     try:
         auth = AppAuth(settings.github_app_id, settings.github_app_private_key.get_secret_value(), clock)
     except ValueError as fault:
         raise BadSettings([f"CRCR_GITHUB_APP_PRIVATE_KEY: {fault}"]) from None
-    keeps = governor or Governor()
+    limiter = limiter or RateLimiter()
     if metrics is not None:
-        metrics.github.watch(lambda: keeps.budgets(clock.now().timestamp()))
-    return GitHubClient(
+        metrics.github.watch(lambda: limiter.budgets(clock.now().timestamp()))
+    transport = GitHubTransport(
         http,
         api_url=settings.github_api_url,
         auth=auth,
         tokens=TokenCache(clock),
-        governor=keeps,
+        limiter=limiter,
         clock=clock,
-        tally=metrics.github if metrics else None,
+        counters=metrics.github if metrics else None,
     )
+    return GitHubClient(transport)

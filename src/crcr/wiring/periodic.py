@@ -29,7 +29,7 @@ def leaders_of(ground: Core, owner: str) -> Leaders:
 
 def attendance_of(ground: Core, owner: str) -> Attendance:
     roll_call = RollCall(ground.database, owner, tuple(each.key for each in ground.upstreams))
-    return Attendance(roll_call, ground.governor.share_among, clock=ground.clock)
+    return Attendance(roll_call, ground.limiter.share_among, clock=ground.clock)
 
 
 def sweeper_of(ground: Core, stopping: asyncio.Event) -> Sweeper:
@@ -60,7 +60,7 @@ def reconciler_of(ground: Core, intake: Intake, stopping: asyncio.Event) -> Reco
     silences = Silences(ground.database, ground.allowlists, ground.upstreams, ground.job_timeout)
     repairs = Repairs(ground.database, ground.publishing, ground.upstreams)
     recovery = Recovery(
-        ground.github,
+        ground.github.delivery_log,
         RecoveryStore(ground.database),
         intake,
         clock=ground.clock,

@@ -17,7 +17,7 @@ from crcr.deliver.periodic.sweeper import Sweeper
 from crcr.deliver.periodic.worker_count import Attendance
 from crcr.deliver.worker import Worker
 from crcr.github.client import GitHubClient
-from crcr.github.http.rate_limiter import Governor
+from crcr.github.http.rate_limiter import RateLimiter
 from crcr.ports import Clock, Limits, Trace
 from crcr.receive.callback.intake import (
     CALLBACK,
@@ -94,7 +94,7 @@ class Services:
     reconciler: Reconciler
     leaders: Leaders
     attendance: Attendance
-    governor: Governor
+    limiter: RateLimiter
     owner: str
     """Who this process is, as a holder of leases."""
     worker: Worker
@@ -158,7 +158,7 @@ def build(settings: Settings, seams: Seams | None = None) -> Services:
         reconciler=reconciler_of(ground, webhook, stopping),
         leaders=leaders_of(ground, owner),
         attendance=attendance,
-        governor=ground.governor,
+        limiter=ground.limiter,
         owner=owner,
         worker=_worker(ground, refreshers, owner, attendance),
         metrics=ground.metrics,
@@ -224,4 +224,4 @@ def _worker(
 def source_of(upstream: UpstreamSetting, github: GitHubClient) -> Source:
     if isinstance(upstream.allowlist, FileSource):
         return FileReader(upstream.allowlist.path)
-    return GitHubReader(github, upstream.allowlist.place)
+    return GitHubReader(github.repositories, upstream.allowlist.place)

@@ -63,12 +63,12 @@ def _is_to_be_sent(table: str, row: Row) -> bool:
     return table == "dispatches" and row["state"] == "waiting"
 
 
-def write_database(place: Place, release: OldRelease, state: str, names: Mapping[str, Any]) -> None:
-    """Bring an empty database to the release's schema, and write the release's rows."""
+def write_database(place: Place, revision: str, rows: Sequence[tuple[str, Row]]) -> None:
+    """Bring an empty database to a release's schema, and write the release's rows."""
 
     def write(connection: Connection) -> None:
-        command.upgrade(_config(connection), release.revision)
-        for table, row in release.rows(state, names):
+        command.upgrade(_config(connection), revision)
+        for table, row in rows:
             columns, marks = ", ".join(row), ", ".join(f":{column}" for column in row)
             connection.execute(text(f"INSERT INTO {table} ({columns}) VALUES ({marks})"), row)  # noqa: S608
 

@@ -20,9 +20,9 @@ _OPEN = frozenset({GateStatus.WAITING, GateStatus.HELD})
 def gate_brief(judgement: GateJudgement, incarnation: str) -> str | None:
     """What of an undecided gate must be published at once; None once no backend is awaited.
 
-    Its state; a doubt about the newest push; who is held and why, as only people release that; waivers, membership and possible renames, which people
-    change; and which backends are no longer what a published failure says. A second failing backend does not count:
-    the gate is red already, and that backend's own check shows it.
+    Its state; a doubt about the newest push; which backends are held and why, as only people release that; waivers,
+    membership and possible renames, which people change; and which backends are no longer what a published failure says.
+    A second failing backend does not count: the gate is red already, and that backend's own check shows it.
     """
     judged = [each for one in judgement.subjects for each in one.backends]
     if not any(part.standing is GateStatus.WAITING for each in judged for part in each.parts):

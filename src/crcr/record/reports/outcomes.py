@@ -1,7 +1,6 @@
-"""The one way to a job's outcome: each write of a state or conclusion, followed by its forward in the same transaction.
+"""All writes of a job's state or conclusion, each followed by its forward in the same transaction.
 
-Nothing else imports the writes of `job_rows` (tests/test_architecture.py), so no change of an outcome can be kept from
-another HUD by forgetting to tell it.
+No other module imports the writes of `job_rows` (tests/test_architecture.py), so every outcome change is forwarded.
 """
 
 from collections.abc import Mapping

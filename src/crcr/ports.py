@@ -13,7 +13,7 @@ from crcr.decide.github.values import (
     LogPage,
 )
 from crcr.decide.report.identity import Identity
-from crcr.decide.trace_steps import Step
+from crcr.decide.trace_steps import TraceStep
 
 
 class Clock(Protocol):
@@ -43,7 +43,7 @@ class Trace(Protocol):
 
     def note(
         self,
-        step: Step,
+        step: TraceStep,
         delivery: str,
         began_at: datetime,
         ended_at: datetime,
@@ -62,7 +62,7 @@ class Untraced:
 
     def note(
         self,
-        step: Step,
+        step: TraceStep,
         delivery: str,
         began_at: datetime,
         ended_at: datetime,

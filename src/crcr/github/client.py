@@ -9,7 +9,7 @@ from collections import OrderedDict
 from datetime import datetime
 from itertools import chain
 
-from crcr.decide.checks.check_run import Shown
+from crcr.decide.checks.check_run import CheckContent
 from crcr.decide.github.inspection import AppFacts, BranchFacts, HookFacts, InstallationFacts, ListedFile
 from crcr.decide.github.values import (
     ActionsJob,
@@ -191,7 +191,7 @@ class ChecksApi:
         head_sha: str,
         name: str,
         external_id: str,
-        shown: Shown,
+        shown: CheckContent,
         urgency: Urgency = Urgency.FIRST,
     ) -> int:
         """Return the check run's id. Not idempotent: two calls create two check runs of the same name."""
@@ -206,7 +206,7 @@ class ChecksApi:
         return checks.check_run_id(await self._transport.send(where, request, core.CHECKS_WRITE))
 
     async def update(
-        self, where: Target, check_run_id: int, shown: Shown, *, urgency: Urgency = Urgency.FIRST
+        self, where: Target, check_run_id: int, shown: CheckContent, *, urgency: Urgency = Urgency.FIRST
     ) -> None:
         """Replace what the check run shows; annotations are added to those that it already has."""
         request = checks.update_check(where.repository, check_run_id, shown, urgency=urgency)

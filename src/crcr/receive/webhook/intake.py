@@ -67,7 +67,7 @@ class ActionsNews(Protocol):
 
 
 class Installations(Protocol):
-    async def follow(
+    async def record_event(
         self, receipt: Receipt, event: Installation | InstallationRepositories | RepositoryMoved
     ) -> Taken | Seen: ...
 
@@ -149,7 +149,7 @@ class WebhookIntake:
             return await self._ask(receipt, event)
         if isinstance(event, Told):
             return _plain_answer(receipt, await self.actions_news.hear(receipt, event))
-        return _plain_answer(receipt, await self.installations.follow(receipt, event))
+        return _plain_answer(receipt, await self.installations.record_event(receipt, event))
 
     async def _ask(self, receipt: Receipt, event: Asked) -> Answer:
         if event.upstream not in self.upstreams:

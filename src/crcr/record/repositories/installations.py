@@ -65,18 +65,18 @@ class Installations:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def follow(
+    async def record_event(
         self, receipt: Receipt, event: Installation | InstallationRepositories | RepositoryMoved
     ) -> Taken | Seen:
         async def unit(tx: Tx) -> Taken | Seen:
             if not await is_new_body(tx, receipt, event):
                 return Seen()
-            await self._follow(tx, event, receipt.received_at)
+            await self._record_event(tx, event, receipt.received_at)
             return Taken(0, DeliveryState.ACCEPTED)
 
         return await self._database.write(unit)
 
-    async def _follow(
+    async def _record_event(
         self, tx: Tx, event: Installation | InstallationRepositories | RepositoryMoved, now: datetime
     ) -> None:
         if isinstance(event, RepositoryMoved):

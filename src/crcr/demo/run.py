@@ -178,10 +178,18 @@ def _relay(show: Show, folder: Path, github: GitHub, url: str) -> Services:
 
 
 def demo_settings(folder: Path, github: GitHub, url: str) -> Settings:
+    # Simulated life may be fifty times as fast as real life.
+    return simulated_settings(
+        folder, github, url, UPSTREAM, CRCR_SANDBOX="on", CRCR_RATE_LIMIT_PER_MIN="10000"
+    )
+
+
+def simulated_settings(folder: Path, github: GitHub, url: str, upstream: str, **more: str) -> Settings:
+    """Settings of a relay for one upstream on a simulated GitHub; everything else has its default."""
     issuer = {"issuer": github.issuer_url, "kind": "github", "jwks_url": github.jwks_url}
     environ = {
-        "CRCR_UPSTREAM": UPSTREAM,
-        "CRCR_ALLOWLIST": f"{github.base_url}/{UPSTREAM}/blob/main/{_ALLOWLIST}",
+        "CRCR_UPSTREAM": upstream,
+        "CRCR_ALLOWLIST": f"{github.base_url}/{upstream}/blob/main/{_ALLOWLIST}",
         "CRCR_GITHUB_APP_ID": str(github.app_id),
         "CRCR_GITHUB_APP_PRIVATE_KEY": github.private_key_pem,
         "CRCR_GITHUB_WEBHOOK_SECRET": github.webhook_secret,
@@ -190,8 +198,7 @@ def demo_settings(folder: Path, github: GitHub, url: str) -> Settings:
         "CRCR_DATABASE_URL": f"sqlite:///{folder / 'crcr.db'}",
         "CRCR_OIDC_AUDIENCE": AUDIENCE,
         "CRCR_OIDC_ISSUERS": json.dumps([issuer]),
-        "CRCR_SANDBOX": "on",
-        "CRCR_RATE_LIMIT_PER_MIN": "10000",  # life may be fifty times as fast as it is
+        **more,
     }
     return load_settings(config=None, environ=environ, cwd=folder)
 

@@ -233,7 +233,7 @@ class Governor:
         return account.blocked_until - now
 
     def budgets(self, now: float) -> list[Budget]:
-        """How every installation that was asked for stands; for who watches, not for who decides."""
+        """Return the budget of every installation that a call was made for. For metrics only."""
         return [self._budget(account, now) for account in self._accounts.values()]
 
     def _budget(self, account: _Account, now: float) -> Budget:

@@ -63,7 +63,7 @@ class UpstreamPolicy:
     gate: Literal["auto", "on", "off"] = "auto"
     label_prefixes: tuple[str, ...] = ("ciflow/crcr/",)
     l3_fails_red: bool = False
-    l3_pends: bool = True
+    show_l3_pending: bool = True
     job_checks: JobChecks = JobChecks.FAILURES
 
 
@@ -108,7 +108,7 @@ class CheckRefresher:
     async def apply_allowlist(self, tx: Tx, upstream: RepoName, allowlist: Allowlist, now: datetime) -> None:
         """Apply a new allowlist to open heads and merge groups: none may keep waiting for a backend that was removed."""
         await self.enable_gate(tx, upstream, allowlist, now)
-        await self.refresh_all_heads(tx, upstream, now, has_checks=allowlist.speaks)
+        await self.refresh_all_heads(tx, upstream, now, has_checks=allowlist.has_checks)
 
     async def enable_gate(self, tx: Tx, upstream: RepoName, allowlist: Allowlist, now: datetime) -> bool:
         """Record that an L4 entry was listed; True the first time."""

@@ -136,7 +136,7 @@ def _policy(upstream: UpstreamSetting) -> UpstreamPolicy:
         gate=upstream.gate,
         label_prefixes=upstream.label_prefixes,
         l3_fails_red=upstream.l3_conclusion == "failure",
-        l3_pends=upstream.l3_pending == "in_progress",
+        show_l3_pending=upstream.l3_pending == "in_progress",
         job_checks=JobChecks(upstream.job_checks),
     )
 

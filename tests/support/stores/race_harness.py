@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from sqlalchemy import text
 
-from crcr.decide.dispatch.plan import Receipt
+from crcr.decide.dispatch.plan import ReceivedDelivery
 from crcr.decide.report.identity import Identity
 from crcr.decide.report.judge import Outcome
 from crcr.receive.callback.parse_report import parse_report
@@ -69,7 +69,9 @@ class Process:
     async def pull(self, number: int) -> str:
         """A pull request arrives; return its delivery."""
         event = a_pull(upstream=CORE, number=number, updated_at=NOW, head_sha=f"{number:040x}")
-        await self.stores.inbox.take(Receipt(f"d{number}", "pull_request", "test", b"", 0, NOW), event)
+        await self.stores.inbox.take(
+            ReceivedDelivery(f"d{number}", "pull_request", "test", b"", 0, NOW), event
+        )
         return f"d{number}"
 
     async def sent(self, number: int) -> str:

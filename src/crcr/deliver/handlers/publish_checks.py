@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from crcr.decide.checks.check_run import CheckStatus, CheckToPublish, Shown
+from crcr.decide.checks.check_run import CheckContent, CheckStatus, CheckToPublish
 from crcr.decide.checks.wanted_checks import Tier
 from crcr.decide.github.values import FoundCheck, Target
 from crcr.decide.model import RepoName
@@ -135,6 +135,6 @@ def _as_found(check: CheckToPublish, found: FoundCheck | None) -> CheckToPublish
     return replace(check, check_run_id=found.check_run_id, annotated=annotated)
 
 
-def _without_old_notes(check: CheckToPublish) -> Shown:
+def _without_old_notes(check: CheckToPublish) -> CheckContent:
     """GitHub adds annotations to those of earlier requests: what is completed already has them."""
     return replace(check.shown, annotations=()) if check.annotated else check.shown

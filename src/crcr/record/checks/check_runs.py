@@ -14,13 +14,13 @@ import msgspec
 from sqlalchemy import bindparam, case, text, update
 
 from crcr.decide.allowlist.entries import Allowlist
-from crcr.decide.checks.check_run import GATE_NAME, CheckStatus, CheckToPublish, Shown
+from crcr.decide.checks.check_run import GATE_NAME, CheckContent, CheckStatus, CheckToPublish
 from crcr.decide.checks.commit import Backend, Commit
 from crcr.decide.checks.completeness import awaits_end
 from crcr.decide.checks.confirmation import awaits_github
 from crcr.decide.checks.gate import HELD_FOR, GateJudgement, GateState, Policy, judge_gate
-from crcr.decide.checks.publication import Act, Published, ending, next_act
-from crcr.decide.checks.wanted_checks import CheckPolicy, Tier, Wanted, recheck_at, wanted_checks
+from crcr.decide.checks.publication import CheckAction, Published, ending, next_action
+from crcr.decide.checks.wanted_checks import CheckPolicy, Tier, WantedCheck, recheck_at, wanted_checks
 from crcr.decide.github.run_lookup import WEBHOOK_GRACE
 from crcr.decide.model import Conclusion, DispatchState, RepoName
 from crcr.record.checks.commit_facts import load_commit
@@ -259,7 +259,7 @@ class CommitChecks:
             gate_on=await self._publishing.gate_on(tx, upstream),
             label_prefixes=policy.label_prefixes,
             l3_fails_red=policy.l3_fails_red,
-            l3_pends=policy.l3_pends,
+            show_l3_pending=policy.show_l3_pending,
             job_checks=policy.job_checks,
             hud_url=self._hud_url,
         )
@@ -274,7 +274,7 @@ class CommitChecks:
         commit: Commit,
         tier: Tier,
         *,
-        wanted: dict[str, Wanted],
+        wanted: dict[str, WantedCheck],
         newest: dict[str, Row],
         now: datetime,
     ) -> list[CheckToPublish]:
@@ -286,7 +286,14 @@ class CommitChecks:
         return [each for each in planned if each is not None]
 
     async def _one(
-        self, tx: Tx, commit: Commit, tier: Tier, *, wanted: Wanted | None, row: Row | None, now: datetime
+        self,
+        tx: Tx,
+        commit: Commit,
+        tier: Tier,
+        *,
+        wanted: WantedCheck | None,
+        row: Row | None,
+        now: datetime,
     ) -> CheckToPublish | None:
         reason = _NOT_WANTED if commit.subjects else _OVER
         shown = wanted.shown if wanted else ending(tier, reason)
@@ -297,21 +304,21 @@ class CommitChecks:
         # A check that was never asked for need not be ended.
         if wanted is None and row is not None and row["attempted_at"] is None and not hides:
             return None
-        act = next_act(_published(row), wanted, digest, abandoned=abandoned)
+        act = next_action(_published(row), wanted, digest, abandoned=abandoned)
         reread_at = row["reread_at"] if row is not None and _is_due(row["reread_at"], now) else None
-        if act is Act.NOTHING and reread_at is not None and row is not None:
+        if act is CheckAction.NOTHING and reread_at is not None and row is not None:
             if wanted is None and not (abandoned and tier is Tier.GATE):
                 await tx.run(_DOUBT, id=row["check_id"], at=None)  # a finished check of a merged commit stays
                 return None
-            act = Act.UPDATE
-        if act is Act.NOTHING:
+            act = CheckAction.UPDATE
+        if act is CheckAction.NOTHING:
             return None
-        if act is Act.CREATE and wanted is not None:
+        if act is CheckAction.CREATE and wanted is not None:
             row = await self._add(tx, commit, wanted, (row["round"] if row else 0) + 1)
         if row is None:
             raise ValueError("only what is there can be changed")
-        if act is Act.REPLACE:
-            again = Wanted(name=row["name"], tier=tier, incarnation=row["incarnation"], shown=shown)
+        if act is CheckAction.REPLACE:
+            again = WantedCheck(name=row["name"], tier=tier, incarnation=row["incarnation"], shown=shown)
             row = await self._add(tx, commit, again, row["round"] + 1)
         return CheckToPublish(
             check_id=row["check_id"],
@@ -325,10 +332,10 @@ class CommitChecks:
             digest_before=row["digest"],
             reread_at=reread_at,
             annotated=row["attempted_at"] is not None and row["status"] == CheckStatus.COMPLETED.value,
-            ends=act is Act.END and not hides,
+            ends=act is CheckAction.END and not hides,
         )
 
-    async def _add(self, tx: Tx, commit: Commit, wanted: Wanted, round_: int) -> dict[str, Any]:
+    async def _add(self, tx: Tx, commit: Commit, wanted: WantedCheck, round_: int) -> dict[str, Any]:
         rows = await tx.all(
             _ADD,
             upstream=commit.upstream.key,
@@ -375,7 +382,7 @@ def _is_due(at: int | None, now: datetime) -> bool:
     return at is not None and at <= to_us(now)
 
 
-def digest_of(shown: Shown, brief: str | None = None) -> str:
+def digest_of(shown: CheckContent, brief: str | None = None) -> str:
     """Two checks of one digest need not be told apart: by all that they show, or by what is published at once of it."""
     if brief is not None:
         return hashlib.sha256(_ENCODE([shown.status, shown.conclusion, shown.awaited, brief])).hexdigest()

@@ -63,7 +63,7 @@ class UpstreamPolicy:
     gate: Literal["auto", "on", "off"] = "auto"
     label_prefixes: tuple[str, ...] = ("ciflow/crcr/",)
     l3_fails_red: bool = False
-    l3_pends: bool = True
+    show_l3_pending: bool = True
     job_checks: JobChecks = JobChecks.FAILURES
 
 
@@ -106,18 +106,18 @@ class Publishing:
     async def follow(self, tx: Tx, upstream: RepoName, allowlist: Allowlist, now: datetime) -> None:
         """Take a new allowlist into account: none of what is open may hang on who left."""
         await self.turns_on(tx, upstream, allowlist, now)
-        await self.everywhere(tx, upstream, now, speaks=allowlist.speaks)
+        await self.everywhere(tx, upstream, now, has_checks=allowlist.has_checks)
 
     async def turns_on(self, tx: Tx, upstream: RepoName, allowlist: Allowlist, now: datetime) -> bool:
         """Remember that an L4 was listed; True the first time."""
         return bool(allowlist.gating and await tx.run(_GATE_ON, upstream=upstream.key, at=to_us(now)))
 
-    async def everywhere(self, tx: Tx, upstream: RepoName, now: datetime, *, speaks: bool) -> int:
+    async def everywhere(self, tx: Tx, upstream: RepoName, now: datetime, *, has_checks: bool) -> int:
         """Look at the checks of every open head and live merge group again; return of how many.
 
         `speaks` says that somebody in force is shown there; checks that were made before may have to end.
         """
-        if not speaks and not await self.gate_on(tx, upstream) and not await _any_check(tx):
+        if not has_checks and not await self.gate_on(tx, upstream) and not await _any_check(tx):
             return 0
         looked = 0
         for statement in (_OPEN_HEADS, _LIVE_GROUPS):

@@ -23,7 +23,7 @@ class Repairs:
             looked = 0
             for upstream in self._upstreams:
                 if thorough:
-                    looked += await self._publishing.everywhere(tx, upstream, now, speaks=False)
+                    looked += await self._publishing.everywhere(tx, upstream, now, has_checks=False)
                 else:
                     looked += await self._publishing.mend(tx, upstream, now)
             return looked

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from sqlalchemy import text
 
-from crcr.decide.dispatch.ordering import believe, is_head
+from crcr.decide.dispatch.ordering import agrees_with_github, apply_github_answer
 from crcr.decide.dispatch.plan import Drop
 from crcr.decide.github.values import PullFacts
 from crcr.decide.model import DeliveryState, Pull, RepoName
@@ -59,10 +59,10 @@ class Doubts:
         # GitHub answers from copies that may lag behind the webhooks it has sent.
         if facts.updated_at < known.updated_at:
             return False
-        if is_head(row["head_sha"], row["base_ref"] or facts.base_ref, row["action"], facts):
+        if agrees_with_github(row["head_sha"], row["base_ref"] or facts.base_ref, row["action"], facts):
             reason = f"base changed to {facts.base_ref}" if row["relay_reason"] else None
             await self._end(tx, key, DeliveryState.ACCEPTED, reason=reason, base_ref=facts.base_ref)
-            await self._accept(tx, upstream, believe(known, facts), now)
+            await self._accept(tx, upstream, apply_github_answer(known, facts), now)
         else:
             reason = f"GitHub says that the head is {facts.head_sha[:12]} on {facts.base_ref}"
             await self._end(tx, key, DeliveryState.SUPERSEDED, reason=reason)

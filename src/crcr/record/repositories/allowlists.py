@@ -137,7 +137,7 @@ class Allowlists:
         if checked.allowlist is not None and await self._publishing.turns_on(
             tx, upstream, checked.allowlist, now
         ):
-            await self._publishing.everywhere(tx, upstream, now, speaks=True)
+            await self._publishing.everywhere(tx, upstream, now, has_checks=True)
 
     async def _load(self, tx: Tx, upstream: RepoName, version: int) -> Allowlist:
         row = await tx.one(_TEXT, upstream=upstream.key, version=version)

@@ -248,7 +248,7 @@ class Targets:
             await self.note_rights(tx, upstream, downstream, installation)
             if news and (await levels_now(tx, upstream)).get(downstream.key) == Level.L4:
                 # A member that left may have waited for just this: is it this repository under its new name?
-                await self._publishing.everywhere(tx, upstream, now, speaks=False)
+                await self._publishing.everywhere(tx, upstream, now, has_checks=False)
             if facts.default_branch is not None:
                 await tx.run(
                     _SET_DEFAULT_BRANCH,
@@ -314,7 +314,7 @@ class Targets:
                 tx, upstream, who=who, act=act, subject=downstream.full_name, now=now, reason=reason
             )
             await note_change(tx, upstream, "backend", downstream=downstream.key, now=now)
-            await self._publishing.everywhere(tx, upstream, now, speaks=False)
+            await self._publishing.everywhere(tx, upstream, now, has_checks=False)
 
         await self._database.write(unit)
 
@@ -346,7 +346,7 @@ class Targets:
                 after=repository_id,
             )
             # Who bears the name may be a member that left under another.
-            await self._publishing.everywhere(tx, upstream, now, speaks=False)
+            await self._publishing.everywhere(tx, upstream, now, has_checks=False)
 
         await self._database.write(unit)
 

@@ -203,7 +203,7 @@ def _defined(tree: ast.AST) -> Iterator[str]:
 
 
 def test_the_log_events_are_those_of_the_code() -> None:
-    listed = [names(row[0])[0] for row in table(section(DOCS / "operations.md", "Logs"))]
+    listed = [names(row[0])[0] for row in table(section(DOCS / "observe.md", "Logs"))]
     assert len(listed) == len(set(listed))
     paths = [path for path in SOURCE.rglob("*.py") if path.relative_to(SOURCE).parts[0] != "sim"]
     assert set(listed) == {event for path in paths for event in _logged(ast.parse(path.read_text("utf-8")))}
@@ -239,7 +239,7 @@ def _events(value: ast.expr, chosen: dict[str, ast.expr]) -> Iterator[str]:
 
 
 def test_the_metrics_are_those_that_are_registered() -> None:
-    listed = {names(row[0])[0]: row[1] for row in table(section(DOCS / "operations.md", "Metrics"))}
+    listed = {names(row[0])[0]: row[1] for row in table(section(DOCS / "observe.md", "Metrics"))}
     registered = {
         f"{family.name}_total" if family.type == "counter" else family.name
         for family in Metrics().registry.collect()
@@ -288,7 +288,7 @@ def test_a_command_that_is_named_exists_with_its_options(page: Path) -> None:
 
 
 def test_every_command_is_named_in_the_operators_page() -> None:
-    page = "\n".join(code(DOCS / "operations.md"))
+    page = "\n".join(part for name in ("deploy", "observe", "maintain") for part in code(DOCS / f"{name}.md"))
     assert [words for words in commands() if not re.search(rf"\bcrcr {words}\b", page)] == []
 
 

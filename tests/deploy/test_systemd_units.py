@@ -115,7 +115,7 @@ def _settings(name: str, folder: Path) -> Settings:
 def test_the_time_to_stop_covers_what_the_code_takes_and_is_told_the_same_everywhere() -> None:
     """Requests have their grace after the drain; what runs beside them has its own from the signal on."""
     assert max(GRACE_S, COMPANY_GRACE_S) + 10 <= STOP_S
-    told = (ROOT / "docs" / "operations.md").read_text()
+    told = (ROOT / "docs" / "deploy.md").read_text()
     assert set(re.findall(r"`CRCR_DRAIN_S` and (\d+) s", told)) == {str(STOP_S)}
 
 

@@ -29,7 +29,7 @@ from crcr.cli.printing import print_error
 from crcr.cli.run import backup, check_config, history_backfill, reconcile, serve
 from crcr.errors import BadSettings, CrcrError
 
-_REINSTALL = "install requirements/app.txt anew, as docs/operations.md says"
+_REINSTALL = "install requirements/app.txt anew, as docs/deploy.md says"
 
 
 class ErrorHandlingGroup(TyperGroup):

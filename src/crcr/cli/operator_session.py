@@ -24,7 +24,7 @@ from crcr.record.repositories.downstreams import Targets
 from crcr.record.store.signals import Signals
 from crcr.record.views.logs.operator import OperatorViews
 from crcr.settings import Settings, load_settings
-from crcr.wiring.core import build_publishing
+from crcr.wiring.core import check_refresher
 from crcr.wiring.database import open_database, require_database
 from crcr.wiring.drivers import require_drivers
 
@@ -39,7 +39,7 @@ def read_settings(config: Path | None) -> Settings:
 
 
 def user_name() -> str:
-    """Return who is acting, for the audit log."""
+    """Return who is upstream_to_change, for the audit log."""
     try:
         return getpass.getuser()
     except (OSError, KeyError):  # a container's user need not have a name
@@ -99,9 +99,9 @@ def run_in_session(config: Path | None, act: Callable[[OperatorSession], Awaitab
 
 async def _act(settings: Settings, act: Callable[[OperatorSession], Awaitable[T]]) -> T:
     database = open_database(settings, Signals())
-    publishing = build_publishing(settings)
-    targets = Targets(database, publishing)
-    allowlists = Allowlists(database, targets, publishing, read_allowlist)
+    refresher = check_refresher(settings)
+    targets = Targets(database, refresher)
+    allowlists = Allowlists(database, targets, refresher, read_allowlist)
     session = OperatorSession(
         settings=settings,
         views=OperatorViews(database, allowlists),

@@ -32,7 +32,7 @@ from crcr.demo.join import DemoJoin
 from crcr.demo.join_key import keep_key
 from crcr.demo.traffic import BLOCKED, LABELLED, UPSTREAM, demo_world, run_traffic
 from crcr.errors import NotPossible
-from crcr.github.http.connections import Lanes
+from crcr.github.http.connections import ConnectionPool
 from crcr.settings import Settings, load_settings
 from crcr.show.pages.sandbox_trial import trial
 from crcr.wiring.core import Seams
@@ -85,7 +85,7 @@ async def run_demo(options: DemoOptions, listener: socket.socket) -> None:
 
 
 def _begin(options: DemoOptions, folder: Path, github: GitHub) -> int:
-    """Make up the past that was asked for; return the number of the first pull request to come."""
+    """Make up the history that was asked for; return the number of the first pull request to come."""
     upstream = github.repository(UPSTREAM)
     if options.history is not None:
         from crcr.demo.history.fill import fill_demo
@@ -176,14 +176,22 @@ def _relay(options: DemoOptions, folder: Path, github: GitHub, url: str) -> Serv
     logs.configure("auto", "info" if options.verbose else "warning", sys.stderr)
     logs.redact_literals(settings.secrets())
     chance = random.Random(options.seed).random
-    return build(settings, Seams(chance=chance, http=lambda _: httpx.AsyncClient(transport=Lanes())))
+    return build(settings, Seams(chance=chance, http=lambda _: httpx.AsyncClient(transport=ConnectionPool())))
 
 
 def demo_settings(folder: Path, github: GitHub, url: str) -> Settings:
+    # Simulated life may be fifty times as fast as real life.
+    return simulated_settings(
+        folder, github, url, UPSTREAM, CRCR_SANDBOX="on", CRCR_RATE_LIMIT_PER_MIN="10000"
+    )
+
+
+def simulated_settings(folder: Path, github: GitHub, url: str, upstream: str, **more: str) -> Settings:
+    """Settings of a relay for one upstream on a simulated GitHub; everything else has its default."""
     issuer = {"issuer": github.issuer_url, "kind": "github", "jwks_url": github.jwks_url}
     environ = {
-        "CRCR_UPSTREAM": UPSTREAM,
-        "CRCR_ALLOWLIST": f"{github.base_url}/{UPSTREAM}/blob/main/{_ALLOWLIST}",
+        "CRCR_UPSTREAM": upstream,
+        "CRCR_ALLOWLIST": f"{github.base_url}/{upstream}/blob/main/{_ALLOWLIST}",
         "CRCR_GITHUB_APP_ID": str(github.app_id),
         "CRCR_GITHUB_APP_PRIVATE_KEY": github.private_key_pem,
         "CRCR_GITHUB_WEBHOOK_SECRET": github.webhook_secret,
@@ -192,8 +200,7 @@ def demo_settings(folder: Path, github: GitHub, url: str) -> Settings:
         "CRCR_DATABASE_URL": f"sqlite:///{folder / 'crcr.db'}",
         "CRCR_OIDC_AUDIENCE": AUDIENCE,
         "CRCR_OIDC_ISSUERS": json.dumps([issuer]),
-        "CRCR_SANDBOX": "on",
-        "CRCR_RATE_LIMIT_PER_MIN": "10000",  # life may be fifty times as fast as it is
+        **more,
     }
     return load_settings(config=None, environ=environ, cwd=folder)
 

@@ -108,7 +108,7 @@ class Settings(StoreSettings, ObservabilitySettings):
             registrations.registrations,
             "which pipelines of Buildkite, GitLab, CircleCI or a generic issuer speak for which repository, as JSON "
             '`[{"issuer":…,"repository":…,"pipeline_id":…,"organization_id":…,"branches":["main"]}]`, or as '
-            "`[[oidc.registration]]` tables; docs/operations.md says what each kind needs",
+            "`[[oidc.registration]]` tables; docs/deploy.md says what each kind needs",
         ),
     ] = ()
     rate_limit_per_min: Annotated[

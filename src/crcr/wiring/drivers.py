@@ -54,7 +54,7 @@ def _require(wanted: Iterator[tuple[str, Driver]], find: Find) -> None:
         if not _is_installed(driver.module, find)
     ]
     if problems:
-        raise BadSettings(problems, hint="docs/operations.md says how crcr is installed")
+        raise BadSettings(problems, hint="docs/deploy.md says how crcr is installed")
 
 
 def _wanted_drivers(settings: Settings) -> Iterator[tuple[str, Driver]]:

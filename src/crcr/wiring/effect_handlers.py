@@ -35,13 +35,13 @@ def effect_handlers(core: Core, refreshers: dict[str, AllowlistRefresher]) -> di
         EffectKind.SEND_DISPATCH: SendDispatch(
             DispatchLoads(core.database),
             core.targets,
-            github,
+            github.repositories,
             callback_url=f"{settings.public_url.rstrip('/')}/github/callback",
             audience=settings.oidc_audiences[0],
         ),
-        EffectKind.IDENTIFY_REPOSITORY: IdentifyRepository(core.targets, github, github, clock),
+        EffectKind.IDENTIFY_REPOSITORY: IdentifyRepository(core.targets, github.repositories, clock),
         EffectKind.CONFIRM_HEAD: ConfirmHead(
-            Doubts(core.database, core.allowlists, core.publishing), github, clock
+            Doubts(core.database, core.allowlists, core.refresher), github, clock
         ),
         EffectKind.REFRESH_ALLOWLIST: RefreshAllowlist(refreshers),
         EffectKind.FORWARD_RESULT: _forwarder(settings, core.forward_http),
@@ -53,34 +53,35 @@ def effect_handlers(core: Core, refreshers: dict[str, AllowlistRefresher]) -> di
 
 def _upstream_handlers(core: Core) -> dict[EffectKind, Handler]:
     """What is asked and said on the upstream's pull requests, and of the downstreams' Actions for it."""
-    database, github, clock, publishing = core.database, core.github, core.clock, core.publishing
-    upstreams, voice = Upstreams(core.targets, github), Voice(github)
+    database, github, clock, refresher = core.database, core.github, core.clock, core.refresher
+    upstreams, voice = Upstreams(core.targets, github.repositories), Voice(github.comments)
     return {
-        EffectKind.PUBLISH_CHECKS: PublishChecks(core.checks, upstreams, github, clock),
+        EffectKind.PUBLISH_CHECKS: PublishChecks(core.checks, upstreams, github.checks, clock),
         EffectKind.ASK_FILES: AskFiles(
-            PathQuestions(database, core.allowlists, publishing), upstreams, github, clock
+            PathQuestions(database, core.allowlists, refresher), upstreams, github, clock
         ),
         EffectKind.READ_GROUP: ReadGroup(
-            MergeGroups(database, core.allowlists, core.checks, publishing), upstreams, github, clock
+            MergeGroups(database, core.allowlists, core.checks, refresher),
+            upstreams,
+            github.commits,
+            clock,
         ),
-        EffectKind.RERUN: Rerun(Reruns(database, publishing), github, github, clock),
+        EffectKind.RERUN: Rerun(Reruns(database, refresher), github, clock),
         EffectKind.LOOK_UP: LookUp(
-            Lookups(database, core.allowlists, publishing, core.job_timeout, build_outcomes(core)),
-            github,
-            github,
+            Lookups(database, core.allowlists, refresher, core.job_timeout, build_outcomes(core)),
             github,
             clock,
         ),
         EffectKind.ANSWER_COMMAND: AnswerCommand(
-            Commands(database, core.allowlists, core.desk, publishing),
+            Commands(database, core.allowlists, core.desk, refresher),
             upstreams,
-            github,
+            github.comments,
             voice,
             clock,
             health=core.health,
         ),
         EffectKind.OFFER_WAIVER: OfferWaiver(core.desk, upstreams, voice, clock),
-        EffectKind.VERIFY_COMMIT: VerifyCommit(Commits(database), upstreams, github, clock),
+        EffectKind.VERIFY_COMMIT: VerifyCommit(Commits(database), upstreams, github.commits, clock),
     }
 
 

@@ -47,7 +47,7 @@ def webhook_intake(core: Core, inbox: Inbox) -> WebhookIntake:
         bodies=_bodies(core.settings),
         inbox=inbox,
         desk=core.desk,
-        actions_news=ActionsNews(core.database, core.publishing, build_outcomes(core)),
+        actions_news=ActionsNews(core.database, core.refresher, build_outcomes(core)),
         installations=Installations(core.database),
         upstreams=frozenset(core.upstreams),
         allowlist_places=on_github,

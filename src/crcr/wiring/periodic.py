@@ -9,7 +9,7 @@ from crcr.deliver.periodic.reconcile import Reconciler
 from crcr.deliver.periodic.recover_webhooks import Intake, Recovery
 from crcr.deliver.periodic.sweeper import Sweeper
 from crcr.deliver.periodic.worker_count import Attendance
-from crcr.record.checks.repairs import Repairs
+from crcr.record.checks.refresh import CheckRepairs
 from crcr.record.deliveries.missed_webhooks import RecoveryStore
 from crcr.record.outbox.leader import Leaders
 from crcr.record.outbox.worker_registry import RollCall
@@ -29,7 +29,7 @@ def build_leaders(core: Core, owner: str) -> Leaders:
 
 def build_worker_count(core: Core, owner: str) -> Attendance:
     roll_call = RollCall(core.database, owner, tuple(each.key for each in core.upstreams))
-    return Attendance(roll_call, core.governor.share_among, clock=core.clock)
+    return Attendance(roll_call, core.limiter.share_among, clock=core.clock)
 
 
 def build_sweeper(core: Core, stopping: asyncio.Event) -> Sweeper:
@@ -39,7 +39,7 @@ def build_sweeper(core: Core, stopping: asyncio.Event) -> Sweeper:
         goes_on=lambda: not stopping.is_set(),
         breathe=partial(asyncio.sleep, _BREATH_S),
     )
-    sweeps = Sweeps(core.database, core.publishing, build_outcomes(core))
+    sweeps = Sweeps(core.database, core.refresher, build_outcomes(core))
     return Sweeper(sweeps, retention, core.checks, core.clock)
 
 
@@ -58,9 +58,9 @@ def _days_or_ever(days: int) -> timedelta | None:
 
 def build_reconciler(core: Core, intake: Intake, stopping: asyncio.Event) -> Reconciler:
     silences = Silences(core.database, core.allowlists, core.upstreams, core.job_timeout)
-    repairs = Repairs(core.database, core.publishing, core.upstreams)
+    repairs = CheckRepairs(core.database, core.refresher, core.upstreams)
     recovery = Recovery(
-        core.github,
+        core.github.delivery_log,
         RecoveryStore(core.database),
         intake,
         clock=core.clock,

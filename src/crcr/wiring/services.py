@@ -1,4 +1,4 @@
-"""Settings in, wired services out. Tests and the demo override seams (`ground.Seams`), never inside a module."""
+"""Settings in, wired services out. Tests and the demo override seams (`core.Seams`), never inside a module."""
 
 import asyncio
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from crcr.deliver.periodic.sweeper import Sweeper
 from crcr.deliver.periodic.worker_count import Attendance
 from crcr.deliver.worker import Worker
 from crcr.github.client import GitHubClient
-from crcr.github.http.rate_limiter import Governor
+from crcr.github.http.rate_limiter import RateLimiter
 from crcr.ports import Clock, Limits, Trace
 from crcr.receive.callback.intake import (
     CALLBACK,
@@ -94,7 +94,7 @@ class Services:
     reconciler: Reconciler
     leaders: Leaders
     attendance: Attendance
-    governor: Governor
+    limiter: RateLimiter
     owner: str
     """Who this process is, as a holder of leases."""
     worker: Worker
@@ -160,7 +160,7 @@ def build(settings: Settings, seams: Seams | None = None) -> Services:
         reconciler=build_reconciler(core, webhook, stopping),
         leaders=build_leaders(core, owner),
         attendance=attendance,
-        governor=core.governor,
+        limiter=core.limiter,
         owner=owner,
         worker=_worker(core, refreshers, owner, attendance),
         metrics=core.metrics,
@@ -178,7 +178,7 @@ def build(settings: Settings, seams: Seams | None = None) -> Services:
 
 def _inbox(core: Core) -> Inbox:
     ignored = {upstream.name.key: upstream.ignore_refs for upstream in core.settings.upstreams}
-    return Inbox(core.database, core.allowlists, core.targets, core.publishing, ignored)
+    return Inbox(core.database, core.allowlists, core.targets, core.refresher, ignored)
 
 
 def _reports(core: Core) -> Reports:
@@ -187,7 +187,7 @@ def _reports(core: Core) -> Reports:
         allowlists=core.allowlists,
         targets=core.targets,
         outcomes=build_outcomes(core),
-        publishing=core.publishing,
+        refresher=core.refresher,
         upstreams=core.upstreams,
         job_timeout=core.job_timeout,
     )
@@ -208,7 +208,7 @@ def _rules(settings: Settings) -> dict[str, Rule]:
 
 def _worker(core: Core, refreshers: dict[str, AllowlistRefresher], owner: str, presence: Presence) -> Worker:
     return Worker(
-        Outbox(core.database, core.upstreams, core.publishing, owner=owner, lease=LEASE),
+        Outbox(core.database, core.upstreams, core.refresher, owner=owner, lease=LEASE),
         effect_handlers(core, refreshers),
         clock=core.clock,
         chance=core.seams.chance,
@@ -224,4 +224,4 @@ def _worker(core: Core, refreshers: dict[str, AllowlistRefresher], owner: str, p
 def allowlist_source(upstream: UpstreamSetting, github: GitHubClient) -> Source:
     if isinstance(upstream.allowlist, AllowlistFile):
         return FileReader(upstream.allowlist.path)
-    return GitHubReader(github, upstream.allowlist.place)
+    return GitHubReader(github.repositories, upstream.allowlist.place)

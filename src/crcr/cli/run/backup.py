@@ -26,7 +26,7 @@ def backup(target: TargetArgument, config: ConfigOption = None) -> None:
     settings = read_settings(config)
     database = settings.database
     if not isinstance(database, SqliteSetting):
-        hint = "use pg_dump or pg_basebackup; docs/operations.md says how"
+        hint = "use pg_dump or pg_basebackup; docs/maintain.md says how"
         raise NotPossible(f"the data is in PostgreSQL at {database.place}", hint=hint)
     require_database(settings)
     size = copy_database(database.path, target)

@@ -331,7 +331,7 @@ def _held_text(each: OpenEffects, now: datetime) -> str:
 
 
 def _by_class(effects: Iterable[OpenEffects]) -> list[OpenEffects]:
-    """One for each class, the most urgent first; what holds the most of it back speaks for it."""
+    """Return one entry for each class, the most urgent first, with the latest end and its limit."""
     found: dict[EffectClass, list[OpenEffects]] = {}
     for each in effects:
         found.setdefault(each.effects, []).append(each)

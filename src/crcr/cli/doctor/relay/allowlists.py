@@ -130,13 +130,13 @@ async def installation_findings(
     asked: dict[RepoName, Entry | None] = {read.upstream.name: None for read in reads}
     asked |= {entry.name: entry for read in reads for entry in read.allowlist.entries}
     slots, done = asyncio.Semaphore(_AT_ONCE), 0
-    speaks = any(read.allowlist.speaks for read in reads)
+    has_checks = any(read.allowlist.has_checks for read in reads)
     with ProgressLine(shown=shown) as progress:
 
         async def ask(repo: RepoName, entry: Entry | None) -> SetupFinding:
             nonlocal done
             async with slots:
-                found = await _installation(repo, entry, github, speaks=speaks)
+                found = await _installation(repo, entry, github, has_checks=has_checks)
             done += 1
             progress.show(f"installations: {done} of {len(asked)}", final=done == len(asked))
             return found
@@ -164,10 +164,10 @@ def _total(found: dict[RepoName, SetupFinding], bad: tuple[RepoName, ...]) -> Se
 
 
 async def _installation(
-    repo: RepoName, entry: Entry | None, github: GitHubClient, *, speaks: bool
+    repo: RepoName, entry: Entry | None, github: GitHubClient, *, has_checks: bool
 ) -> SetupFinding:
     try:
-        found = await github.read_installation(repo)
+        found = await github.repositories.read_installation(repo)
     except OutsideFault as fault:
         return unknown("installation", f"{repo}: GitHub could not be asked: {fault.detail}", "try again")
     what = "upstream" if entry is None else f"downstream, {entry.level.name}"
@@ -181,14 +181,14 @@ async def _installation(
         return problem(
             "installation", f"{repo} ({what}): the installation is suspended.", "have its owners unsuspend it"
         )
-    return _rights(repo, what, entry, found, speaks=speaks)
+    return _rights(repo, what, entry, found, has_checks=has_checks)
 
 
 def _rights(
-    repo: RepoName, what: str, entry: Entry | None, found: InstallationFacts, *, speaks: bool
+    repo: RepoName, what: str, entry: Entry | None, found: InstallationFacts, *, has_checks: bool
 ) -> SetupFinding:
     if entry is None:
-        missing = lacking(found.permissions, {**ALWAYS, **(TO_SPEAK if speaks else {})})
+        missing = lacking(found.permissions, {**ALWAYS, **(TO_SPEAK if has_checks else {})})
         make = problem
     else:
         lack = downstream_shortfall(found.permissions, entry)

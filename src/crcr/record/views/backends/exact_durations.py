@@ -93,9 +93,8 @@ def _exactly(durations: Durations, seconds: Collection[float | None], *, whole: 
     known = tuple(sorted(each for each in seconds if each is not None))
     if len(known) != durations.known or not 0 < len(known) < FEW:
         return durations
-    if (
-        not whole
-    ):  # the sum of all parts is the same, whether single durations were read for some of them or not
+    if not whole:
+        # Keep the recorded shortest and longest: the total must not depend on which parts were read job by job.
         return replace(durations, few=known)
     return replace(durations, few=known, low_s=known[0], high_s=known[-1])
 

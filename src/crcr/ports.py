@@ -16,10 +16,10 @@ from crcr.decide.github.values import (
     ActionsRun,
     ChangedFiles,
     Comparison,
-    FilePlace,
+    DeliveryLogPage,
+    FileLocation,
     FileText,
-    FoundCheck,
-    LogPage,
+    ListedCheck,
     PostedComment,
     PullFacts,
     RepositoryFacts,
@@ -117,7 +117,7 @@ class GitHub(Protocol):
 
     async def read_pull(self, repo: RepoName, number: int, installation_id: int) -> PullFacts: ...
 
-    async def read_file(self, place: FilePlace, *, etag: str | None) -> FileText | None:
+    async def read_file(self, place: FileLocation, *, etag: str | None) -> FileText | None:
         """Return the file's text, or None when it still is what `etag` names."""
         ...
 
@@ -146,7 +146,7 @@ class Checks(Protocol):
 
     async def find_checks(
         self, where: Target, head_sha: str, name: str, *, urgency: Urgency = Urgency.FIRST
-    ) -> tuple[FoundCheck, ...]:
+    ) -> tuple[ListedCheck, ...]:
         """Return the check runs of that name, other Apps' too."""
         ...
 
@@ -246,7 +246,7 @@ class Setup(Protocol):
 class DeliveryLog(Protocol):
     """The App's webhooks as GitHub logged them, the newest first."""
 
-    async def delivery_log(self, cursor: str | None) -> LogPage: ...
+    async def delivery_log(self, cursor: str | None) -> DeliveryLogPage: ...
 
     async def logged_delivery(self, log_id: int) -> tuple[str, str, bytes]:
         """Return the GUID, the event's name and the payload."""

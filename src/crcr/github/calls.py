@@ -13,8 +13,8 @@ from crcr.decide.github.values import (
     ActionsRun,
     ChangedFiles,
     Comparison,
-    FoundCheck,
-    LogPage,
+    DeliveryLogPage,
+    ListedCheck,
     PostedComment,
     Role,
     Target,
@@ -61,7 +61,7 @@ class CheckCalls(Line):
 
     async def find_checks(
         self, where: Target, head_sha: str, name: str, *, urgency: Urgency = Urgency.FIRST
-    ) -> tuple[FoundCheck, ...]:
+    ) -> tuple[ListedCheck, ...]:
         request = checks.find_checks(where.repository, head_sha, name, urgency=urgency)
         pages = await self._pages(request, scope_of(where, core.CHECKS_READ), CHECK_PAGES)
         return tuple(chain.from_iterable(map(checks.found_checks, pages)))
@@ -151,7 +151,7 @@ class ActionsCalls(Line):
 class LogCalls(Line):
     """The port `DeliveryLog`, in the App's own name."""
 
-    async def delivery_log(self, cursor: str | None) -> LogPage:
+    async def delivery_log(self, cursor: str | None) -> DeliveryLogPage:
         return api_delivery_log.log_page(await self._as_app(api_delivery_log.delivery_log(cursor)))
 
     async def logged_delivery(self, log_id: int) -> tuple[str, str, bytes]:

@@ -4,7 +4,7 @@ Each call is what `api.py` and its neighbours describe, sent over the `Line` wit
 calls beside dispatching stand by subject in `calls.py`.
 """
 
-from crcr.decide.github.values import FilePlace, FileText, PullFacts, RepositoryFacts, Target
+from crcr.decide.github.values import FileLocation, FileText, PullFacts, RepositoryFacts, Target
 from crcr.decide.model import RepoName
 from crcr.errors import OutsideRefused
 from crcr.github.api import core
@@ -44,7 +44,7 @@ class GitHubClient(CheckCalls, ChangeCalls, PeopleCalls, ActionsCalls, LogCalls,
         scope = Scope(installation_id, None, core.PULLS_READ)
         return core.pull_facts(await self._in_scope(core.read_pull(repo, number), scope))
 
-    async def read_file(self, place: FilePlace, *, etag: str | None) -> FileText | None:
+    async def read_file(self, place: FileLocation, *, etag: str | None) -> FileText | None:
         request = core.read_file(place, etag)
         repo = place.repository
         installation_id = self._installations.get(repo) or await self.find_installation(repo)

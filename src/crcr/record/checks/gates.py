@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import bindparam, select, text
 
-from crcr.decide.checks.commit import Commit, Waiver
+from crcr.decide.checks.commit import CommitFacts, GrantedWaiver
 from crcr.decide.checks.gate import GateJudgement, GateState
 from crcr.decide.model import RepoName
 from crcr.record.change_and_audit_log import note_act, note_change
@@ -53,7 +53,7 @@ _DUE = Statement(
 
 async def record_gate(
     tx: Tx,
-    commit: Commit,
+    commit: CommitFacts,
     judgement: GateJudgement | None,
     *,
     title: str,
@@ -92,7 +92,7 @@ async def gates_due(tx: Tx, upstream: RepoName, now: datetime, most: int) -> lis
     return await tx.all(_DUE, upstream=upstream.key, now=to_us(now), most=most)
 
 
-async def _tell(tx: Tx, commit: Commit, now: datetime) -> None:
+async def _tell(tx: Tx, commit: CommitFacts, now: datetime) -> None:
     for subject in commit.subjects:
         where: dict[str, Any] = {"delivery": subject.delivery, "number": subject.number}
         await note_change(tx, commit.upstream, "gate", now=now, **where)
@@ -114,6 +114,6 @@ async def _note_waivers(tx: Tx, upstream: RepoName, judgement: GateJudgement, no
             )
 
 
-def _used_waivers(judgement: GateJudgement) -> Iterable[Waiver]:
+def _used_waivers(judgement: GateJudgement) -> Iterable[GrantedWaiver]:
     parts = (part for one in judgement.subjects for each in one.backends for part in each.parts)
     return dict.fromkeys(part.waiver for part in parts if part.waiver is not None)

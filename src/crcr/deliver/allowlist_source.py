@@ -15,7 +15,8 @@ from crcr.decide.allowlist.entries import AllowlistProblem, AllowlistReading, Al
 from crcr.decide.github.values import FileLocation
 from crcr.decide.model import RepoName
 from crcr.errors import FileNotText, OutsideFault, OutsideRefused
-from crcr.ports import Clock, GitHub
+from crcr.github.client import RepositoriesApi
+from crcr.ports import Clock
 
 log = structlog.get_logger(__name__)
 
@@ -58,15 +59,14 @@ class FileSource:
 
 
 class GitHubSource:
-    def __init__(self, github: GitHub, place: FileLocation) -> None:
-        self._github = github
-        self._place = place
+    def __init__(self, repositories: RepositoriesApi, file: FileLocation) -> None:
+        self._repositories = repositories
+        self._file = file
 
     async def read(self, etag: str | None) -> AllowlistReading | None:
-        place = self._place
-        source = f"{place.repository}@{place.ref}:{place.path}"
+        source = f"{self._file.repository}@{self._file.ref}:{self._file.path}"
         try:
-            file = await self._github.read_file(place, etag=etag)
+            file = await self._repositories.read_file(self._file, etag=etag)
         except FileNotText as fault:
             return AllowlistReading(
                 source, "", failure=AllowlistProblem(fault.line, "error", fault.detail, fault.hint)

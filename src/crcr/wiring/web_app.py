@@ -57,7 +57,7 @@ def build_app(services: Services, *, work: bool = True) -> Edge:
     desk = AdminDesk(services.database, services.acts, services.targets, upstreams, clock)
     perform, on = performer(desk, upstreams), doors.tokens.has_admins
     delay = LiveDelay(services.metrics.live_delay)
-    setup, app_page = _setup_desk(services, views, doors), AppPage(services.github, clock)
+    setup, app_page = _setup_desk(services, views, doors), AppPage(services.github.app, clock)
     return create_app(
         hot={
             "/github/webhook": services.webhook.handle,

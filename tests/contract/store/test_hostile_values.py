@@ -25,7 +25,7 @@ from crcr.decide.views.overview import JobQuery
 from crcr.errors import BadReport, BadRequest, CrcrError, NotFound
 from crcr.receive.callback.parse_report import MAX_ATTEMPT, parse_report
 from crcr.receive.ingest.parse_envelope import parse_envelope
-from crcr.record.checks.refresh import Publishing
+from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.reports.forwards import Forwards
 from crcr.record.reports.ingested import IngestedResults
 from crcr.record.reports.outcomes import Outcomes
@@ -63,7 +63,7 @@ async def relay(stores: Stores) -> Reports:
         allowlists=stores.allowlists,
         targets=stores.targets,
         outcomes=Outcomes(Forwards(enabled=True)),
-        publishing=Publishing({}),
+        refresher=CheckRefresher({}),
         upstreams=UPSTREAMS,
         job_timeout=NOW - NOW.replace(hour=0),
     )

@@ -21,7 +21,7 @@ from crcr.decide.report.identity import Identity, IssuerKind
 from crcr.decide.report.report import Report, ReportStatus
 from crcr.errors import NotPossible
 from crcr.record.admin.operations import ParkedFilter
-from crcr.record.checks.refresh import Publishing
+from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.deliveries.merge_groups import let_go
 from crcr.record.reports.forwards import Forwards
 from crcr.record.reports.outcomes import Outcomes
@@ -57,13 +57,13 @@ class Walk:
     numbers: int = 0
 
     def __post_init__(self) -> None:
-        stores, quiet, unforwarded = self.stores, Publishing({}), Outcomes(Forwards(enabled=False))
+        stores, quiet, unforwarded = self.stores, CheckRefresher({}), Outcomes(Forwards(enabled=False))
         self.reports = Reports(
             stores.database,
             allowlists=stores.allowlists,
             targets=stores.targets,
             outcomes=unforwarded,
-            publishing=quiet,
+            refresher=quiet,
             upstreams=(CORE,),
             job_timeout=timedelta(hours=6),
         )

@@ -15,7 +15,7 @@ from crcr.decide.dispatch.plan import ReceivedDelivery
 from crcr.decide.report.identity import Identity
 from crcr.decide.report.judge import ReportOutcome
 from crcr.receive.callback.parse_report import parse_report
-from crcr.record.checks.refresh import Publishing
+from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.reports.forwards import Forwards
 from crcr.record.reports.outcomes import Outcomes
 from crcr.record.reports.reports import Reports
@@ -51,7 +51,7 @@ class Process:
             allowlists=stores.allowlists,
             targets=stores.targets,
             outcomes=Outcomes(Forwards(enabled=False)),
-            publishing=Publishing({}),
+            refresher=CheckRefresher({}),
             upstreams=UPSTREAMS,
             job_timeout=timedelta(hours=6),
         )

@@ -32,7 +32,7 @@ class Log:
     pages: int = 0
     fetched: list[int] = field(default_factory=list)
 
-    async def delivery_log(self, cursor: str | None) -> DeliveryLogPage:
+    async def read_page(self, cursor: str | None) -> DeliveryLogPage:
         self._stumble(0)
         self.pages += 1
         start = int(cursor or 0)
@@ -40,7 +40,7 @@ class Log:
         newest_first = self.entries[::-1]
         return DeliveryLogPage(tuple(newest_first[start : start + PAGE]), str(start + PAGE) if more else None)
 
-    async def logged_delivery(self, log_id: int) -> tuple[str, str, bytes]:
+    async def read_delivery(self, log_id: int) -> tuple[str, str, bytes]:
         self._stumble(log_id)
         self.fetched.append(log_id)
         return f"g{log_id}", "push", b"{}"

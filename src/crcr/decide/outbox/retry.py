@@ -38,7 +38,7 @@ def retry_after_fault(
 def retry_after_limit(
     *, retry_after_s: float, first_attempt_at: datetime, now: datetime, chance: float
 ) -> TryAgain | GiveUp:
-    """Decide after GitHub, or our own governor, asked to wait."""
+    """Decide after GitHub, or our own rate limiter, asked to wait."""
     if now - first_attempt_at >= GIVE_UP_AFTER:
         return GiveUp("given up after 24 hours of rate limits")
     return TryAgain(now + timedelta(seconds=retry_after_s + min(retry_after_s, 5.0) * chance * 0.2))

@@ -11,12 +11,13 @@ from typing import Protocol
 import structlog
 
 from crcr.decide.dispatch.merge_group import GroupToRead, pulls_in_group, queued_pull_number
-from crcr.decide.github.values import ChangedFiles, ChangedFilesQuery, Comparison, PullFacts, Target
+from crcr.decide.github.values import ChangedFiles, ChangedFilesQuery, Comparison, Target
 from crcr.decide.model import RepoName
 from crcr.decide.outbox.effect import ClaimedEffect
 from crcr.deliver.handlers.upstream_target import Upstreams
 from crcr.errors import OutsideFault, OutsideRefused
-from crcr.ports import Changes, Clock
+from crcr.github.client import CommitsApi, GitHubClient
+from crcr.ports import Clock
 
 log = structlog.get_logger(__name__)
 
@@ -32,10 +33,6 @@ class Questions(Protocol):
     ) -> None: ...
 
 
-class Pulls(Changes, Protocol):
-    async def read_pull(self, repo: RepoName, number: int, installation_id: int) -> PullFacts: ...
-
-
 def _no_answer(fault: OutsideFault, effect: ClaimedEffect, now: datetime) -> bool:
     """Whether this is as good as no answer: a refusal at once, an outage when it has lasted for long enough."""
     if isinstance(fault, OutsideRefused):
@@ -44,7 +41,9 @@ def _no_answer(fault: OutsideFault, effect: ClaimedEffect, now: datetime) -> boo
 
 
 class AskFiles:
-    def __init__(self, questions: Questions, upstreams: Upstreams, github: Pulls, clock: Clock) -> None:
+    def __init__(
+        self, questions: Questions, upstreams: Upstreams, github: GitHubClient, clock: Clock
+    ) -> None:
         self._questions = questions
         self._upstreams = upstreams
         self._github = github
@@ -82,7 +81,7 @@ class AskFiles:
         for branch in question.branches:
             if branch is None:
                 return None
-            files = (await self._github.compare(where, branch, question.head_sha)).files
+            files = (await self._github.commits.compare(where, branch, question.head_sha)).files
             if not files.complete and branch == question.base_ref:
                 files = await self._with_pull_files(where, question, files)
             paths += files.paths
@@ -93,12 +92,14 @@ class AskFiles:
         self, where: Target, question: ChangedFilesQuery, compared: ChangedFiles
     ) -> ChangedFiles:
         """GitHub lists more files of a pull request than it compares; they count if it has not moved."""
-        listed = await self._github.pull_files(where, question.number)
+        listed = await self._github.pull_requests.list_files(where, question.number)
         known = listed.complete and await self._is_unmoved(where, question)
         return ChangedFiles((*compared.paths, *listed.paths), complete=known)
 
     async def _is_unmoved(self, where: Target, question: ChangedFilesQuery) -> bool:
-        facts = await self._github.read_pull(where.repository, question.number, where.installation_id)
+        facts = await self._github.pull_requests.read(
+            where.repository, question.number, where.installation_id
+        )
         return (facts.head_sha, facts.base_ref) == (question.head_sha, question.base_ref)
 
 
@@ -121,10 +122,10 @@ class Groups(Protocol):
 
 
 class ReadGroup:
-    def __init__(self, groups: Groups, upstreams: Upstreams, github: Changes, clock: Clock) -> None:
+    def __init__(self, groups: Groups, upstreams: Upstreams, commits: CommitsApi, clock: Clock) -> None:
         self._groups = groups
         self._upstreams = upstreams
-        self._github = github
+        self._commits = commits
         self._clock = clock
 
     async def __call__(self, effect: ClaimedEffect) -> bool:
@@ -161,7 +162,7 @@ class ReadGroup:
         Of those whose commits it holds only the queued ones: anybody can put a waived pull request's commits on a
         branch of their own.
         """
-        compared = await self._github.compare(where, group.base_sha, group.head_sha)
+        compared = await self._commits.compare(where, group.base_sha, group.head_sha)
         if not compared.complete or len(compared.commits) > _MOST_COMMITS:
             return compared, ()
         queued = await self._groups.queued(upstream)
@@ -169,7 +170,7 @@ class ReadGroup:
         for sha in compared.commits:
             if sha == group.head_sha:
                 continue  # the queue's own
-            found = {queued[sha]} if sha in queued else await self._github.commit_pulls(where, sha)
+            found = {queued[sha]} if sha in queued else await self._commits.list_open_pulls(where, sha)
             brought.append(frozenset(found).intersection(queued.values()))
         return compared, pulls_in_group(queued_pull_number(group.head_ref), brought)
 
@@ -180,8 +181,8 @@ class ReadGroup:
         heads = await self._groups.passed_heads(upstream, group, numbers, self._clock.now())
         if not heads:
             return None
-        tree = await self._github.commit_tree(where, group.head_sha)
+        tree = await self._commits.read_tree_sha(where, group.head_sha)
         for head in heads:
-            if await self._github.commit_tree(where, head) == tree:
+            if await self._commits.read_tree_sha(where, head) == tree:
                 return head
         return None

@@ -18,7 +18,8 @@ from crcr.decide.model import RepoName
 from crcr.decide.outbox.effect import ClaimedEffect
 from crcr.deliver.handlers.upstream_target import Upstreams
 from crcr.errors import OutsideRefused
-from crcr.ports import Clock, People
+from crcr.github.client import CommentsApi
+from crcr.ports import Clock
 
 log = structlog.get_logger(__name__)
 
@@ -27,7 +28,7 @@ _LOOK_BACK = timedelta(hours=1)
 
 
 class Commands(Protocol):
-    async def answered(self, upstream: RepoName, comment_id: int) -> CommandAnswer | None: ...
+    async def find_answer(self, upstream: RepoName, comment_id: int) -> CommandAnswer | None: ...
     async def obey(
         self,
         upstream: RepoName,
@@ -55,14 +56,14 @@ class Voice:
     its attempt, and may have spoken in it.
     """
 
-    def __init__(self, github: People) -> None:
-        self._github = github
+    def __init__(self, comments: CommentsApi) -> None:
+        self._comments = comments
 
     async def say(self, where: Target, number: int, words: str, mark: str) -> None:
-        await self._github.comment(where, number, f"{words}\n\n{mark}")
+        await self._comments.create(where, number, f"{words}\n\n{mark}")
 
     async def has_said(self, where: Target, number: int, mark: str, since: datetime) -> bool:
-        found = await self._github.comments(where, number, since - _LOOK_BACK)
+        found = await self._comments.list_since(where, number, since - _LOOK_BACK)
         return any(mark in each.body for each in found)
 
 
@@ -71,7 +72,7 @@ class AnswerCommand:
         self,
         commands: Commands,
         upstreams: Upstreams,
-        github: People,
+        comments: CommentsApi,
         voice: Voice,
         clock: Clock,
         *,
@@ -80,7 +81,7 @@ class AnswerCommand:
         self._commands = commands
         self._health = health
         self._upstreams = upstreams
-        self._github = github
+        self._comments = comments
         self._voice = voice
         self._clock = clock
 
@@ -89,7 +90,7 @@ class AnswerCommand:
         number, comment_id = int(asked["number"]), int(asked["comment_id"])
         where = await self._upstreams.target(effect.upstream)
         mark = comment_marker("answer", str(comment_id))
-        answer, said = await self._commands.answered(effect.upstream, comment_id), False
+        answer, said = await self._commands.find_answer(effect.upstream, comment_id), False
         if answer is None:
             answer = await self._decide(effect, where, asked)
         elif answer.comment is not None:
@@ -101,7 +102,7 @@ class AnswerCommand:
 
     async def _decide(self, effect: ClaimedEffect, where: Target, asked: dict[str, object]) -> CommandAnswer:
         author, now = str(asked["author"]), self._clock.now()
-        role = await self._github.permission(where, author) if asked["person"] else Role.NONE
+        role = await self._comments.read_role(where, author) if asked["person"] else Role.NONE
         number, comment_id = int(str(asked["number"])), int(str(asked["comment_id"]))
         spoke_at = datetime.fromisoformat(str(asked["created_at"]))
         speaker = CommandAuthor(
@@ -116,7 +117,7 @@ class AnswerCommand:
 
     async def _react(self, where: Target, comment_id: int, content: str) -> None:
         try:
-            await self._github.react(where, comment_id, content)
+            await self._comments.react(where, comment_id, content)
         except OutsideRefused as refusal:
             if refusal.status != 404:
                 raise
@@ -124,7 +125,9 @@ class AnswerCommand:
 
 
 class Offers(Protocol):
-    async def offers(self, upstream: RepoName, head_sha: str, now: datetime) -> tuple[tuple[int, str], ...]:
+    async def waiver_offers(
+        self, upstream: RepoName, head_sha: str, now: datetime
+    ) -> tuple[tuple[int, str], ...]:
         """For each pull request on the head whose gate is blocked: its number and the ready commands."""
         ...
 
@@ -138,7 +141,7 @@ class OfferWaiver:
 
     async def __call__(self, effect: ClaimedEffect) -> bool:
         head_sha = str(json.loads(effect.payload or b"{}").get("head_sha"))
-        offers = await self._offers.offers(effect.upstream, head_sha, self._clock.now())
+        offers = await self._offers.waiver_offers(effect.upstream, head_sha, self._clock.now())
         if not offers:
             return False
         where = await self._upstreams.target(effect.upstream)

@@ -15,9 +15,9 @@ from crcr.decide.github.values import ActionsJob, ActionsRun, Target
 from crcr.decide.model import RepoName
 from crcr.decide.outbox.effect import ClaimedEffect
 from crcr.decide.outbox.urgency import Urgency
-from crcr.deliver.handlers.dispatch import Installed
 from crcr.errors import NotYet, OutsideRefused
-from crcr.ports import Actions, Clock, GitHub
+from crcr.github.client import GitHubClient
+from crcr.ports import Clock
 
 log = structlog.get_logger(__name__)
 
@@ -49,12 +49,8 @@ class Lookups(Protocol):
 
 
 class LookUp:
-    def __init__(
-        self, lookups: Lookups, actions: Actions, github: GitHub, setup: Installed, clock: Clock
-    ) -> None:
+    def __init__(self, lookups: Lookups, github: GitHubClient, clock: Clock) -> None:
         self._lookups = lookups
-        self._setup = setup
-        self._actions = actions
         self._github = github
         self._clock = clock
 
@@ -87,7 +83,7 @@ class LookUp:
     async def _explain(self, question: RunLookup, refusal: OutsideRefused) -> RemainingLookup:
         """GitHub refuses: only the App's rights there tell whether that is so for good, or a fault that passes."""
         try:
-            installation = await self._setup.read_installation(question.downstream)
+            installation = await self._github.repositories.read_installation(question.downstream)
             passing = installation is not None and installation.reads_actions
         except OutsideRefused:
             passing = True
@@ -102,7 +98,7 @@ class LookUp:
     async def _ask(self, question: RunLookup) -> RemainingLookup:
         installation_id = question.installation_id
         if installation_id is None:
-            installation_id = await self._github.find_installation(question.downstream)
+            installation_id = await self._github.repositories.find_installation(question.downstream)
         where = Target(question.downstream, question.repository_id, installation_id)
         listed = await self._listed(where, question) if question.wants_list else None
         seen = await self._runs(where, question, listed or ())
@@ -112,7 +108,7 @@ class LookUp:
 
     async def _listed(self, where: Target, question: RunLookup) -> tuple[ActionsRun, ...]:
         since, until = question.sent_at - _BEFORE, question.sent_at + _AFTER
-        return await self._actions.list_runs(
+        return await self._github.actions.list_runs(
             where, event="repository_dispatch", since=since, until=until, urgency=_urgency(question)
         )
 
@@ -132,7 +128,7 @@ class LookUp:
 
     async def _read(self, where: Target, run_id: int, urgency: Urgency) -> ActionsRun | None:
         try:
-            return await self._actions.read_run(where, run_id, urgency=urgency)
+            return await self._github.actions.read_run(where, run_id, urgency=urgency)
         except OutsideRefused as refusal:
             if refusal.status != 404:
                 raise
@@ -147,7 +143,9 @@ class LookUp:
             return None
         found: list[ActionsJob] = []
         for attempt in known.unchecked_attempts:
-            found += await self._actions.run_jobs(where, run.run_id, attempt, urgency=_urgency(question))
+            found += await self._github.actions.list_jobs(
+                where, run.run_id, attempt, urgency=_urgency(question)
+            )
         return tuple(found)
 
 

@@ -153,7 +153,7 @@ class Recovery:
     async def _read(self, run: _Run, since: datetime, pace: Pace) -> None:
         cursor = None
         while True:
-            page = await self._patiently(partial(self._log.delivery_log, cursor))
+            page = await self._patiently(partial(self._log.read_page, cursor))
             recent = [each for each in page.entries if each.delivered_at >= since]
             run.logged += sum(not each.redelivery for each in recent)
             run.entries += filter(is_used_event, recent)
@@ -202,7 +202,7 @@ class Recovery:
     async def _fetch(self, webhook: LoggedWebhook) -> tuple[str, bytes] | None:
         """Return the event's name and its payload; None when GitHub has it no more, or never shows it."""
         try:
-            _, name, body = await self._patiently(partial(self._log.logged_delivery, webhook.log_id))
+            _, name, body = await self._patiently(partial(self._log.read_delivery, webhook.log_id))
         except OutsideRefused as refused:
             if refused.status != 404:
                 raise

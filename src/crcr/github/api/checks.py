@@ -20,8 +20,20 @@ from crcr.decide.checks.check_run import (
 from crcr.decide.github.values import ListedCheck
 from crcr.decide.model import Conclusion, RepoName
 from crcr.decide.outbox.urgency import Urgency
-from crcr.github.api.core import Id, Request, Response, decode, json_body, listing, moment, segment
-from crcr.github.api.truncate import clean, long, short, within_bytes
+from crcr.github.api.core import (
+    Id,
+    Request,
+    Response,
+    clean,
+    decode,
+    json_body,
+    listing,
+    long,
+    moment,
+    segment,
+    short,
+    within_bytes,
+)
 
 MOST_TITLE = 255
 MOST_MESSAGE_BYTES = 64 * 1024

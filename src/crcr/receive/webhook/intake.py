@@ -73,7 +73,7 @@ class ActionsNews(Protocol):
 
 
 class Installations(Protocol):
-    async def follow(
+    async def record_event(
         self,
         receipt: ReceivedDelivery,
         event: InstallationEvent | InstallationRepositoriesEvent | RepositoryEvent,
@@ -157,7 +157,7 @@ class WebhookIntake:
             return await self._ask(receipt, event)
         if isinstance(event, WorkflowEvent):
             return _plain_answer(receipt, await self.actions_news.hear(receipt, event))
-        return _plain_answer(receipt, await self.installations.follow(receipt, event))
+        return _plain_answer(receipt, await self.installations.record_event(receipt, event))
 
     async def _ask(self, receipt: ReceivedDelivery, event: PeopleRequest) -> Answer:
         if event.upstream not in self.upstreams:

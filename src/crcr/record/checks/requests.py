@@ -21,8 +21,8 @@ from crcr.decide.events import CheckRunEvent, IssueCommentEvent, PeopleRequest
 from crcr.decide.model import DeliveryState, EffectKind, Level, RepoName
 from crcr.record.change_and_audit_log import note_act, note_change
 from crcr.record.checks.check_runs import CommitChecks
-from crcr.record.checks.refresh import Publishing
-from crcr.record.checks.reruns import ask_again
+from crcr.record.checks.refresh import CheckRefresher
+from crcr.record.checks.reruns import request_reruns
 from crcr.record.deliveries.webhook_bodies import SEEN, is_new_body
 from crcr.record.outbox.effects import add_effects, add_once, effect_row
 from crcr.record.repositories.upstreams import is_someone_else
@@ -62,10 +62,10 @@ _CHECK = Statement(
 
 
 class PeopleRequests:
-    def __init__(self, database: Database, checks: CommitChecks, publishing: Publishing) -> None:
+    def __init__(self, database: Database, checks: CommitChecks, refresher: CheckRefresher) -> None:
         self._database = database
         self._checks = checks
-        self._publishing = publishing
+        self._refresher = refresher
 
     async def take(
         self, receipt: ReceivedDelivery, event: PeopleRequest
@@ -93,7 +93,7 @@ class PeopleRequests:
         self, tx: Tx, upstream: RepoName, head_sha: str, downstream: RepoName | None, now: datetime
     ) -> int:
         """Run again what fails on a commit: of every backend, or everything of the one that is named."""
-        commit, judgement = await self._checks.judged(tx, upstream, head_sha, now)
+        commit, judgement = await self._checks.judge(tx, upstream, head_sha, now)
         asked = 0
         for subject in commit.subjects:
             for backend in subject.backends:
@@ -102,9 +102,9 @@ class PeopleRequests:
                     wanted = plan_rerun_of_failed(judged)
                     if downstream is not None and not wanted:
                         wanted = plan_rerun(backend)
-                    asked += await ask_again(tx, upstream, subject, backend, wanted=wanted, now=now)
+                    asked += await request_reruns(tx, upstream, subject, backend, wanted=wanted, now=now)
         if asked:
-            await self._publishing.again(tx, upstream, (head_sha,), now)
+            await self._refresher.request_refresh(tx, upstream, (head_sha,), now)
         return asked if judgement is not None else 0
 
     async def _check(self, tx: Tx, event: CheckRunEvent) -> Row | None:
@@ -142,7 +142,7 @@ class PeopleRequests:
             runs=asked,
         )
         await note_change(tx, upstream, "delivery", delivery=receipt.guid, now=now)
-        await self._publishing.again(tx, upstream, (event.head_sha,), now)
+        await self._refresher.request_refresh(tx, upstream, (event.head_sha,), now)
 
     async def _run_again(
         self, tx: Tx, upstream: RepoName, head_sha: str, check: Row | None, now: datetime
@@ -151,7 +151,7 @@ class PeopleRequests:
         tier = Tier(check["tier"]) if check else None
         if tier is Tier.GATE:
             return await self.retry(tx, upstream, head_sha, None, now)
-        commit, _ = await self._checks.judged(tx, upstream, head_sha, now)
+        commit, _ = await self._checks.judge(tx, upstream, head_sha, now)
         run_id = check["incarnation"].split(" ")[0] if check and tier is Tier.JOB else None
         meant = [
             (subject, backend)
@@ -164,20 +164,22 @@ class PeopleRequests:
         asked = 0
         for subject, backend in own or meant:
             wanted = plan_rerun(backend, only_run=run_id)
-            asked += await ask_again(tx, upstream, subject, backend, wanted=wanted, now=now)
+            asked += await request_reruns(tx, upstream, subject, backend, wanted=wanted, now=now)
         return asked
 
-    async def offers(self, upstream: RepoName, head_sha: str, now: datetime) -> tuple[tuple[int, str], ...]:
+    async def waiver_offers(
+        self, upstream: RepoName, head_sha: str, now: datetime
+    ) -> tuple[tuple[int, str], ...]:
         """For each pull request on the head whose gate is blocked: its number and the ready commands."""
-        judgement = await self._database.glance(lambda tx: self.judged(tx, upstream, head_sha, now))
+        judgement = await self._database.glance(lambda tx: self.judge(tx, upstream, head_sha, now))
         if judgement is None:
             return ()
         numbers = [one.subject.number for one in judgement.subjects if one.subject.number is not None]
         found = ((number, waiver_offer(judgement, number, head_sha)) for number in numbers)
         return tuple((number, words) for number, words in found if words is not None)
 
-    async def judged(self, tx: Tx, upstream: RepoName, head_sha: str, now: datetime) -> GateJudgement | None:
-        return (await self._checks.judged(tx, upstream, head_sha, now))[1]
+    async def judge(self, tx: Tx, upstream: RepoName, head_sha: str, now: datetime) -> GateJudgement | None:
+        return (await self._checks.judge(tx, upstream, head_sha, now))[1]
 
 
 def _may_run_again(backend: BackendResults) -> bool:

@@ -25,7 +25,7 @@ from crcr.decide.dispatch.repeated_bodies import is_too_old
 from crcr.decide.events import DispatchedEvent, MergeGroupEvent, PullRequestEvent, PushEvent
 from crcr.decide.model import DeliveryState, EffectKind, KnownPull, RepoName
 from crcr.record.change_and_audit_log import note_act, note_change
-from crcr.record.checks.refresh import Publishing
+from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.deliveries.approvals import is_approved
 from crcr.record.deliveries.dispatches import drop_unsent, lane_of, write_dispatches
 from crcr.record.deliveries.head_deliveries import dispatched_before, lacks_delivery_for_base
@@ -74,13 +74,13 @@ class Inbox:
         database: Database,
         allowlists: Allowlists,
         targets: Targets,
-        publishing: Publishing,
+        refresher: CheckRefresher,
         ignore_refs: dict[str, tuple[str, ...]],
     ) -> None:
         self._database = database
         self._allowlists = allowlists
         self._targets = targets
-        self._publishing = publishing
+        self._refresher = refresher
         self._ignore_refs = ignore_refs
 
     async def take(
@@ -145,7 +145,7 @@ class Inbox:
             allowlist=await self._allowlists.in_force(tx, upstream),
             ignore_refs=self._ignore_refs[upstream.key],
             suspended=await self._targets.suspended(tx, upstream),
-            gate_on=await self._publishing.gate_on(tx, upstream),
+            gate_on=await self._refresher.gate_on(tx, upstream),
             told_of_group=await told_of(tx, upstream, group.head_sha) if group else None,
         )
         return await _pull_facts(tx, event, facts) if isinstance(event, PullRequestEvent) else facts
@@ -185,7 +185,7 @@ class Inbox:
             else:
                 await ask_for_files(tx, event.upstream, event.number, now)
         if not isinstance(event, PushEvent) and (facts.gate_on or facts.allowlist.has_checks):
-            await self._publishing.again(tx, event.upstream, _heads(event, facts.pull, planned), now)
+            await self._refresher.request_refresh(tx, event.upstream, _heads(event, facts.pull, planned), now)
 
     async def _follow_group(self, tx: Tx, receipt: ReceivedDelivery, event: MergeGroupEvent) -> None:
         if event.action == "destroyed":

@@ -25,7 +25,7 @@ from crcr.decide.report.judge import (
 from crcr.decide.report.report import Report
 from crcr.errors import DefaultBranchUnknown, NoAllowlist
 from crcr.record.change_and_audit_log import note_change
-from crcr.record.checks.refresh import Publishing
+from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.clickhouse.feed_queue import note_job
 from crcr.record.deliveries.sent_dispatches import mark_arrived
 from crcr.record.reports.builds import bind_build
@@ -120,7 +120,7 @@ class Reports:
         allowlists: Allowlists,
         targets: Targets,
         outcomes: Outcomes,
-        publishing: Publishing,
+        refresher: CheckRefresher,
         upstreams: tuple[RepoName, ...],
         job_timeout: timedelta,
     ) -> None:
@@ -128,7 +128,7 @@ class Reports:
         self._allowlists = allowlists
         self._targets = targets
         self._outcomes = outcomes
-        self._publishing = publishing
+        self._refresher = refresher
         self._upstreams = {upstream.key: upstream for upstream in upstreams}
         self._job_timeout = job_timeout
 
@@ -284,7 +284,7 @@ class Reports:
     async def _follow_up(self, tx: Tx, context: ReportContext, outcome: ReportOutcome, now: datetime) -> None:
         """What a result of L3 and above brings about: its checks follow, and GitHub's view of it is asked."""
         if context.dispatch is not None:
-            await self._publishing.again_for(tx, context.dispatch, now)
+            await self._refresher.request_refresh_for(tx, context.dispatch, now)
             if isinstance(outcome, CloseJob) and context.identity.kind is IssuerKind.GITHUB:
                 await look_up_result(tx, context.dispatch, now)
 

@@ -70,7 +70,7 @@ class Installations:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def follow(
+    async def record_event(
         self,
         receipt: ReceivedDelivery,
         event: InstallationEvent | InstallationRepositoriesEvent | RepositoryEvent,
@@ -78,12 +78,12 @@ class Installations:
         async def unit(tx: Tx) -> AcceptedDelivery | AlreadyProcessed:
             if not await is_new_body(tx, receipt, event):
                 return AlreadyProcessed()
-            await self._follow(tx, event, receipt.received_at)
+            await self._record_event(tx, event, receipt.received_at)
             return AcceptedDelivery(0, DeliveryState.ACCEPTED)
 
         return await self._database.write(unit)
 
-    async def _follow(
+    async def _record_event(
         self,
         tx: Tx,
         event: InstallationEvent | InstallationRepositoriesEvent | RepositoryEvent,

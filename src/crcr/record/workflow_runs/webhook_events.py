@@ -13,7 +13,7 @@ from crcr.decide.events import WorkflowJobEvent, WorkflowRunEvent
 from crcr.decide.github.actions_vocabulary import delivery_ids_in
 from crcr.decide.model import DeliveryState, RepoName
 from crcr.record.change_and_audit_log import note_change
-from crcr.record.checks.refresh import Publishing
+from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.deliveries.webhook_bodies import is_new_body
 from crcr.record.reports.outcomes import Outcomes
 from crcr.record.repositories.default_branches import compare_default_branch
@@ -53,11 +53,11 @@ _WEBHOOK_NOTED_EVERY = timedelta(hours=1)
 
 
 class ActionsNews:
-    def __init__(self, database: Database, publishing: Publishing, outcomes: Outcomes) -> None:
+    def __init__(self, database: Database, refresher: CheckRefresher, outcomes: Outcomes) -> None:
         self._database = database
-        self._publishing = publishing
+        self._refresher = refresher
         self._outcomes = outcomes
-        self._run_names = RunNames(publishing, outcomes)
+        self._run_names = RunNames(refresher, outcomes)
 
     async def hear(
         self, receipt: ReceivedDelivery, event: WorkflowRunEvent | WorkflowJobEvent
@@ -120,4 +120,4 @@ class ActionsNews:
     async def _tell(self, tx: Tx, row: Row, now: datetime) -> None:
         where = {"downstream": row["downstream"], "delivery": row["delivery"], "number": row["number"]}
         await note_change(tx, RepoName(row["upstream"]), "job", now=now, **where)
-        await self._publishing.again_for(tx, row, now)
+        await self._refresher.request_refresh_for(tx, row, now)

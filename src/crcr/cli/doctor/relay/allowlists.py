@@ -161,7 +161,7 @@ async def _installation(
     repo: RepoName, entry: AllowlistEntry | None, github: GitHubClient, *, has_checks: bool
 ) -> Finding:
     try:
-        found = await github.read_installation(repo)
+        found = await github.repositories.read_installation(repo)
     except OutsideFault as fault:
         return unknown("installation", f"{repo}: GitHub could not be asked: {fault.detail}", "try again")
     what = "upstream" if entry is None else f"downstream, {entry.level.name}"

@@ -24,7 +24,7 @@ async def app_findings(
 ) -> tuple[Finding, ...]:
     """`speaks`: somebody is at L3 or L4."""
     try:
-        app = await github.read_app()
+        app = await github.app.read()
     except OutsideFault as fault:
         return (_no_app(fault),)
     found = [_key(settings, app), *_rights(app, has_checks=has_checks)]
@@ -83,8 +83,8 @@ def _missing(name: str, always: tuple[str, ...], to_speak: tuple[str, ...], *, h
 async def hook_findings(settings: Settings, github: GitHubClient, now: datetime) -> tuple[Finding, ...]:
     found: list[Finding] = []
     try:
-        found.append(_hook(settings, await github.read_hook()))
-        found.append(_log(await github.delivery_log(None), now))
+        found.append(_hook(settings, await github.app.read_webhook()))
+        found.append(_log(await github.delivery_log.read_page(None), now))
     except OutsideFault as fault:
         found.append(
             unknown("webhook", f"GitHub could not be asked about the webhook: {fault.detail}", "try again")

@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from crcr.app import Edge, ProblemPage, create_app, problem_response
-from crcr.decide.checks.gate import Policy
+from crcr.decide.checks.gate import GatePolicy
 from crcr.decide.model import RepoName
 from crcr.deliver.periodic.app_link import AppPage
 from crcr.errors import CrcrError
@@ -249,8 +249,8 @@ def _ingest_route(intake: IngestIntake) -> Route:
     return Route("/api/crcr/results", ingest, methods=["POST"], include_in_schema=False)
 
 
-def _patience(settings: Settings) -> Policy:
-    return Policy(timedelta(seconds=settings.gate_timeout_s), timedelta(seconds=settings.job_timeout_s))
+def _patience(settings: Settings) -> GatePolicy:
+    return GatePolicy(timedelta(seconds=settings.gate_timeout_s), timedelta(seconds=settings.job_timeout_s))
 
 
 def _web_url(settings: Settings) -> str:

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from crcr.decide.allowlist.entries import Entry
+from crcr.decide.allowlist.entries import AllowlistEntry
 from crcr.decide.github.inspection import BranchFacts, Inspection, InstallationFacts, WorkflowFacts
 from crcr.decide.github.relay_pins import Pinning
 from crcr.decide.github.setup_facts import LastCallback, LastDispatch, LastRefusal, SetupFacts
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoName
-from crcr.decide.views.overview import Answer
+from crcr.decide.views.overview import DispatchAnswer
 from crcr.deliver.handlers.workflow_yaml import workflow_facts
 from crcr.github.api.core import Response, dispatch
 from crcr.github.http.errors import error_from_response
@@ -61,7 +61,7 @@ REFUSED = LastRefusal(
 GOOD = SetupFacts(
     upstream=UPSTREAM,
     repository=REPO,
-    entry=Entry(name=REPO, level=Level.L2, events=frozenset({"pull_request", "push", "nightly"})),
+    entry=AllowlistEntry(name=REPO, level=Level.L2, events=frozenset({"pull_request", "push", "nightly"})),
     allowlist_source="up/stream@main:allowlist.yml",
     repository_id=7,
     confirmed=True,
@@ -84,8 +84,8 @@ def found(name: str, facts: SetupFacts) -> SetupFinding:
     return next(each for each in examine(facts, NOW) if each.name == name)
 
 
-def at_level(level: Level, **more: Any) -> Entry:
-    return Entry(name=REPO, level=level, events=frozenset({"pull_request", "push"}), **more)
+def at_level(level: Level, **more: Any) -> AllowlistEntry:
+    return AllowlistEntry(name=REPO, level=level, events=frozenset({"pull_request", "push"}), **more)
 
 
 def workflows(*each: WorkflowFacts, **more: Any) -> Inspection:
@@ -202,7 +202,7 @@ CASES: list[tuple[str, State, str, dict[str, Any]]] = [
     ("id_token", State.UNKNOWN, "reusable", {"inspection": workflows(replace(WORKFLOW, id_token=False, calls_others=True))}),
     ("dispatch", State.UNKNOWN, "Nothing has been sent", {"last_dispatch": None}),
     ("dispatch", State.OK, "crcr test", {"last_dispatch": None, "last_test": replace(SENT, event="crcr_test")}),
-    ("dispatch", State.OK, "started no run", {"last_dispatch": replace(SENT, answer=Answer.NEVER_STARTED)}),
+    ("dispatch", State.OK, "started no run", {"last_dispatch": replace(SENT, answer=DispatchAnswer.NEVER_STARTED)}),
     ("dispatch", State.WARNING, "3 earlier ones were given up", {"parked": 3}),
     ("dispatch", State.OK, "waits for its turn", {"last_dispatch": replace(SENT, state=DispatchState.WAITING)}),
     (
@@ -232,7 +232,7 @@ CASES: list[tuple[str, State, str, dict[str, Any]]] = [
         {
             "last_callback": None,
             "first_sent_at": NOW - timedelta(minutes=20),
-            "last_dispatch": replace(SENT, answer=Answer.NEVER_STARTED),
+            "last_dispatch": replace(SENT, answer=DispatchAnswer.NEVER_STARTED),
         },
     ),
     (
@@ -271,7 +271,7 @@ CASES: list[tuple[str, State, str, dict[str, Any]]] = [
         "3 days ago",
         {"last_refusal": replace(REFUSED, at=NOW - timedelta(days=3)), "last_callback": TAKEN},
     ),
-    ("silence", State.PROBLEM, "two weeks", {"silent": True, "last_dispatch": replace(SENT, answer=Answer.NOT_LISTENING)}),
+    ("silence", State.PROBLEM, "two weeks", {"silent": True, "last_dispatch": replace(SENT, answer=DispatchAnswer.NOT_LISTENING)}),
     ("nightly", State.OK, "2 hours ago", {"last_nightly": TAKEN}),
     ("nightly", State.WARNING, "it has stopped", {"last_nightly": replace(TAKEN, at=NOW - timedelta(days=3))}),
 ]  # fmt: skip

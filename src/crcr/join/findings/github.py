@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from datetime import datetime
 
-from crcr.decide.allowlist.entries import Entry
+from crcr.decide.allowlist.entries import AllowlistEntry
 from crcr.decide.github.app_permissions import downstream_shortfall
 from crcr.decide.github.inspection import Inspection, InstallationFacts, WorkflowFacts
 from crcr.decide.github.setup_facts import SetupFacts
@@ -31,7 +31,7 @@ _REBIND = "ask the operator to look at it: `crcr repos rebind` accepts the new i
 
 
 def github_findings(
-    facts: SetupFacts, entry: Entry, now: datetime, links: HintLinks
+    facts: SetupFacts, entry: AllowlistEntry, now: datetime, links: HintLinks
 ) -> Iterator[SetupFinding]:
     found = facts.inspection
     if found is None or found.installed is None:
@@ -91,7 +91,7 @@ def _app(facts: SetupFacts, found: Inspection, links: HintLinks) -> SetupFinding
     return ok(name, f"The App is installed on {facts.repository}.")
 
 
-def _permissions(installation: InstallationFacts, entry: Entry) -> SetupFinding:
+def _permissions(installation: InstallationFacts, entry: AllowlistEntry) -> SetupFinding:
     name = "permissions"
     lack = downstream_shortfall(installation.permissions, entry)
     if lack is not None:
@@ -139,7 +139,9 @@ def _is_private(found: Inspection) -> bool:
     return found.branch is not None and found.branch.private
 
 
-def _workflows(found: Inspection, entry: Entry, links: HintLinks, *, named: bool) -> Iterator[SetupFinding]:
+def _workflows(
+    found: Inspection, entry: AllowlistEntry, links: HintLinks, *, named: bool
+) -> Iterator[SetupFinding]:
     """What the files of a private repository are called is not for everybody: they are counted unless they may be `named`."""
     branch = found.branch.default_branch if found.branch and named else "the default branch"
     if found.workflows is None:
@@ -199,7 +201,7 @@ def _listening(
     return problem(name, f"{none} on {branch} {verb} to repository_dispatch.", first)
 
 
-def _events(listening: tuple[WorkflowFacts, ...], entry: Entry) -> SetupFinding:
+def _events(listening: tuple[WorkflowFacts, ...], entry: AllowlistEntry) -> SetupFinding:
     name = "events"
     sent = tuple(sorted(entry.events - SELF_REPORTS))
     heard = tuple(event for event in sent if any(each.takes(event) for each in listening))

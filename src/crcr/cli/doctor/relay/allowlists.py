@@ -6,8 +6,13 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from crcr.cli.printing import ProgressLine
-from crcr.decide.allowlist.entries import Allowlist, Checked, Entry, Problem
-from crcr.decide.github.app_permissions import ALWAYS, TO_SPEAK, downstream_shortfall, lacking
+from crcr.decide.allowlist.entries import Allowlist, AllowlistEntry, AllowlistProblem, CheckedAllowlist
+from crcr.decide.github.app_permissions import (
+    PERMISSIONS_ALWAYS,
+    PERMISSIONS_FOR_CHECKS,
+    downstream_shortfall,
+    missing_permissions,
+)
 from crcr.decide.github.inspection import InstallationFacts
 from crcr.decide.model import RepoName
 from crcr.decide.views.overview import AllowlistState
@@ -39,7 +44,7 @@ class AllowlistReading:
 
     upstream: UpstreamSetting
     source: str
-    checked: Checked | None
+    checked: CheckedAllowlist | None
     failure: str | None = None
     in_force: Allowlist | None = None
     """The last good version in the store."""
@@ -63,7 +68,7 @@ async def read_source(upstream: UpstreamSetting, github: GitHubClient) -> Allowl
     if reading is None:
         return AllowlistReading(upstream, "GitHub", None, "nothing was read")
     if reading.failure is not None and reading.failure.line:
-        return AllowlistReading(upstream, reading.source, Checked(None, (reading.failure,)))
+        return AllowlistReading(upstream, reading.source, CheckedAllowlist(None, (reading.failure,)))
     if reading.failure is not None:
         return AllowlistReading(upstream, reading.source, None, reading.failure.message)
     return AllowlistReading(upstream, reading.source, read_allowlist(reading.text))
@@ -104,7 +109,7 @@ def allowlist_findings(
         yield ok("in_force", f"{name}: the relay goes on with the {what} of that version; see below.")
 
 
-def _at(found: Problem) -> str:
+def _at(found: AllowlistProblem) -> str:
     return f"line {found.line}: {found.message}" if found.line else found.message
 
 
@@ -127,13 +132,13 @@ async def installation_findings(
     reads: tuple[AllowlistReading, ...], github: GitHubClient, *, shown: bool
 ) -> tuple[SetupFinding, ...]:
     """Every upstream and every downstream, a few at a time."""
-    asked: dict[RepoName, Entry | None] = {read.upstream.name: None for read in reads}
+    asked: dict[RepoName, AllowlistEntry | None] = {read.upstream.name: None for read in reads}
     asked |= {entry.name: entry for read in reads for entry in read.allowlist.entries}
     slots, done = asyncio.Semaphore(_AT_ONCE), 0
     has_checks = any(read.allowlist.has_checks for read in reads)
     with ProgressLine(shown=shown) as progress:
 
-        async def ask(repo: RepoName, entry: Entry | None) -> SetupFinding:
+        async def ask(repo: RepoName, entry: AllowlistEntry | None) -> SetupFinding:
             nonlocal done
             async with slots:
                 found = await _installation(repo, entry, github, has_checks=has_checks)
@@ -164,7 +169,7 @@ def _total(found: dict[RepoName, SetupFinding], bad: tuple[RepoName, ...]) -> Se
 
 
 async def _installation(
-    repo: RepoName, entry: Entry | None, github: GitHubClient, *, has_checks: bool
+    repo: RepoName, entry: AllowlistEntry | None, github: GitHubClient, *, has_checks: bool
 ) -> SetupFinding:
     try:
         found = await github.repositories.read_installation(repo)
@@ -185,10 +190,12 @@ async def _installation(
 
 
 def _rights(
-    repo: RepoName, what: str, entry: Entry | None, found: InstallationFacts, *, has_checks: bool
+    repo: RepoName, what: str, entry: AllowlistEntry | None, found: InstallationFacts, *, has_checks: bool
 ) -> SetupFinding:
     if entry is None:
-        missing = lacking(found.permissions, {**ALWAYS, **(TO_SPEAK if has_checks else {})})
+        missing = missing_permissions(
+            found.permissions, {**PERMISSIONS_ALWAYS, **(PERMISSIONS_FOR_CHECKS if has_checks else {})}
+        )
         make = problem
     else:
         lack = downstream_shortfall(found.permissions, entry)

@@ -9,7 +9,7 @@ from crcr.cli.doctor.reachability import clock_finding, parse_version, unreachab
 from crcr.cli.http_client import is_on_this_machine
 from crcr.decide.github import app_permissions
 from crcr.decide.github.inspection import AppFacts, HookFacts
-from crcr.decide.github.values import LogPage
+from crcr.decide.github.values import DeliveryLogPage
 from crcr.errors import OutsideFault, OutsideRefused
 from crcr.github.client import GitHubClient
 from crcr.join.findings.finding import SetupFinding, format_age, join_words, ok, problem, unknown, warning
@@ -59,14 +59,14 @@ def _key(settings: Settings, app: AppFacts) -> SetupFinding:
 def _rights(app: AppFacts, *, has_checks: bool) -> Iterator[SetupFinding]:
     yield _missing(
         "app_permissions",
-        app_permissions.lacking(app.permissions, app_permissions.ALWAYS),
-        app_permissions.lacking(app.permissions, app_permissions.TO_SPEAK),
+        app_permissions.missing_permissions(app.permissions, app_permissions.PERMISSIONS_ALWAYS),
+        app_permissions.missing_permissions(app.permissions, app_permissions.PERMISSIONS_FOR_CHECKS),
         has_checks=has_checks,
     )
     yield _missing(
         "app_events",
         tuple(each for each in app_permissions.EVENTS_ALWAYS if each not in app.events),
-        tuple(each for each in app_permissions.EVENTS_TO_SPEAK if each not in app.events),
+        tuple(each for each in app_permissions.EVENTS_FOR_CHECKS if each not in app.events),
         has_checks=has_checks,
     )
 
@@ -118,7 +118,7 @@ def _hook(settings: Settings, hook: HookFacts) -> SetupFinding:
     return ok("webhook", f"The App sends its webhooks to {hook.url}, as JSON.")
 
 
-def _log(page: LogPage, now: datetime) -> SetupFinding:
+def _log(page: DeliveryLogPage, now: datetime) -> SetupFinding:
     late = [each for each in page.entries if now - each.delivered_at <= _LATELY]
     arrived = {each.guid for each in late if each.ok}
     failed = {each.guid for each in late} - arrived

@@ -20,7 +20,7 @@ from crcr.app import STATUS
 from crcr.cli.main import app as cli
 from crcr.decide.allowlist.options import _OPTIONS
 from crcr.decide.dispatch.payload_trim import STEPS
-from crcr.decide.model import DispatchState, EffectKind, Level, Mark
+from crcr.decide.model import DispatchState, EffectKind, JobMark, Level
 from crcr.decide.report.identity import IssuerKind
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.record.clickhouse.rows import TABLES
@@ -330,7 +330,7 @@ def test_the_glossary_has_each_word_once_and_in_order() -> None:
     words = [row[0] for row in table(text_of(DOCS / "glossary.md"))]
     assert [one for one, other in pairwise(words) if one.lower() >= other.lower()] == []
     ours = {"upstream", "downstream", "delivery", "dispatch", "run", "attempt", "job", "report", "effect"}
-    assert {*ours, *Mark, DispatchState.HELD, DispatchState.PARKED} <= set(words)
+    assert {*ours, *JobMark, DispatchState.HELD, DispatchState.PARKED} <= set(words)
 
 
 def test_decisions_are_numbered_without_gaps_and_have_their_parts() -> None:

@@ -23,7 +23,7 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from crcr import __version__
-from crcr.decide.report.judge import Rejected
+from crcr.decide.report.judge import RejectedReport
 from crcr.errors import CrcrError, NotSignedIn, Unavailable
 from crcr.receive.http.answer import Answer
 
@@ -85,7 +85,7 @@ _ENCODE = msgspec.json.Encoder().encode
 _JSON = (b"content-type", b"application/json")
 _NOSNIFF = (b"x-content-type-options", b"nosniff")
 
-Intake = Callable[[Request], Awaitable[Answer | Rejected]]
+Intake = Callable[[Request], Awaitable[Answer | RejectedReport]]
 ProblemPage = Callable[[Request, CrcrError, int, Mapping[str, str]], Response | None]
 """A problem as a page, for who looks at one there; None for everybody else."""
 
@@ -142,7 +142,7 @@ class Edge:
             return Response(status_code=400)
         except Exception as error:  # noqa: BLE001  one of the two places that catch all
             return self._crashed(error, uuid4().hex)
-        if isinstance(answer, Rejected):
+        if isinstance(answer, RejectedReport):
             return refusal(answer.code, answer.detail, hint=answer.hint, request_id=uuid4().hex)
         return answer
 

@@ -32,7 +32,7 @@ from crcr.demo.join import Joining
 from crcr.demo.join_key import kept_key
 from crcr.demo.traffic import BLOCKED, LABELLED, UPSTREAM, demo_world, run_traffic
 from crcr.errors import NotPossible
-from crcr.github.http.connections import Lanes
+from crcr.github.http.connections import ConnectionPool
 from crcr.settings import Settings, load_settings
 from crcr.show.pages.sandbox_trial import trial
 from crcr.wiring.core import Seams
@@ -174,7 +174,7 @@ def _relay(show: Show, folder: Path, github: GitHub, url: str) -> Services:
     logs.configure("auto", "info" if show.verbose else "warning", sys.stderr)
     logs.redact_literals(settings.secrets())
     chance = random.Random(show.seed).random
-    return build(settings, Seams(chance=chance, http=lambda _: httpx.AsyncClient(transport=Lanes())))
+    return build(settings, Seams(chance=chance, http=lambda _: httpx.AsyncClient(transport=ConnectionPool())))
 
 
 def demo_settings(folder: Path, github: GitHub, url: str) -> Settings:

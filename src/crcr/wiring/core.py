@@ -11,16 +11,16 @@ from crcr.clock import SystemClock
 from crcr.decide.checks.wanted_checks import JobChecks
 from crcr.decide.model import RepoName
 from crcr.errors import BadSettings
-from crcr.github.auth.app_key import AppAuth
-from crcr.github.auth.installation_tokens import TokenCache
+from crcr.github.app_auth import AppAuth, TokenCache
 from crcr.github.client import GitHubClient
 from crcr.github.http.connections import open_http
-from crcr.github.http.rate_limiter import Governor
+from crcr.github.http.rate_limiter import RateLimiter
+from crcr.github.http.transport import GitHubTransport
 from crcr.ports import Clock, Trace, Untraced
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.receive.oidc.issuers import GITHUB_ACTIONS
 from crcr.record.checks.check_runs import CommitChecks
-from crcr.record.checks.refresh import GATHERING, Publishing, UpstreamPolicy
+from crcr.record.checks.refresh import COALESCE_DELAY, CheckRefresher, UpstreamPolicy
 from crcr.record.checks.requests import PeopleRequests
 from crcr.record.migrations.run import migrate
 from crcr.record.reports.forwards import Forwards
@@ -48,7 +48,7 @@ class Seams:
     on_crash: Callable[[Exception], None] = lambda _: None
     health_shared_for_s: float = SHARED_FOR_S
     """How long one reading of the relay's health serves all readers; a clock that stands still needs 0."""
-    check_gathering: timedelta = GATHERING
+    check_gathering: timedelta = COALESCE_DELAY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class Core:
     trace: Trace
     database: Database
     past: Past
-    publishing: Publishing
+    refresher: CheckRefresher
     targets: Targets
     allowlists: Allowlists
     checks: CommitChecks
@@ -69,7 +69,7 @@ class Core:
     api_http: httpx.AsyncClient
     keys_http: httpx.AsyncClient
     forward_http: httpx.AsyncClient
-    governor: Governor
+    limiter: RateLimiter
     github: GitHubClient
 
     @property
@@ -90,11 +90,11 @@ def open_ground(settings: Settings, seams: Seams) -> Core:
     migrate(place_of(settings))
     signals, metrics = Signals(), metrics_of(settings, seams.clock)
     database = open_database(settings, signals, metrics.store)
-    publishing = publishing_of(settings, seams.check_gathering)
-    targets = Targets(database, publishing)
-    allowlists = Allowlists(database, targets, publishing, read_allowlist)
-    checks = _checks(settings, database, allowlists, publishing)
-    api_http, governor = seams.http(settings.github_api_url), Governor()
+    refresher = check_refresher(settings, seams.check_gathering)
+    targets = Targets(database, refresher)
+    allowlists = Allowlists(database, targets, refresher, read_allowlist)
+    checks = _checks(settings, database, allowlists, refresher)
+    api_http, limiter = seams.http(settings.github_api_url), RateLimiter()
     return Core(
         settings=settings,
         seams=seams,
@@ -103,17 +103,17 @@ def open_ground(settings: Settings, seams: Seams) -> Core:
         trace=trace_of(settings),
         database=database,
         past=past_of(settings, database),
-        publishing=publishing,
+        refresher=refresher,
         targets=targets,
         allowlists=allowlists,
         checks=checks,
-        desk=PeopleRequests(database, checks, publishing),
+        desk=PeopleRequests(database, checks, refresher),
         health=_health(settings, database, seams),
         api_http=api_http,
         keys_http=seams.http(GITHUB_ACTIONS),
         forward_http=seams.http(settings.hud_forward_url or GITHUB_ACTIONS),
-        governor=governor,
-        github=github_client(settings, api_http, seams.clock, metrics, governor),
+        limiter=limiter,
+        github=github_client(settings, api_http, seams.clock, metrics, limiter),
     )
 
 
@@ -126,9 +126,9 @@ def outcomes_of(ground: Core) -> Outcomes:
     return Outcomes(Forwards(enabled=ground.settings.hud_forward_url is not None))
 
 
-def publishing_of(settings: Settings, gathering: timedelta = GATHERING) -> Publishing:
+def check_refresher(settings: Settings, coalesce_delay: timedelta = COALESCE_DELAY) -> CheckRefresher:
     policies = {each.name.key: _policy(each) for each in settings.upstreams}
-    return Publishing(policies, gathering=gathering)
+    return CheckRefresher(policies, coalesce_delay=coalesce_delay)
 
 
 def _policy(upstream: UpstreamSetting) -> UpstreamPolicy:
@@ -136,18 +136,18 @@ def _policy(upstream: UpstreamSetting) -> UpstreamPolicy:
         gate=upstream.gate,
         label_prefixes=upstream.label_prefixes,
         l3_fails_red=upstream.l3_conclusion == "failure",
-        l3_pends=upstream.l3_pending == "in_progress",
+        show_l3_pending=upstream.l3_pending == "in_progress",
         job_checks=JobChecks(upstream.job_checks),
     )
 
 
 def _checks(
-    settings: Settings, database: Database, allowlists: Allowlists, publishing: Publishing
+    settings: Settings, database: Database, allowlists: Allowlists, refresher: CheckRefresher
 ) -> CommitChecks:
     return CommitChecks(
         database,
         allowlists,
-        publishing,
+        refresher,
         gate_timeout=timedelta(seconds=settings.gate_timeout_s),
         job_timeout=timedelta(seconds=settings.job_timeout_s),
         hud_url=settings.public_url,
@@ -174,21 +174,22 @@ def github_client(
     http: httpx.AsyncClient,
     clock: Clock,
     metrics: Metrics | None = None,
-    governor: Governor | None = None,
+    limiter: RateLimiter | None = None,
 ) -> GitHubClient:
     try:
         auth = AppAuth(settings.github_app_id, settings.github_app_private_key.get_secret_value(), clock)
     except ValueError as fault:
         raise BadSettings([f"CRCR_GITHUB_APP_PRIVATE_KEY: {fault}"]) from None
-    keeps = governor or Governor()
+    limiter = limiter or RateLimiter()
     if metrics is not None:
-        metrics.github.watch(lambda: keeps.budgets(clock.now().timestamp()))
-    return GitHubClient(
+        metrics.github.watch(lambda: limiter.budgets(clock.now().timestamp()))
+    transport = GitHubTransport(
         http,
         api_url=settings.github_api_url,
         auth=auth,
         tokens=TokenCache(clock),
-        governor=keeps,
+        limiter=limiter,
         clock=clock,
-        tally=metrics.github if metrics else None,
+        counters=metrics.github if metrics else None,
     )
+    return GitHubClient(transport)

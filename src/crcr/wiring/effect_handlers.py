@@ -35,13 +35,13 @@ def effect_handlers(ground: Core, refreshers: dict[str, AllowlistRefresher]) -> 
         EffectKind.SEND_DISPATCH: SendDispatch(
             DispatchLoads(ground.database),
             ground.targets,
-            github,
+            github.repositories,
             callback_url=f"{settings.public_url.rstrip('/')}/github/callback",
             audience=settings.oidc_audiences[0],
         ),
-        EffectKind.IDENTIFY_REPOSITORY: IdentifyRepository(ground.targets, github, github, clock),
+        EffectKind.IDENTIFY_REPOSITORY: IdentifyRepository(ground.targets, github.repositories, clock),
         EffectKind.CONFIRM_HEAD: ConfirmHead(
-            Doubts(ground.database, ground.allowlists, ground.publishing), github, clock
+            Doubts(ground.database, ground.allowlists, ground.refresher), github, clock
         ),
         EffectKind.REFRESH_ALLOWLIST: RefreshAllowlist(refreshers),
         EffectKind.FORWARD_RESULT: _forwarder(settings, ground.forward_http),
@@ -53,34 +53,35 @@ def effect_handlers(ground: Core, refreshers: dict[str, AllowlistRefresher]) -> 
 
 def _upstream_handlers(ground: Core) -> dict[EffectKind, Handler]:
     """What is asked and said on the upstream's pull requests, and of the downstreams' Actions for it."""
-    database, github, clock, publishing = ground.database, ground.github, ground.clock, ground.publishing
-    upstreams, voice = Upstreams(ground.targets, github), Voice(github)
+    database, github, clock, refresher = ground.database, ground.github, ground.clock, ground.refresher
+    upstreams, voice = Upstreams(ground.targets, github.repositories), Voice(github.comments)
     return {
-        EffectKind.PUBLISH_CHECKS: PublishChecks(ground.checks, upstreams, github, clock),
+        EffectKind.PUBLISH_CHECKS: PublishChecks(ground.checks, upstreams, github.checks, clock),
         EffectKind.ASK_FILES: AskFiles(
-            PathQuestions(database, ground.allowlists, publishing), upstreams, github, clock
+            PathQuestions(database, ground.allowlists, refresher), upstreams, github, clock
         ),
         EffectKind.READ_GROUP: ReadGroup(
-            MergeGroups(database, ground.allowlists, ground.checks, publishing), upstreams, github, clock
+            MergeGroups(database, ground.allowlists, ground.checks, refresher),
+            upstreams,
+            github.commits,
+            clock,
         ),
-        EffectKind.RERUN: Rerun(Reruns(database, publishing), github, github, clock),
+        EffectKind.RERUN: Rerun(Reruns(database, refresher), github, clock),
         EffectKind.LOOK_UP: LookUp(
-            Lookups(database, ground.allowlists, publishing, ground.job_timeout, outcomes_of(ground)),
-            github,
-            github,
+            Lookups(database, ground.allowlists, refresher, ground.job_timeout, outcomes_of(ground)),
             github,
             clock,
         ),
         EffectKind.ANSWER_COMMAND: AnswerCommand(
-            Commands(database, ground.allowlists, ground.desk, publishing),
+            Commands(database, ground.allowlists, ground.desk, refresher),
             upstreams,
-            github,
+            github.comments,
             voice,
             clock,
             health=ground.health,
         ),
         EffectKind.OFFER_WAIVER: OfferWaiver(ground.desk, upstreams, voice, clock),
-        EffectKind.VERIFY_COMMIT: VerifyCommit(Commits(database), upstreams, github, clock),
+        EffectKind.VERIFY_COMMIT: VerifyCommit(Commits(database), upstreams, github.commits, clock),
     }
 
 

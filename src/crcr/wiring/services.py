@@ -17,7 +17,7 @@ from crcr.deliver.periodic.sweeper import Sweeper
 from crcr.deliver.periodic.worker_count import Attendance
 from crcr.deliver.worker import Worker
 from crcr.github.client import GitHubClient
-from crcr.github.http.rate_limiter import Governor
+from crcr.github.http.rate_limiter import RateLimiter
 from crcr.ports import Clock, Limits, Trace
 from crcr.receive.callback.intake import (
     CALLBACK,
@@ -94,7 +94,7 @@ class Services:
     reconciler: Reconciler
     leaders: Leaders
     attendance: Attendance
-    governor: Governor
+    limiter: RateLimiter
     owner: str
     """Who this process is, as a holder of leases."""
     worker: Worker
@@ -158,7 +158,7 @@ def build(settings: Settings, seams: Seams | None = None) -> Services:
         reconciler=reconciler_of(ground, webhook, stopping),
         leaders=leaders_of(ground, owner),
         attendance=attendance,
-        governor=ground.governor,
+        limiter=ground.limiter,
         owner=owner,
         worker=_worker(ground, refreshers, owner, attendance),
         metrics=ground.metrics,
@@ -176,7 +176,7 @@ def build(settings: Settings, seams: Seams | None = None) -> Services:
 
 def _inbox(ground: Core) -> Inbox:
     ignored = {upstream.name.key: upstream.ignore_refs for upstream in ground.settings.upstreams}
-    return Inbox(ground.database, ground.allowlists, ground.targets, ground.publishing, ignored)
+    return Inbox(ground.database, ground.allowlists, ground.targets, ground.refresher, ignored)
 
 
 def _reports(ground: Core) -> Reports:
@@ -185,7 +185,7 @@ def _reports(ground: Core) -> Reports:
         allowlists=ground.allowlists,
         targets=ground.targets,
         outcomes=outcomes_of(ground),
-        publishing=ground.publishing,
+        refresher=ground.refresher,
         upstreams=ground.upstreams,
         job_timeout=ground.job_timeout,
     )
@@ -208,7 +208,7 @@ def _worker(
     ground: Core, refreshers: dict[str, AllowlistRefresher], owner: str, presence: Presence
 ) -> Worker:
     return Worker(
-        Outbox(ground.database, ground.upstreams, ground.publishing, owner=owner, lease=LEASE),
+        Outbox(ground.database, ground.upstreams, ground.refresher, owner=owner, lease=LEASE),
         effect_handlers(ground, refreshers),
         clock=ground.clock,
         chance=ground.seams.chance,
@@ -224,4 +224,4 @@ def _worker(
 def source_of(upstream: UpstreamSetting, github: GitHubClient) -> Source:
     if isinstance(upstream.allowlist, FileSource):
         return FileReader(upstream.allowlist.path)
-    return GitHubReader(github, upstream.allowlist.place)
+    return GitHubReader(github.repositories, upstream.allowlist.place)

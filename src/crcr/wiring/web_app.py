@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from crcr.app import Edge, ProblemPage, create_app, problem_response
-from crcr.decide.checks.gate import Policy
+from crcr.decide.checks.gate import GatePolicy
 from crcr.decide.model import RepoName
 from crcr.deliver.periodic.app_link import AppPage
 from crcr.errors import CrcrError
@@ -57,7 +57,7 @@ def build_app(services: Services, *, work: bool = True) -> Edge:
     desk = AdminDesk(services.database, services.acts, services.targets, upstreams, clock)
     perform, on = performer(desk, upstreams), doors.tokens.has_admins
     delay = LiveDelay(services.metrics.live_delay)
-    setup, app_page = _setup_desk(services, views, doors), AppPage(services.github, clock)
+    setup, app_page = _setup_desk(services, views, doors), AppPage(services.github.app, clock)
     return create_app(
         hot={
             "/github/webhook": services.webhook.handle,
@@ -247,8 +247,8 @@ def _ingest_route(intake: IngestIntake) -> Route:
     return Route("/api/crcr/results", ingest, methods=["POST"], include_in_schema=False)
 
 
-def _patience(settings: Settings) -> Policy:
-    return Policy(timedelta(seconds=settings.gate_timeout_s), timedelta(seconds=settings.job_timeout_s))
+def _patience(settings: Settings) -> GatePolicy:
+    return GatePolicy(timedelta(seconds=settings.gate_timeout_s), timedelta(seconds=settings.job_timeout_s))
 
 
 def _web_url(settings: Settings) -> str:

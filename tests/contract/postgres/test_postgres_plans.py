@@ -16,7 +16,7 @@ import pytest
 from starlette.applications import Starlette
 
 from contract.store.test_query_plans import ALLOWLIST, BACKENDS, GROWING, PAGES, UPSTREAM
-from crcr.decide.allowlist.entries import Reading
+from crcr.decide.allowlist.entries import AllowlistReading
 from crcr.demo.history.fill import fill_database
 from crcr.demo.history.generate import Plan
 from crcr.record.store.location import PostgresPlace
@@ -157,7 +157,7 @@ async def test_what_is_asked_all_day_searches(large: str) -> None:
     listed = "L2:\n" + "".join(f"  - org/b{number}\n" for number in range(20)) + "  - org/backend\n"
     process, asked = Process.at(large), Asked()
     await process.stores.acts.register_upstreams((CORE,), NOW)
-    await process.stores.allowlists.take_reading(CORE, Reading("test", listed), NOW)
+    await process.stores.allowlists.take_reading(CORE, AllowlistReading("test", listed), NOW)
     with noted(asked):
         outbox = process.stores.outbox("w")
         await outbox.claim(8, NOW)
@@ -201,7 +201,7 @@ async def test_what_pages_ask_of_a_store_with_a_past_walks_nothing(past: tuple[P
     database, asked = opened(PostgresPlace(url)), Asked()
     stores = Stores.over(database)
     await stores.acts.register_upstreams((UPSTREAM,), LATE)
-    await stores.allowlists.take_reading(UPSTREAM, Reading("test", ALLOWLIST), LATE)
+    await stores.allowlists.take_reading(UPSTREAM, AllowlistReading("test", ALLOWLIST), LATE)
     views = SqlViews(database, stores.allowlists, (UPSTREAM,), ingests=True, sandbox=True)
     app = Starlette(routes=routes(Frame(views, upstreams=(UPSTREAM,), clock=ManualClock(LATE))))
     with noted(asked):

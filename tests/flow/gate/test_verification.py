@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from crcr.decide.report.identity import IssuerKind
-from crcr.decide.report.judge import Rejected
+from crcr.decide.report.judge import RejectedReport
 from crcr.receive.callback.parse_report import parse_report
 from github_sim.bodies import webhooks
 from github_sim.github import Job, JobSpec, Match, Workflow, WorkflowRun
@@ -300,7 +300,7 @@ async def take(it: Stage, body: Any, caller: Any) -> None:
     report = parse_report(raw)
     [standing] = await it.services.reports.standings(caller.repository, report.delivery_id)
     taken = await it.services.reports.take(report, caller, standing, raw, it.clock.now())
-    assert not isinstance(taken, Rejected), taken
+    assert not isinstance(taken, RejectedReport), taken
     await it.act()
 
 

@@ -14,7 +14,7 @@ from crcr.cli.doctor.output import summary
 from crcr.cli.doctor.reachability import reached, skew, version_in
 from crcr.cli.doctor.relay.github_app import _log
 from crcr.cli.doctor.relay.sqlite import file_findings
-from crcr.decide.github.values import LoggedDelivery, LogPage
+from crcr.decide.github.values import DeliveryLogPage, LoggedDelivery
 from crcr.join.findings.finding import Finding, State
 from crcr.record.migrations.run import head
 
@@ -85,7 +85,7 @@ def logged(guid: str, *, ok: bool, hours: float = 1) -> LoggedDelivery:
 def test_webhooks_that_never_arrived_are_counted_once(
     entries: tuple[LoggedDelivery, ...], state: State, words: str
 ) -> None:
-    found = _log(LogPage(entries, None), NOW)
+    found = _log(DeliveryLogPage(entries, None), NOW)
     assert (found.state, words in found.text) == (state, True), found.text
 
 

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from crcr.decide.allowlist.entries import Entry
+from crcr.decide.allowlist.entries import AllowlistEntry
 from crcr.decide.github.inspection import BranchFacts, Inspection, InstallationFacts, WorkflowFacts
 from crcr.decide.github.relay_pins import Pinning
 from crcr.decide.github.setup_facts import LastCallback, LastDispatch, LastRefusal, SetupFacts
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoName
-from crcr.decide.views.overview import Answer
+from crcr.decide.views.overview import DispatchAnswer
 from crcr.deliver.handlers.workflow_yaml import workflow_facts
 from crcr.github.api.core import Response, dispatch
-from crcr.github.http.errors import fault_of
+from crcr.github.http.errors import error_from_response
 from crcr.join.ci_kinds import Ci
 from crcr.join.files import generate
 from crcr.join.findings.examine import State
@@ -61,7 +61,7 @@ REFUSED = LastRefusal(
 GOOD = SetupFacts(
     upstream=UPSTREAM,
     repository=REPO,
-    entry=Entry(name=REPO, level=Level.L2, events=frozenset({"pull_request", "push", "nightly"})),
+    entry=AllowlistEntry(name=REPO, level=Level.L2, events=frozenset({"pull_request", "push", "nightly"})),
     allowlist_source="up/stream@main:allowlist.yml",
     repository_id=7,
     confirmed=True,
@@ -84,8 +84,8 @@ def found(name: str, facts: SetupFacts) -> Finding:
     return next(each for each in examine(facts, NOW) if each.name == name)
 
 
-def at_level(level: Level, **more: Any) -> Entry:
-    return Entry(name=REPO, level=level, events=frozenset({"pull_request", "push"}), **more)
+def at_level(level: Level, **more: Any) -> AllowlistEntry:
+    return AllowlistEntry(name=REPO, level=level, events=frozenset({"pull_request", "push"}), **more)
 
 
 def workflows(*each: WorkflowFacts, **more: Any) -> Inspection:
@@ -199,7 +199,7 @@ CASES: list[tuple[str, State, str, dict[str, Any]]] = [
     ("id_token", State.UNKNOWN, "reusable", {"inspection": workflows(replace(WORKFLOW, id_token=False, calls_others=True))}),
     ("dispatch", State.UNKNOWN, "Nothing has been sent", {"last_dispatch": None}),
     ("dispatch", State.OK, "crcr test", {"last_dispatch": None, "last_test": replace(SENT, event="crcr_test")}),
-    ("dispatch", State.OK, "started no run", {"last_dispatch": replace(SENT, answer=Answer.NEVER_STARTED)}),
+    ("dispatch", State.OK, "started no run", {"last_dispatch": replace(SENT, answer=DispatchAnswer.NEVER_STARTED)}),
     ("dispatch", State.WARNING, "3 earlier ones were given up", {"parked": 3}),
     ("dispatch", State.OK, "waits for its turn", {"last_dispatch": replace(SENT, state=DispatchState.WAITING)}),
     (
@@ -229,7 +229,7 @@ CASES: list[tuple[str, State, str, dict[str, Any]]] = [
         {
             "last_callback": None,
             "first_sent_at": NOW - timedelta(minutes=20),
-            "last_dispatch": replace(SENT, answer=Answer.NEVER_STARTED),
+            "last_dispatch": replace(SENT, answer=DispatchAnswer.NEVER_STARTED),
         },
     ),
     (
@@ -268,7 +268,7 @@ CASES: list[tuple[str, State, str, dict[str, Any]]] = [
         "3 days ago",
         {"last_refusal": replace(REFUSED, at=NOW - timedelta(days=3)), "last_callback": TAKEN},
     ),
-    ("silence", State.PROBLEM, "two weeks", {"silent": True, "last_dispatch": replace(SENT, answer=Answer.NOT_LISTENING)}),
+    ("silence", State.PROBLEM, "two weeks", {"silent": True, "last_dispatch": replace(SENT, answer=DispatchAnswer.NOT_LISTENING)}),
     ("nightly", State.OK, "2 hours ago", {"last_nightly": TAKEN}),
     ("nightly", State.WARNING, "it has stopped", {"last_nightly": replace(TAKEN, at=NOW - timedelta(days=3))}),
 ]  # fmt: skip
@@ -397,7 +397,7 @@ def test_of_pins_that_nobody_looked_for_nothing_is_told() -> None:
     ],
 )
 def test_what_github_answered_is_understood_as_the_client_words_it(status: int, words: str) -> None:
-    fault = fault_of(dispatch(REPO, b"{}"), Response(status, {}, b'{"message": "secret"}'), NOW)
+    fault = error_from_response(dispatch(REPO, b"{}"), Response(status, {}, b'{"message": "secret"}'), NOW)
     assert fault is not None
     for said in (fault.detail, str(fault)):
         parked = replace(SENT, state=DispatchState.PARKED, error=said)

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from crcr.decide.model import Level, RepoName
-from crcr.decide.report.registration import Registration, unmet
+from crcr.decide.report.registration import Registration, unmet_requirement
 from crcr.join.files import NewFile, allowlist_entry, generate, registration
 from crcr.join.request import Ci, Wanted
 from crcr.join.shipped.bridge import FORMS
@@ -383,7 +383,7 @@ def taken(ci: Ci, **place: str) -> Registration:
 )
 def test_a_token_of_buildkites_build_step_does_not_count(step: str | None, fits: bool) -> None:
     claims = {"build_branch": "main", "build_source": "api", "step_key": step}
-    assert (unmet(taken(Ci.BUILDKITE), claims) is None) is fits
+    assert (unmet_requirement(taken(Ci.BUILDKITE), claims) is None) is fits
 
 
 @pytest.mark.parametrize(
@@ -397,7 +397,7 @@ def test_a_token_of_a_circleci_job_without_the_context_does_not_count(contexts: 
         f"{own}vcs-origin": "github.com/org/backend",
         f"{own}context-ids": contexts,
     }
-    assert (unmet(taken(Ci.CIRCLECI, context_id=UUID), claims) is None) is fits
+    assert (unmet_requirement(taken(Ci.CIRCLECI, context_id=UUID), claims) is None) is fits
 
 
 def test_what_is_not_known_of_the_pipeline_is_a_placeholder() -> None:

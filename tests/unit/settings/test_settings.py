@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from crcr import docs
-from crcr.decide.github.values import FilePlace
+from crcr.decide.github.values import FileLocation
 from crcr.decide.model import RepoName
 from crcr.decide.report.identity import IssuerKind
 from crcr.errors import BadSettings
@@ -461,7 +461,7 @@ def test_an_address_on_github_names_branch_and_path(
     tmp_path: Path, address: str, ref: str, path: str
 ) -> None:
     (upstream,) = load_with(tmp_path, ALLOWLIST=address).upstreams
-    place = FilePlace(RepoName("example/framework"), ref, path)
+    place = FileLocation(RepoName("example/framework"), ref, path)
     assert upstream.allowlist == GitHubSource(place, "https://github.com")
 
 

@@ -13,8 +13,8 @@ from crcr.cli.options import ConfigOption, JsonOption, UpstreamOption, examples
 from crcr.cli.printing import ago, complain, console, plain, print_json, print_table, say, warn, word
 
 if TYPE_CHECKING:
-    from crcr.decide.allowlist.diff import Change
-    from crcr.decide.allowlist.entries import Allowlist, Checked, Entry, Problem
+    from crcr.decide.allowlist.diff import AllowlistChange
+    from crcr.decide.allowlist.entries import Allowlist, AllowlistEntry, AllowlistProblem, CheckedAllowlist
     from crcr.decide.model import RepoName
     from crcr.decide.views.overview import AllowlistState
 
@@ -25,9 +25,9 @@ app = typer.Typer(
 )
 
 _KINDS = {
-    "Added": "added",
-    "Removed": "removed",
-    "LevelMoved": "level_moved",
+    "EntryAdded": "added",
+    "EntryRemoved": "removed",
+    "LevelChanged": "level_moved",
     "OptionChanged": "option_changed",
 }
 
@@ -80,7 +80,7 @@ def diff(
     as_json: JsonOption = False,
 ) -> None:
     """Print what one allowlist changes against another; order and comments are no changes."""
-    from crcr.decide.allowlist.diff import diff as changes_between
+    from crcr.decide.allowlist.diff import diff_allowlists as changes_between
 
     before, after = _read_good(old), _read_good(new)
     changes = changes_between(before, after)
@@ -129,7 +129,7 @@ def show(config: ConfigOption = None, upstream: UpstreamOption = None, as_json: 
         raise typer.Exit(1)
 
 
-def _ask_relay(url: str, allowlist: "Allowlist") -> "tuple[Problem, ...]":
+def _ask_relay(url: str, allowlist: "Allowlist") -> "tuple[AllowlistProblem, ...]":
     """Warn of L4 entries that the gate cannot judge, by what the relay knows of the App's rights."""
     import httpx
 
@@ -148,8 +148,8 @@ def _ask_relay(url: str, allowlist: "Allowlist") -> "tuple[Problem, ...]":
     return tuple(check_actions(allowlist, reads_actions))
 
 
-def _read(file: str) -> "Checked":
-    from crcr.decide.allowlist.entries import Checked, Problem, decode_text
+def _read(file: str) -> "CheckedAllowlist":
+    from crcr.decide.allowlist.entries import AllowlistProblem, CheckedAllowlist, decode_text
     from crcr.receive.allowlist_yaml import read_allowlist
 
     try:
@@ -157,7 +157,7 @@ def _read(file: str) -> "Checked":
     except OSError as fault:
         raise typer.BadParameter(f"{file} cannot be read: {fault.strerror}") from None
     text = decode_text(raw)
-    return Checked(None, (text,)) if isinstance(text, Problem) else read_allowlist(text)
+    return CheckedAllowlist(None, (text,)) if isinstance(text, AllowlistProblem) else read_allowlist(text)
 
 
 def _read_good(file: str) -> "Allowlist":
@@ -168,7 +168,7 @@ def _read_good(file: str) -> "Allowlist":
     return checked.allowlist
 
 
-def _print_problems(file: str, problems: "Iterable[Problem]", *, stderr: bool = False) -> None:
+def _print_problems(file: str, problems: "Iterable[AllowlistProblem]", *, stderr: bool = False) -> None:
     """Print in the form that editors and CI services know how to follow."""
     out, name = console(stderr=stderr), "<stdin>" if file == "-" else plain(file)
     for each in problems:
@@ -194,14 +194,14 @@ def _sizes(allowlist: "Allowlist") -> str:
     return f"{total} {'repository' if total == 1 else 'repositories'}" + (f" ({counts})" if counts else "")
 
 
-def _change(change: "Change") -> dict[str, str]:
-    from crcr.decide.allowlist.diff import Added, Removed
+def _change(change: "AllowlistChange") -> dict[str, str]:
+    from crcr.decide.allowlist.diff import EntryAdded, EntryRemoved
 
-    name = change.entry.name if isinstance(change, Added | Removed) else change.name
+    name = change.entry.name if isinstance(change, EntryAdded | EntryRemoved) else change.name
     return {"change": _KINDS[type(change).__name__], "repository": str(name), "text": change.text}
 
 
-def _entry(entry: "Entry") -> dict[str, str | list[str] | None]:
+def _entry(entry: "AllowlistEntry") -> dict[str, str | list[str] | None]:
     return {
         "level": entry.level.name,
         "repository": str(entry.name),

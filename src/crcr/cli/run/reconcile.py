@@ -8,7 +8,7 @@ from crcr.cli.options import LOOK_AND_ACT, ConfigOption, JsonOption, examples
 from crcr.cli.printing import ProgressLine, complain, print_json, print_table
 
 if TYPE_CHECKING:
-    from crcr.decide.github.missed_webhooks import Progress
+    from crcr.decide.github.missed_webhooks import RecoveryProgress
     from crcr.deliver.periodic.reconcile import Reconciled
 
 
@@ -37,13 +37,13 @@ def reconcile(config: ConfigOption = None, as_json: JsonOption = False) -> None:
         raise typer.Exit(1)
 
 
-def _words(progress: "Progress") -> str:
+def _words(progress: "RecoveryProgress") -> str:
     if progress.total is None:
         return f"{progress.stage}: {progress.done} page{'s' if progress.done > 1 else ''}"
     return f"{progress.stage}: {progress.done} of {progress.total}"
 
 
-def _is_end(progress: "Progress") -> bool:
+def _is_end(progress: "RecoveryProgress") -> bool:
     return progress.done == progress.total
 
 

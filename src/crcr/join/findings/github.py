@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from datetime import datetime
 
-from crcr.decide.allowlist.entries import Entry
+from crcr.decide.allowlist.entries import AllowlistEntry
 from crcr.decide.github.app_permissions import downstream_shortfall
 from crcr.decide.github.inspection import Inspection, InstallationFacts, WorkflowFacts
 from crcr.decide.github.setup_facts import SetupFacts
@@ -21,7 +21,9 @@ _HERE = frozenset({"actions", "contents", "metadata"})
 _REBIND = "ask the operator to look at it: `crcr repos rebind` accepts the new id, or the allowlist needs the new name"
 
 
-def github_findings(facts: SetupFacts, entry: Entry, now: datetime, pointers: Pointers) -> Iterator[Finding]:
+def github_findings(
+    facts: SetupFacts, entry: AllowlistEntry, now: datetime, pointers: Pointers
+) -> Iterator[Finding]:
     found = facts.inspection
     if found is None or found.installed is None:
         yield _not_asked(facts, found, now, pointers)
@@ -80,7 +82,7 @@ def _app(facts: SetupFacts, found: Inspection, pointers: Pointers) -> Finding:
     return ok(name, f"The App is installed on {facts.repository}.")
 
 
-def _permissions(installation: InstallationFacts, entry: Entry) -> Finding:
+def _permissions(installation: InstallationFacts, entry: AllowlistEntry) -> Finding:
     name = "permissions"
     lack = downstream_shortfall(installation.permissions, entry)
     if lack is not None:
@@ -128,7 +130,9 @@ def _is_private(found: Inspection) -> bool:
     return found.branch is not None and found.branch.private
 
 
-def _workflows(found: Inspection, entry: Entry, pointers: Pointers, *, named: bool) -> Iterator[Finding]:
+def _workflows(
+    found: Inspection, entry: AllowlistEntry, pointers: Pointers, *, named: bool
+) -> Iterator[Finding]:
     """What the files of a private repository are called is not for everybody: they are counted unless they may be `named`."""
     branch = found.branch.default_branch if found.branch and named else "the default branch"
     if found.workflows is None:
@@ -188,7 +192,7 @@ def _listening(
     return problem(name, f"{none} on {branch} {verb} to repository_dispatch.", first)
 
 
-def _events(listening: tuple[WorkflowFacts, ...], entry: Entry) -> Finding:
+def _events(listening: tuple[WorkflowFacts, ...], entry: AllowlistEntry) -> Finding:
     name = "events"
     sent = tuple(sorted(entry.events - SELF_REPORTS))
     heard = tuple(event for event in sent if any(each.takes(event) for each in listening))

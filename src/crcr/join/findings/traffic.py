@@ -4,11 +4,11 @@ import re
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
-from crcr.decide.allowlist.entries import Entry
+from crcr.decide.allowlist.entries import AllowlistEntry
 from crcr.decide.github.setup_facts import LastCallback, LastDispatch, LastRefusal, SetupFacts
 from crcr.decide.model import DispatchState, JobState, Level
 from crcr.decide.statistics.figures import ANSWER_WITHIN
-from crcr.decide.views.overview import Answer
+from crcr.decide.views.overview import DispatchAnswer
 from crcr.join.findings.finding import Finding, ago, ok, problem, unknown, warning
 from crcr.join.help_links import Pointers
 
@@ -23,17 +23,26 @@ _EXPLAINED = {
     "422": "GitHub did not take the dispatch",
 }
 _ANSWERS = {
-    Answer.RUNNING: "GitHub sees its run going on",
-    Answer.NEVER_STARTED: "GitHub started no run for it",
-    Answer.UNANSWERED: "GitHub started runs since, and none of them names it",
-    Answer.UNREPORTED: "its run is over, and nothing was reported",
-    Answer.NOT_LISTENING: "such events have not been answered for two weeks",
+    DispatchAnswer.RUNNING: "GitHub sees its run going on",
+    DispatchAnswer.NEVER_STARTED: "GitHub started no run for it",
+    DispatchAnswer.UNANSWERED: "GitHub started runs since, and none of them names it",
+    DispatchAnswer.UNREPORTED: "its run is over, and nothing was reported",
+    DispatchAnswer.NOT_LISTENING: "such events have not been answered for two weeks",
 }
 
-_NO_ANSWER = frozenset({Answer.NEVER_STARTED, Answer.UNANSWERED, Answer.UNREPORTED, Answer.NOT_LISTENING})
+_NO_ANSWER = frozenset(
+    {
+        DispatchAnswer.NEVER_STARTED,
+        DispatchAnswer.UNANSWERED,
+        DispatchAnswer.UNREPORTED,
+        DispatchAnswer.NOT_LISTENING,
+    }
+)
 
 
-def traffic_findings(facts: SetupFacts, entry: Entry, now: datetime, pointers: Pointers) -> Iterator[Finding]:
+def traffic_findings(
+    facts: SetupFacts, entry: AllowlistEntry, now: datetime, pointers: Pointers
+) -> Iterator[Finding]:
     yield _dispatch(facts, now, pointers)
     if entry.level < Level.L2:
         return

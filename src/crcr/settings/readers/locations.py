@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from crcr.decide.github.values import FilePlace
+from crcr.decide.github.values import FileLocation
 from crcr.decide.model import RepoName, is_repo_name
 from crcr.decide.report.identity import IssuerKind
 from crcr.settings.readers import values
@@ -36,7 +36,7 @@ class FileSource:
 
 @dataclass(frozen=True, slots=True)
 class GitHubSource:
-    place: FilePlace
+    place: FileLocation
     web: str
     """Scheme and host of the address; it must belong to the API that the relay asks."""
 
@@ -101,7 +101,7 @@ def _github_source(value: str) -> GitHubSource:
     path = unquote(found["path"])
     if not is_repo_name(name) or {".", "..", ""} & set(path.split("/")):
         raise Wrong(f"must be a file's path or an address such as {_FORM}.")
-    place = FilePlace(RepoName(name), unquote(found["ref"]), path)
+    place = FileLocation(RepoName(name), unquote(found["ref"]), path)
     return GitHubSource(place, f"{parts.scheme}://{parts.netloc.lower()}")
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from crcr.decide.model import RepoName, is_repo_name
 from crcr.decide.report.identity import IssuerKind
-from crcr.decide.report.registration import RULES, Registration, register
+from crcr.decide.report.registration import RULES, Registration, make_registration
 from crcr.settings.setting import Given, Wrong
 
 _BY_ADDRESS = (
@@ -49,7 +49,7 @@ def _registration(number: int, table: object) -> Registration:
         raise Wrong(f"(number {number}) must have a repository, as owner/name on the allowlist.")
     kind = _kind(number, issuer, table.get("kind"))
     try:
-        return register(
+        return make_registration(
             issuer=issuer,
             kind=kind,
             repository=RepoName(repository),

@@ -6,8 +6,13 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from crcr.cli.printing import ProgressLine
-from crcr.decide.allowlist.entries import Allowlist, Checked, Entry, Problem
-from crcr.decide.github.app_permissions import ALWAYS, TO_SPEAK, downstream_shortfall, lacking
+from crcr.decide.allowlist.entries import Allowlist, AllowlistEntry, AllowlistProblem, CheckedAllowlist
+from crcr.decide.github.app_permissions import (
+    PERMISSIONS_ALWAYS,
+    PERMISSIONS_FOR_CHECKS,
+    downstream_shortfall,
+    missing_permissions,
+)
 from crcr.decide.github.inspection import InstallationFacts
 from crcr.decide.model import RepoName
 from crcr.decide.views.overview import AllowlistState
@@ -30,7 +35,7 @@ class Read:
 
     upstream: UpstreamSetting
     source: str
-    checked: Checked | None
+    checked: CheckedAllowlist | None
     failure: str | None = None
     in_force: Allowlist | None = None
     """The last good version in the store."""
@@ -54,7 +59,7 @@ async def read_list(upstream: UpstreamSetting, github: GitHubClient) -> Read:
     if reading is None:
         return Read(upstream, "GitHub", None, "nothing was read")
     if reading.failure is not None and reading.failure.line:
-        return Read(upstream, reading.source, Checked(None, (reading.failure,)))
+        return Read(upstream, reading.source, CheckedAllowlist(None, (reading.failure,)))
     if reading.failure is not None:
         return Read(upstream, reading.source, None, reading.failure.message)
     return Read(upstream, reading.source, read_allowlist(reading.text))
@@ -93,7 +98,7 @@ def list_findings(read: Read, state: AllowlistState | None, now: datetime) -> It
         yield ok("in_force", f"{name}: the relay goes on with the {what} of that version; see below.")
 
 
-def _at(found: Problem) -> str:
+def _at(found: AllowlistProblem) -> str:
     return f"line {found.line}: {found.message}" if found.line else found.message
 
 
@@ -116,16 +121,16 @@ async def target_findings(
     reads: tuple[Read, ...], github: GitHubClient, *, shown: bool
 ) -> tuple[Finding, ...]:
     """Every upstream and every downstream, a few at a time."""
-    asked: dict[RepoName, Entry | None] = {read.upstream.name: None for read in reads}
+    asked: dict[RepoName, AllowlistEntry | None] = {read.upstream.name: None for read in reads}
     asked |= {entry.name: entry for read in reads for entry in read.allowlist.entries}
     slots, done = asyncio.Semaphore(_AT_ONCE), 0
-    speaks = any(read.allowlist.speaks for read in reads)
+    has_checks = any(read.allowlist.has_checks for read in reads)
     with ProgressLine(shown=shown) as progress:
 
-        async def ask(repo: RepoName, entry: Entry | None) -> Finding:
+        async def ask(repo: RepoName, entry: AllowlistEntry | None) -> Finding:
             nonlocal done
             async with slots:
-                found = await _installation(repo, entry, github, speaks=speaks)
+                found = await _installation(repo, entry, github, has_checks=has_checks)
             done += 1
             progress.show(f"installations: {done} of {len(asked)}", final=done == len(asked))
             return found
@@ -153,10 +158,10 @@ def _total(found: dict[RepoName, Finding], bad: tuple[RepoName, ...]) -> Finding
 
 
 async def _installation(
-    repo: RepoName, entry: Entry | None, github: GitHubClient, *, speaks: bool
+    repo: RepoName, entry: AllowlistEntry | None, github: GitHubClient, *, has_checks: bool
 ) -> Finding:
     try:
-        found = await github.read_installation(repo)
+        found = await github.repositories.read_installation(repo)
     except OutsideFault as fault:
         return unknown("installation", f"{repo}: GitHub could not be asked: {fault.detail}", "try again")
     what = "upstream" if entry is None else f"downstream, {entry.level.name}"
@@ -170,14 +175,16 @@ async def _installation(
         return problem(
             "installation", f"{repo} ({what}): the installation is suspended.", "have its owners unsuspend it"
         )
-    return _rights(repo, what, entry, found, speaks=speaks)
+    return _rights(repo, what, entry, found, has_checks=has_checks)
 
 
 def _rights(
-    repo: RepoName, what: str, entry: Entry | None, found: InstallationFacts, *, speaks: bool
+    repo: RepoName, what: str, entry: AllowlistEntry | None, found: InstallationFacts, *, has_checks: bool
 ) -> Finding:
     if entry is None:
-        missing = lacking(found.permissions, {**ALWAYS, **(TO_SPEAK if speaks else {})})
+        missing = missing_permissions(
+            found.permissions, {**PERMISSIONS_ALWAYS, **(PERMISSIONS_FOR_CHECKS if has_checks else {})}
+        )
         make = problem
     else:
         lack = downstream_shortfall(found.permissions, entry)

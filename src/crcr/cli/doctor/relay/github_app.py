@@ -9,7 +9,7 @@ from crcr.cli.doctor.reachability import skew, unreachable, version_in
 from crcr.cli.http_client import is_on_this_machine
 from crcr.decide.github import app_permissions
 from crcr.decide.github.inspection import AppFacts, HookFacts
-from crcr.decide.github.values import LogPage
+from crcr.decide.github.values import DeliveryLogPage
 from crcr.errors import OutsideFault, OutsideRefused
 from crcr.github.client import GitHubClient
 from crcr.join.findings.finding import Finding, ago, listed, ok, problem, unknown, warning
@@ -20,14 +20,14 @@ _CHANGE = "change it in the App's settings; docs/examples/app-manifest.json has 
 
 
 async def app_findings(
-    settings: Settings, github: GitHubClient, now: datetime, *, speaks: bool
+    settings: Settings, github: GitHubClient, now: datetime, *, has_checks: bool
 ) -> tuple[Finding, ...]:
     """`speaks`: somebody is at L3 or L4."""
     try:
-        app = await github.read_app()
+        app = await github.app.read()
     except OutsideFault as fault:
         return (_no_app(fault),)
-    found = [_key(settings, app), *_rights(app, speaks=speaks)]
+    found = [_key(settings, app), *_rights(app, has_checks=has_checks)]
     if app.said_at is not None:
         found.append(skew(app.said_at, now, "GitHub's", fatal=True))
     return tuple(found)
@@ -56,24 +56,24 @@ def _key(settings: Settings, app: AppFacts) -> Finding:
     return ok("app_key", f"The key is that of App {app.app_id}, {app.slug}.")
 
 
-def _rights(app: AppFacts, *, speaks: bool) -> Iterator[Finding]:
+def _rights(app: AppFacts, *, has_checks: bool) -> Iterator[Finding]:
     yield _missing(
         "app_permissions",
-        app_permissions.lacking(app.permissions, app_permissions.ALWAYS),
-        app_permissions.lacking(app.permissions, app_permissions.TO_SPEAK),
-        speaks=speaks,
+        app_permissions.missing_permissions(app.permissions, app_permissions.PERMISSIONS_ALWAYS),
+        app_permissions.missing_permissions(app.permissions, app_permissions.PERMISSIONS_FOR_CHECKS),
+        has_checks=has_checks,
     )
     yield _missing(
         "app_events",
         tuple(each for each in app_permissions.EVENTS_ALWAYS if each not in app.events),
-        tuple(each for each in app_permissions.EVENTS_TO_SPEAK if each not in app.events),
-        speaks=speaks,
+        tuple(each for each in app_permissions.EVENTS_FOR_CHECKS if each not in app.events),
+        has_checks=has_checks,
     )
 
 
-def _missing(name: str, always: tuple[str, ...], to_speak: tuple[str, ...], *, speaks: bool) -> Finding:
+def _missing(name: str, always: tuple[str, ...], to_speak: tuple[str, ...], *, has_checks: bool) -> Finding:
     what = "permissions" if name == "app_permissions" else "events"
-    if always or (to_speak and speaks):
+    if always or (to_speak and has_checks):
         return problem(name, f"The App lacks {what}: {listed([*always, *to_speak])}.", _CHANGE)
     if to_speak:
         return warning(name, f"For L3 and L4 the App will need {what}: {listed(list(to_speak))}.", _CHANGE)
@@ -83,8 +83,8 @@ def _missing(name: str, always: tuple[str, ...], to_speak: tuple[str, ...], *, s
 async def hook_findings(settings: Settings, github: GitHubClient, now: datetime) -> tuple[Finding, ...]:
     found: list[Finding] = []
     try:
-        found.append(_hook(settings, await github.read_hook()))
-        found.append(_log(await github.delivery_log(None), now))
+        found.append(_hook(settings, await github.app.read_webhook()))
+        found.append(_log(await github.delivery_log.read_page(None), now))
     except OutsideFault as fault:
         found.append(
             unknown("webhook", f"GitHub could not be asked about the webhook: {fault.detail}", "try again")
@@ -114,7 +114,7 @@ def _hook(settings: Settings, hook: HookFacts) -> Finding:
     return ok("webhook", f"The App sends its webhooks to {hook.url}, as JSON.")
 
 
-def _log(page: LogPage, now: datetime) -> Finding:
+def _log(page: DeliveryLogPage, now: datetime) -> Finding:
     late = [each for each in page.entries if now - each.delivered_at <= _LATELY]
     arrived = {each.guid for each in late if each.ok}
     failed = {each.guid for each in late} - arrived

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from github_sim.rest.exchange import ApiError, Ask, Auth, Reply, Route
-from github_sim.runner.problems import Problem
 from github_sim.runner.runner import Runner
+from github_sim.runner.yaml_text import WorkflowError
 from github_sim.world.records import Json, Repository
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _LEVELS = frozenset({"L1", "L2"})
 _BRIDGE = "CRCR_BRIDGE_TO"
 
 
-class CannotJoin(Problem):
+class CannotJoin(WorkflowError):
     """A problem that somebody can do something about."""
 
     def __init__(self, problem: str, hint: str) -> None:
@@ -79,7 +79,7 @@ class Joining:
         repository = known or self._github.create_repository(wish.name, installed=False, tells_app=True)
         try:
             workflows = self._take(repository, wish)
-        except (Problem, OSError):
+        except (WorkflowError, OSError):
             if known is None:
                 self._github.world.forget_repository(repository)
             raise
@@ -108,16 +108,16 @@ class Joining:
             return Reply(201, await self.join(wish))
         except CannotJoin as problem:
             raise ApiError(422, str(problem), errors=[{"message": problem.hint}]) from None
-        except Problem as problem:
+        except WorkflowError as problem:
             raise ApiError(422, str(problem)) from None
         except OSError as fault:
             raise ApiError(422, f"cannot read {wish.folder}: {fault.strerror}") from None
 
     def _refuse_taken(self, wish: Wish, known: Repository | None) -> None:
         if known is not None and wish.key not in self._names:
-            raise Problem(f"{wish.name} belongs to the demo; choose another name")
+            raise WorkflowError(f"{wish.name} belongs to the demo; choose another name")
         if not wish.listed and wish.key in self._listed:
-            raise Problem(f"{wish.name} is on the allowlist already; choose another name")
+            raise WorkflowError(f"{wish.name} is on the allowlist already; choose another name")
 
     def _take(self, repository: Repository, wish: Wish) -> list[str]:
         self._runner.join(repository, wish.folder)
@@ -157,11 +157,11 @@ class Joining:
 
 def _check(wish: Wish) -> None:
     if not _NAME.fullmatch(wish.name):
-        raise Problem(f"{wish.name!r} is not owner/name")
+        raise WorkflowError(f"{wish.name!r} is not owner/name")
     if wish.level not in _LEVELS:
-        raise Problem("a repository joins the demo at L1 or L2")
+        raise WorkflowError("a repository joins the demo at L1 or L2")
     if not wish.folder.is_absolute() or not wish.folder.is_dir():
-        raise Problem(f"{wish.folder} is no folder")
+        raise WorkflowError(f"{wish.folder} is no folder")
 
 
 def with_entry(allowlist: str, name: str, level: str) -> str:

@@ -9,8 +9,8 @@ import pytest
 from crcr.decide.report.identity import IssuerKind
 from crcr.decide.report.judge import RejectedReport
 from crcr.receive.callback.parse_report import parse_report
+from github_sim.bodies import webhooks
 from github_sim.github import Job, JobSpec, Match, Workflow, WorkflowRun
-from github_sim.webhooks import workflow_events
 from support.data.events_and_reports import a_caller
 from support.downstream.callbacks import dispatched, outcome
 from support.github.gated_upstream import (
@@ -442,9 +442,9 @@ async def test_news_of_a_repository_whose_id_is_not_the_bound_one_is_ignored(
         run = newest_run(it)
         await start(it, run)
         await end(it, run, "build", says="success", github="failure")
-        of = workflow_events.of_job(it.github.base_url, it.github.world, run, run.job("build"))
+        of = webhooks.workflow_job(it.github.base_url, it.github.world, run, run.job("build"))
         if event == "workflow_run":
-            of = workflow_events.of_run(it.github.base_url, it.github.world, run, "completed")
+            of = webhooks.workflow_run(it.github.base_url, it.github.world, run, "completed")
         of.body["repository"]["id"] += 1
         delivery = await it.github.send_webhook(event, of.body)
 

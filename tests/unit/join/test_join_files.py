@@ -17,15 +17,18 @@ from crcr.join.shipped.texts import reporter_text
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.settings.readers.registrations import registrations
 from crcr.settings.setting import Given
-from github_sim.runner.github.expression_functions import Standing
-from github_sim.runner.github.templating import filled_text, holds
-from github_sim.runner.github.workflow_file import WorkflowFile, read_workflow
+from github_sim.runner.expressions import StatusFunctions, condition_holds, evaluate_text
+from github_sim.runner.workflow_file import WorkflowFile, read_workflow
 from support.downstream.join_requests import ACTION, text_of, wish, wishes
 
 WORKFLOW = ".github/workflows/crcr.yml"
 NIGHTLY = ".github/workflows/crcr-nightly.yml"
 BRIDGE = ".github/workflows/crcr-bridge.yml"
-GOOD, BAD, CANCELLED = Standing(), Standing(succeeded=False, failed=True), Standing(cancelled=True)
+GOOD, BAD, CANCELLED = (
+    StatusFunctions(),
+    StatusFunctions(succeeded=False, failed=True),
+    StatusFunctions(cancelled=True),
+)
 
 
 def workflows(wanted: Wanted) -> list[tuple[NewFile, WorkflowFile]]:
@@ -128,7 +131,9 @@ def jobs_run(wanted: Wanted, contexts: dict[str, Any]) -> set[str]:
     for name, job in workflow.jobs.items():
         needs = {each: {"result": results[each]} for each in job.needs}
         fine = all(each["result"] == "success" for each in needs.values())
-        ran = holds(job.given.get("if"), {**contexts, "needs": needs}, Standing(succeeded=fine))
+        ran = condition_holds(
+            job.given.get("if"), {**contexts, "needs": needs}, StatusFunctions(succeeded=fine)
+        )
         results[name] = "success" if ran else "skipped"
     return {name for name, result in results.items() if result == "success"}
 
@@ -166,21 +171,21 @@ def test_each_event_runs_the_jobs_it_should(contexts: dict[str, Any], expected: 
 )
 @pytest.mark.parametrize("action", [None, ACTION])
 def test_the_end_is_reported_unless_nothing_started(
-    started: str, build: str, standing: Standing, reports: str | None, action: str | None
+    started: str, build: str, standing: StatusFunctions, reports: str | None, action: str | None
 ) -> None:
     [(_, workflow)] = workflows(wish(action=action))
     job = workflow.jobs["finished"]
     contexts = {**event(), "needs": {"started": {"result": started}, "build": {"result": build}}}
-    assert holds(job.given["if"], contexts, standing) is (reports is not None)
+    assert condition_holds(job.given["if"], contexts, standing) is (reports is not None)
     last = job.steps[-1].given
     said = last["env"]["CRCR_CONCLUSION"] if action is None else last["with"]["conclusion"]
-    assert reports is None or filled_text(said, contexts) == reports
+    assert reports is None or evaluate_text(said, contexts) == reports
 
 
 def group(contexts: dict[str, Any]) -> tuple[str, str]:
     [(_, workflow)] = workflows(wish(level=Level.L4))
     given = workflow.given["concurrency"]
-    return filled_text(given["group"], contexts), filled_text(given["cancel-in-progress"], contexts)
+    return evaluate_text(given["group"], contexts), evaluate_text(given["cancel-in-progress"], contexts)
 
 
 def test_a_newer_head_and_a_closing_end_what_runs_for_a_pull_request() -> None:
@@ -210,7 +215,7 @@ def test_only_a_gating_backend_listens_to_the_merge_queue() -> None:
 def test_the_run_is_found_by_the_delivery() -> None:
     for ci in (Ci.GITHUB, Ci.BUILDKITE):
         [(_, workflow)] = workflows(wish(ci))
-        assert filled_text(workflow.given["run-name"], event()).endswith(" d-1")
+        assert evaluate_text(workflow.given["run-name"], event()).endswith(" d-1")
 
 
 def test_a_nightly_names_the_relay_once_and_reports_only_a_known_commit() -> None:
@@ -219,7 +224,7 @@ def test_a_nightly_names_the_relay_once_and_reports_only_a_known_commit() -> Non
     finished = workflow.jobs["finished"]
     for result, reported in (("success", True), ("failure", False), ("cancelled", False)):
         needs = {"needs": {"commit": {"result": result}, "build": {"result": "skipped"}}}
-        assert holds(finished.given["if"], needs, BAD) is reported
+        assert condition_holds(finished.given["if"], needs, BAD) is reported
     assert dict(workflow.jobs["commit"].permissions or {}) == {}
 
 
@@ -229,7 +234,7 @@ def test_a_nightly_reports_when_its_first_job_began(action: str | None) -> None:
     report = workflow.jobs["finished"].given["steps"][-1]
     given = report["with"]["started-at"] if action else report["env"]["CRCR_STARTED_AT"]
     outputs = {"needs": {"commit": {"outputs": {"started_at": "2026-08-03T09:00:00Z"}}}}
-    assert filled_text(given, outputs) == "2026-08-03T09:00:00Z"
+    assert evaluate_text(given, outputs) == "2026-08-03T09:00:00Z"
     assert workflow.jobs["commit"].given["outputs"]["started_at"] == "${{ steps.head.outputs.started_at }}"
 
 

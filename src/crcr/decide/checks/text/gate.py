@@ -43,7 +43,7 @@ _MOST_PARTS = 3
 _MOST_NUMBERS = 20
 _STANDINGS = tuple(GateStatus)
 _STATES = tuple(GateState)
-_COLUMNS = ("Backend", "GateStatus", "Why", "Since", "Until", "What can be done", "On call")
+_COLUMNS = ("Backend", "Status", "Why", "Since", "Until", "Next step", "On call")
 _IN_DOUBT = "asking GitHub which push and base are the newest"
 
 

@@ -17,7 +17,6 @@ from crcr.decide.checks.commit import (
     MergeSubject,
 )
 from crcr.decide.checks.completeness import QUIET, nothing_yet, owed_parts
-from crcr.decide.checks.confirmation import Confirmation, confirm_result
 from crcr.decide.checks.status import (
     BLOCKED,
     GATE_OF,
@@ -27,6 +26,7 @@ from crcr.decide.checks.status import (
     GateStatus,
     JudgedPart,
 )
+from crcr.decide.checks.verification import Confirmation, confirm_result
 from crcr.decide.checks.waivers import OwnHead, apply_waivers
 from crcr.decide.model import Conclusion, DispatchState, JobState
 

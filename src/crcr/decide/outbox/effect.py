@@ -7,9 +7,9 @@ from enum import StrEnum
 
 from crcr.decide.checks.wanted_checks import Tier
 from crcr.decide.dispatch.payload import PreparedPayload
+from crcr.decide.github.values import Urgency
 from crcr.decide.model import EffectKind, Level, RepoName
 from crcr.decide.outbox.retry import GiveUp, TryAgain
-from crcr.decide.outbox.urgency import Urgency
 
 CHECKS_QUEUE = "checks/"
 """What the target of a publication begins with; its tier follows."""

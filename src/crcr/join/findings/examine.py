@@ -7,7 +7,7 @@ so that a repository which is hidden cannot be told from one that is not there.
 from collections.abc import Iterator
 from datetime import datetime
 
-from crcr.decide.github.setup_facts import SetupFacts
+from crcr.decide.github.repository_setup import SetupFacts
 from crcr.join.findings.finding import Finding, State, ago, listed, ok, problem, unknown, warning
 from crcr.join.findings.github import github_findings
 from crcr.join.findings.traffic import traffic_findings

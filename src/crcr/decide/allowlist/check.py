@@ -1,7 +1,7 @@
-"""From a file's tree to an allowlist: levels, L3 devices, entries, and every problem with its line.
+"""Turn an allowlist file's tree into entries, and report every problem with its line and a hint.
 
-Nothing here raises for what a file holds. A file with an error yields no allowlist at all, so the caller keeps
-the last good one; a warning is told and does not stop anybody.
+The options of an entry are a table of names, each with the field that it fills and its reader. A reader reports a
+problem and returns None; it never raises, and never guesses a value.
 """
 
 import re

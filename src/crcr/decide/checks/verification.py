@@ -1,7 +1,10 @@
-"""GitHub's own view of a job against what was reported: which of its jobs are meant, and what counts then.
+"""Reported results against GitHub's own view of the jobs.
 
-The worse of the two counts. A reported job is held against GitHub's jobs of its name, so that no job vouches for
-another one. Only an ended job of GitHub's says anything: a report is sent from inside a job that is still running.
+The worse of the two counts. A reported job is compared with GitHub's jobs of the same name, so that no job can vouch
+for another. Only a job that has ended on GitHub counts: a report is sent from inside a job that is still running.
+
+At L4, where the App can read the downstream's Actions, a passing result counts for the gate only once GitHub agrees.
+A name that none of GitHub's jobs has can be confirmed by its run only. Elsewhere a result counts as reported.
 """
 
 from collections.abc import Iterable

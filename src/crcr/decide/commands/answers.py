@@ -1,4 +1,9 @@
-"""Who gave a command, and what is said to them; and the comment that a gate's button posts."""
+"""Answers to `/crcr` commands: the author's rights, the head that a command refers to, and the text of the waive button.
+
+An author may push or retarget just before a maintainer's comment, or choose two commits that begin alike. So a command
+that opens a gate or releases code names the head, or is written at least a minute after the push, and always at least
+a minute after a change of the base; by GitHub's timestamps.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace

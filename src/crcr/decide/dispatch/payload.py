@@ -1,8 +1,12 @@
-"""The body of a `repository_dispatch`, as docs/protocol.md has it.
+"""The body of a `repository_dispatch`, as docs/protocol.md specifies it, and how a large payload is trimmed.
 
-One delivery goes to many downstreams, and only the small `relay` part differs between them: the payload is
-trimmed and written once (`prepare`), and each body is joined from bytes. A body never exceeds `MAX_BODY_BYTES`,
-because GitHub would refuse it for every downstream at once.
+One delivery goes to many downstreams, and only the small `relay` part differs between them: the payload is trimmed and
+encoded once (`prepare_payload`), and each body is joined from bytes. A body never exceeds `MAX_BODY_BYTES`, because
+GitHub would refuse it for every downstream at once.
+
+Trimming goes in fixed steps from the least used data to the most used; each step is taken only if the ones before were
+not enough, and the cuts are named. Removed data is absent, never empty, so that nobody reads "no commits" from a cut
+list; an identifying value is whole or null, never a part of itself. The input is not changed.
 """
 
 import json

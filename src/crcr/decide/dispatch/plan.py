@@ -1,6 +1,6 @@
-"""What an upstream event leads to: who is told, what is held, what is dropped.
+"""What an upstream event leads to: dispatches to send, to hold and to drop.
 
-One pure function from an event and what is known to a `Plan`; `record` writes the plan in one transaction.
+One pure function from an event and the known facts to a `DispatchPlan`; `record` writes the plan in one transaction.
 """
 
 import re

@@ -1,4 +1,9 @@
-"""Webhook bodies as they are kept: compressed bytes, exactly as GitHub sent them."""
+"""Webhook bodies: their compressed form in the store, and for how long an identical body counts as a repeat.
+
+GitHub signs the body alone: an attacker who captured one could send it again under another GUID. The bodies of two
+events differ, because they contain an id that is given once (a comment, a run's attempt) or the second of a change
+(`updated_at`, `pushed_at`). Only a click on a button has neither: the same button may be meant twice.
+"""
 
 import json
 import zlib

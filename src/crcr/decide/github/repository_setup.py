@@ -1,7 +1,10 @@
-"""The relays that a workflow pins, as its file writes them: callback address, a space, audience; one a line.
+"""How a downstream repository is set up: the App's installation and permissions, its workflows and their relay pins.
 
-The reporter requests tokens for pinned audiences only and sends them to their addresses only, because everyone who may
-write to a repository can send it a dispatch. Read here by the same rules as the reporter's.
+Only what findings are made from is kept: no file contents. None always means that the fact could not be read.
+
+Workflows pin the relays that they report to, one per line: callback address, a space, audience. The reporter requests
+tokens for pinned audiences only and sends them to their addresses only, because everyone with write access to a
+repository can send it a dispatch. Pins are parsed here by the reporter's rules.
 """
 
 import re

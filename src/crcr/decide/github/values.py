@@ -1,4 +1,8 @@
-"""What GitHub is asked about and what it answers, as values that both sides of the port share."""
+"""Requests to GitHub and its answers, as values that callers and the client share.
+
+`Urgency` belongs to the reason for a call, not to its endpoint: the same endpoint publishes a gate that blocks a merge
+and a job check that somebody may read later.
+"""
 
 from dataclasses import dataclass
 from datetime import datetime

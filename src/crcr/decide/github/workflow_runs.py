@@ -1,7 +1,8 @@
-"""GitHub's words about runs and jobs, read one way wherever they come from: webhooks or answers.
+"""Workflow runs and jobs on GitHub Actions: how their fields are read, and when a dispatch's runs are looked up.
 
-GitHub has conclusions that a report cannot have; each counts as the nearest one that we know, and one that we have
-never heard of counts as a failure, so that nothing passes by being unknown.
+GitHub has conclusions that a report cannot have: each maps to the nearest one of ours, and an unknown one counts as a
+failure, so that nothing passes by being unknown. One look-up covers all runs and jobs of a dispatch. Where
+`workflow_run` webhooks arrive, GitHub is hardly ever polled.
 """
 
 import re

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from crcr.decide.checks.wanted_checks import Tier
+from crcr.decide.checks.check_run import Tier
 from crcr.decide.dispatch.payload import PreparedPayload
 from crcr.decide.github.values import Urgency
 from crcr.decide.model import EffectKind, Level, RepoName

@@ -1,7 +1,12 @@
-"""What a report leads to: whether its sender may speak, which job it means, what becomes of that job.
+"""What a report leads to: whether its sender may report, which job it refers to, and the job's next state.
 
-Pure, over a proved `Identity`, the parsed `Report` and facts of our own. Nothing in the report names a commit,
-a pull request or a level; those stand in the recorded dispatch.
+Pure, over a proved `Identity`, the parsed `Report` and recorded facts. Nothing in the report names a commit, a pull
+request or a level; those are in the recorded dispatch.
+
+A run must be of the repository's default branch (`check_ref`). Everyone who may push a branch can start its workflows
+by hand, and the token of such a run signs the same repository, run and workflow file as one of the default branch. Only
+`repository_dispatch` and `schedule` always run the default branch's files. `ref_protected` is not read: it is true
+under any ruleset, whatever that requires, and false for tags.
 """
 
 from collections.abc import Collection

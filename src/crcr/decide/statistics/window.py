@@ -1,7 +1,7 @@
-"""What a number is about: which kind of event, and which hours.
+"""What a number covers: the kind of event, the hours, and the store that the history was read from.
 
-A window is made of whole hours, or of whole days (UTC) from a week on, the running one included, because the
-store keeps its sums so: every page, API answer, badge and export that names the same range counts the same jobs.
+A window consists of whole hours, or of whole days (UTC) from a week on, the current one included, because the store
+keeps its sums that way: every page, API answer, badge and export that names the same range counts the same jobs.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,8 @@
-"""What the pages of a pull request and of a commit show, as values; what stays text is said in `views`."""
+"""The pages of a pull request and of a commit, as values.
+
+`gate_view` shows a judged gate without the backends that the reader may not see. The check on GitHub says the same in
+Markdown (`checks.text.gate`); here it is plain text, with commands in backquotes.
+"""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace

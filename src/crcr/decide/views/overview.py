@@ -1,7 +1,7 @@
 """What pages and the JSON API show, as values.
 
-Made by the store's read models, rendered by the show room. Text in them that a downstream or a pull request's
-author wrote is as it came: whoever renders it treats it as text.
+Built by the store's read models, rendered by the show room. Text written by a downstream or by a pull request's author
+is unescaped here: the renderer must treat it as text.
 """
 
 from collections.abc import Callable, Sequence

@@ -12,7 +12,8 @@ from typing import Any, Literal
 from sqlalchemy import text
 
 from crcr.decide.allowlist.entries import Allowlist
-from crcr.decide.checks.wanted_checks import JobChecks, Tier
+from crcr.decide.checks.check_run import Tier
+from crcr.decide.checks.wanted_checks import JobChecks
 from crcr.decide.model import EffectKind, Level, RepoName
 from crcr.decide.outbox.effect import CHECKS_QUEUE
 from crcr.record.outbox.effects import add_once, effect_row

@@ -10,10 +10,10 @@ from typing import Any
 
 from sqlalchemy import text
 
+from crcr.decide.checks.check_run import Tier
 from crcr.decide.checks.commit import BackendResults
 from crcr.decide.checks.gate import GateJudgement, judge_for_subject
 from crcr.decide.checks.reruns import plan_rerun, plan_rerun_of_failed
-from crcr.decide.checks.wanted_checks import Tier
 from crcr.decide.commands.answers import waiver_offer
 from crcr.decide.dispatch.plan import AcceptedDelivery, AlreadyProcessed, IgnoredEvent, ReceivedDelivery
 from crcr.decide.dispatch.webhook_body import is_too_old

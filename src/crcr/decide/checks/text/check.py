@@ -1,7 +1,7 @@
-"""What checks say: titles in plain text, summaries in Markdown, notes beside lines, and the gate's button.
+"""The content of check runs: titles in plain text, summaries in Markdown, annotations, and the gate's button.
 
-Composed here for `checks`; the words are made in `gate_text` and `backend_text`. Whatever a downstream can set
-stays text in all of them (see `markdown`), and nothing in them depends on the time at which they are made.
+The gate's and backends' texts are built in `text.gate` and `text.backend`. Text that a downstream can set stays text
+(see `markdown`), and nothing depends on the time of rendering.
 """
 
 import re

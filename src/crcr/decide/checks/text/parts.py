@@ -1,4 +1,4 @@
-"""How the parts of a backend are put into words, for the gate's check and for the backend's own."""
+"""Phrases that the check texts and the pages share: waivers, on-calls, doubts, verdicts, and what can be done next."""
 
 from collections.abc import Callable, Iterable
 

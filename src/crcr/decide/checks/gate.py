@@ -19,6 +19,7 @@ from crcr.decide.checks.status import (
     GateState,
     Part,
     Standing,
+    left_out_words,
 )
 from crcr.decide.checks.waivers import OwnHead, apply_waivers
 from crcr.decide.model import Conclusion, DispatchState, JobState
@@ -192,7 +193,7 @@ def _held(backend: Backend) -> Part:
 
 
 def _left_out(backend: Backend) -> Part:
-    return Part(standing=Standing.NOT_CONCERNED, name=None, reason=f"left out by `{backend.reason}`")
+    return Part(standing=Standing.NOT_CONCERNED, name=None, reason=left_out_words(backend.reason))
 
 
 def _never_sent(backend: Backend) -> Part:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from crcr.decide.checks.check_run import MOST_TEXT
 from crcr.decide.checks.commit import Backend, FailedTestShown, Job
 from crcr.decide.checks.gate import BackendJudgement
-from crcr.decide.checks.status import BLOCKED, Part, Standing
+from crcr.decide.checks.status import BLOCKED, Part, Standing, shown_standing
 from crcr.decide.checks.text.gate_advice import advice_about_jobs
 from crcr.decide.checks.text.markdown import (
     Section,
@@ -57,8 +57,8 @@ def backend_title(judged: BackendJudgement) -> str:
     if judged.standing is Standing.WAITING:
         return WAITING_TITLE
     if not telling:
-        reason = one_line(judged.telling[0].reason).replace("`", "")
-        return cut(f"{judged.standing}: {reason}", MOST_TITLE)
+        reason = one_line(judged.telling[0].reason).replace("`", "").removeprefix("skipped: ")
+        return cut(f"{shown_standing(judged.standing)}: {reason}", MOST_TITLE)
     if judged.standing not in OPEN and any(part.standing in OPEN for part in judged.parts):
         return f"{judged.standing}: {_names(telling)}, others still waiting"
     return f"{judged.standing}: {_names(telling)} ({len(telling)} of {_count(len(named), 'job')})"
@@ -109,7 +109,8 @@ def _standing_facts(judged: BackendJudgement) -> list[str]:
         facts.append(f"- Waits until: {utc(judged.deadline)}")
     whole = [part for part in judged.telling if part.job is None]
     facts.append(
-        f"- Standing: {judged.standing}" + (f" ({listed(whole, _MOST_OWED, _owed, '; ')})" if whole else "")
+        f"- Status: {shown_standing(judged.standing)}"
+        + (f" ({listed(whole, _MOST_OWED, _owed, '; ')})" if whole else "")
     )
     waivers = waivers_of(judged.parts)
     if waivers:
@@ -138,7 +139,7 @@ def _job_row(part: Part, job: Job, *, with_workflow: bool) -> dict[str, str]:
     name = f"{job.workflow_name} / {job.name}" if with_workflow else job.name
     return {
         "Job": code(name, NAME_CHARACTERS),
-        "State": f"**{part.standing}**" if part.standing in BLOCKED else part.standing,
+        "State": f"**{part.standing}**" if part.standing in BLOCKED else shown_standing(part.standing),
         "Attempt": str(job.attempt),
         "Tests": _tests(job),
         "Why": "; ".join(filter(None, (prose(part.reason), doubt_words(job)))),
@@ -185,7 +186,7 @@ def job_summary(backend: Backend, part: Part, job: Job, hud_url: str) -> str:
     facts = [*_facts(backend, [job]), f"- Job: {code(job.name)}, attempt {job.attempt}"]
     ended = f", ended: {utc(job.ended_at)}" if job.ended_at else ""
     facts.append(f"- Began: {utc(job.began_at)}{ended}")
-    facts.append(f"- Standing: {part.standing} ({prose(part.reason)})")
+    facts.append(f"- Status: {shown_standing(part.standing)} ({prose(part.reason)})")
     said = {
         "Waiver": waiver_words(waivers_of([part])),
         _VERDICT: verdict_words(part),

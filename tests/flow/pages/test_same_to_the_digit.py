@@ -85,7 +85,8 @@ async def answer(it: Stage, path: str, span: str, kind: str) -> Any:
 
 def words(html: str) -> str:
     """What a reader sees of it, without thousands separators."""
-    return " ".join(unescape(re.sub(r"<[^>]+>", " ", html)).replace(",", "").split())
+    text = unescape(re.sub(r"<[^>]+>", " ", html))
+    return " ".join(re.sub(r"(?<=\d),(?=\d{3})", "", text).split())
 
 
 def line_of(html: str, backend: str) -> str:

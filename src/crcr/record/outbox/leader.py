@@ -29,7 +29,7 @@ _HOLDER = Statement(text("SELECT holder FROM leaders WHERE duty = :duty"))
 _GIVE_UP = Statement(text("DELETE FROM leaders WHERE duty = :duty AND holder = :holder"))
 
 _LANE = "leaders"
-"""Of a table that nothing else touches: no result waits for who leads."""
+"""Only `leaders` is written in this lane, so no result waits for the lead."""
 
 
 class Leaders:

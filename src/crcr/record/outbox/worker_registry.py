@@ -1,8 +1,8 @@
-"""The roll of workers: each has a row in `leaders` that it changes every few seconds, and watches those of the others.
+"""The roll of workers: each worker updates its row in `leaders` every few seconds, and watches the other workers' rows.
 
-Whoever finds a worker gone takes its row away and frees what it held, in one conditional write: its claims, which come
-back marked unsure, and the lead. A worker that was only frozen finds its row missing at its next round, before it acts
-on any claim from before.
+A worker that finds another one gone deletes its row and frees its claims and its lead in one conditional write; the
+claims come back marked unsure. A worker that was only frozen finds its row missing at its next round, before it acts
+on any earlier claim.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,7 +10,7 @@ from datetime import datetime
 
 from sqlalchemy import text
 
-from crcr.decide.outbox.worker_presence import GONE_AFTER, Roll, Sightings
+from crcr.decide.outbox.worker_presence import GONE_AFTER, Sightings, WorkerRoll
 from crcr.record.outbox.leases import FREE, is_gone
 from crcr.record.store.database import Database, Tx
 from crcr.record.store.signals import EFFECTS
@@ -36,9 +36,9 @@ _LEAVE = Statement(text("DELETE FROM leaders WHERE duty = :duty"))
 _END_LEAD = Statement(text("UPDATE leaders SET until_at = 0 WHERE holder = :holder"))
 
 _LANE = "leaders"
-"""Of a table that nothing else touches: no result waits for a sign of life."""
+"""Only `leaders` is written in this lane, so no result waits for a sign of life."""
 _TAKE_OVER_LANE = "roll call"
-"""Another one: freeing claims may wait for their rows, and nobody's sign of life waits with it."""
+"""A lane of its own: freeing claims may wait for their rows, and no sign of life must wait with it."""
 
 
 class RollCall:
@@ -58,7 +58,7 @@ class RollCall:
         self._gone = gone
         self._sightings = Sightings()
 
-    async def attend(self, now: datetime) -> Roll:
+    async def attend(self, now: datetime) -> WorkerRoll:
         """Give a sign of life, and look at those of the others."""
         duty, sign = f"{_WORKER}{self._holder}", to_us(now + GONE_AFTER)
 
@@ -73,7 +73,7 @@ class RollCall:
         others = {name: seen for name, seen in signs.items() if name != self._holder}
         self._sightings = self._sightings.after_round(others, now)
         ended = {*self._sightings.gone(now), *filter(self._gone, others)}
-        return Roll(
+        return WorkerRoll(
             workers=len(signs) - len(ended),
             was_listed=was_listed,
             gone={name: sign for name, sign in others.items() if name in ended},

@@ -4,14 +4,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from crcr.decide.checks.commit import Verification
-from crcr.decide.checks.status import Standing
+from crcr.decide.checks.status import GateStatus
 from crcr.decide.github.commit_origin import CommitStanding
 from crcr.decide.health.relay import HealthState
 from crcr.decide.model import Conclusion, DeliveryState, DispatchState, EffectState, JobState, Level
-from crcr.decide.statistics.figures import Counted, LastResult, count_as
-from crcr.decide.statistics.window import Kind
+from crcr.decide.statistics.figures import CountedAs, LastResult, count_as
+from crcr.decide.statistics.window import ResultKind
 from crcr.decide.views.commit import BackendState, GateShown, PullState, WaiverState
-from crcr.decide.views.overview import Answer, DispatchView, JobView, Probe
+from crcr.decide.views.overview import DispatchAnswer, DispatchView, JobView, Probe
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +79,11 @@ _EFFECT_WORDS = {
 }
 
 ANSWERS = {
-    Answer.RUNNING: "GitHub shows a run; no report yet",
-    Answer.NEVER_STARTED: "never started: GitHub lists no run since the dispatch",
-    Answer.UNANSWERED: "unanswered: runs started since, and none of them names this delivery",
-    Answer.UNREPORTED: "its runs ended without a report",
-    Answer.NOT_LISTENING: "not listening: it has not answered such events for two weeks",
+    DispatchAnswer.RUNNING: "GitHub shows a run; no report yet",
+    DispatchAnswer.NEVER_STARTED: "never started: GitHub lists no run since the dispatch",
+    DispatchAnswer.UNANSWERED: "unanswered: runs started since, and none of them names this delivery",
+    DispatchAnswer.UNREPORTED: "its runs ended without a report",
+    DispatchAnswer.NOT_LISTENING: "not listening: it has not answered such events for two weeks",
 }
 
 GATES = {
@@ -95,16 +95,16 @@ GATES = {
 }
 
 STANDINGS = {
-    Standing.FAILED: Status("X", "failed", "bad"),
-    Standing.ERRORED: Status("E", "errored", "bad"),
-    Standing.MISSING: Status("M", "missing", "bad"),
-    Standing.DECLINED: Status("D", "declined", "bad"),
-    Standing.WAITING: Status("Q", "waiting", "wait"),
-    Standing.HELD: Status("H", "held", "wait"),
-    Standing.WAIVED: Status("W", "waived", "off"),
-    Standing.EXCUSED: Status("~", "excused", "off"),
-    Standing.NOT_CONCERNED: Status("—", "not affected", "off"),
-    Standing.PASSED: Status("O", "passed", "ok"),
+    GateStatus.FAILED: Status("X", "failed", "bad"),
+    GateStatus.ERRORED: Status("E", "errored", "bad"),
+    GateStatus.MISSING: Status("M", "missing", "bad"),
+    GateStatus.DECLINED: Status("D", "declined", "bad"),
+    GateStatus.WAITING: Status("Q", "waiting", "wait"),
+    GateStatus.HELD: Status("H", "held", "wait"),
+    GateStatus.WAIVED: Status("W", "waived", "off"),
+    GateStatus.EXCUSED: Status("~", "excused", "off"),
+    GateStatus.NOT_CONCERNED: Status("—", "not affected", "off"),
+    GateStatus.PASSED: Status("O", "passed", "ok"),
 }
 
 _BAD = (
@@ -187,10 +187,10 @@ PROBE_OFF = Status("X", "not as expected", "bad")
 PROBE_STALE = Status("!", "stale", "warn")
 
 KINDS = {
-    Kind.PULLS: "Pull requests",
-    Kind.PUSH: "Push",
-    Kind.NIGHTLY: "Nightly",
-    Kind.INGESTED: "Other relays",
+    ResultKind.PULLS: "Pull requests",
+    ResultKind.PUSH: "Push",
+    ResultKind.NIGHTLY: "Nightly",
+    ResultKind.INGESTED: "Other relays",
 }
 
 LEVELS = {
@@ -217,7 +217,7 @@ def _is_measured(job: JobView | LastResult) -> bool:
 
 def _beside_expected(job: JobView | LastResult, status: Status) -> Status:
     """A probe's failure that was expected is a pass, and a success that was not is none."""
-    if job.counted is Counted.SUCCESS:
+    if job.counted is CountedAs.SUCCESS:
         return Status(status.letter, f"{status.word}, as expected", "ok")
     return Status(status.letter, f"{status.word}, not as expected", "bad")
 
@@ -226,7 +226,7 @@ def probe_status(probe: Probe) -> Status:
     """A probe that stopped says nothing, so it is never shown as well."""
     if probe.stale or probe.last_result is None:
         return PROBE_STALE
-    return PROBE_OK if probe.last_result.counted is Counted.SUCCESS else PROBE_OFF
+    return PROBE_OK if probe.last_result.counted is CountedAs.SUCCESS else PROBE_OFF
 
 
 def job_details(job: JobView) -> str:

@@ -41,7 +41,7 @@ _GROUP = 128
 _SIDE_BY_SIDE = 2
 """Transactions at once: while one waits for the server or for a lane, the other gathers."""
 _IN_LINE_S = 2.5
-"""Whoever has not been chosen for a transaction by then is told to come again (`places.Limits`)."""
+"""A write that waits longer than this for its transaction fails with `store_unavailable` (`places.Limits`)."""
 _LONG_S = 1.0
 """A transaction that took longer is told in the log."""
 _TRIES = 5
@@ -145,7 +145,7 @@ class PostgresDatabase:
                     if not group.choose():
                         continue
                     began = time.perf_counter()
-                    with group.telling_long_waits():
+                    with group.log_slow_transaction():
                         signals = await self._commit(connection, group)
             except Exception as fault:  # noqa: BLE001  it is told to those who wait
                 self._tally.failed()
@@ -197,7 +197,7 @@ class _Group:
         return [waiting for line in self.by_lane.values() for waiting in line]
 
     @contextmanager
-    def telling_long_waits(self) -> Iterator[None]:
+    def log_slow_transaction(self) -> Iterator[None]:
         """Log a transaction that took long, or did not come to its end: which lanes, and what it waited for."""
         began, error = time.perf_counter(), None
         try:

@@ -37,6 +37,8 @@ class Act(StrEnum):
     END = "end"
     REPLACE = "replace"
     """Create a check of the same name that is completed as ended."""
+    SETTLE = "settle"
+    """Ask nothing of GitHub: it was to be read again, and need not be any more."""
 
 
 def next_act(

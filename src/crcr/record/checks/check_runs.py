@@ -6,7 +6,8 @@ comes after a lost answer finds the check by it instead of making a second one.
 
 import hashlib
 import json
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -47,7 +48,7 @@ _NEWEST = Statement(
     text(
         "SELECT c.check_id, c.name, c.round, c.tier, c.incarnation, c.attempted_at, c.check_run_id, c.status, c.title,"
         " c.digest, c.conclusion, c.reread_at"
-        " FROM checks c WHERE c.head_sha = :head_sha AND c.upstream = :upstream AND c.tier = :tier"
+        " FROM checks c WHERE c.head_sha = :head_sha AND c.upstream = :upstream"
         " AND c.round = (SELECT max(n.round) FROM checks n WHERE n.head_sha = c.head_sha"
         " AND n.upstream = c.upstream AND n.name = c.name) ORDER BY c.name"
     )
@@ -108,6 +109,20 @@ _DOUBTED = Statement(
 _STEP = 200
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Change:
+    """What becomes of one name on the commit."""
+
+    wanted: Wanted | None
+    row: Row | None
+    act: Act
+    shown: Shown
+    digest: str
+    reread_at: int | None = None
+    hides: bool = False
+    """It must be there, cancelled, whether GitHub has it or not."""
+
+
 class CommitChecks:
     def __init__(
         self,
@@ -128,23 +143,34 @@ class CommitChecks:
     async def to_publish(
         self, upstream: RepoName, head_sha: str, tier: Tier, now: datetime
     ) -> list[CheckToPublish]:
-        """Work out what the commit's checks of one tier should be, and what is to be asked of GitHub for it."""
+        """Work out what the commit's checks of one tier should be, and what is to be asked of GitHub for it.
+
+        The gate comes first, and its look queues the other tiers where they differ from what GitHub shows.
+        """
 
         async def unit(tx: Tx) -> list[CheckToPublish]:
             rules = await self._rules(tx, upstream)
             commit, judgement = await self.judged(tx, upstream, head_sha, now)
             judgement = judgement if rules.gate_on else None
-            newest = await self._newest(tx, upstream, head_sha, tier)
-            found = wanted_checks(commit, judgement, rules, now, frozenset(newest), tiers=(tier,))
-            wanted = {each.name: each for each in found}
+            newest = await self._newest(tx, upstream, head_sha)
+            tiers = tuple(Tier) if tier is Tier.GATE else (tier,)
+            wanted: dict[Tier, dict[str, Wanted]] = {each: {} for each in tiers}
+            job_names = frozenset(newest[Tier.JOB])
+            for check in wanted_checks(commit, judgement, rules, now, job_names, tiers=tiers):
+                wanted[check.tier][check.name] = check
             if tier is Tier.GATE:
-                title = wanted[GATE_NAME].shown.title if judgement else ""
+                title = wanted[tier][GATE_NAME].shown.title if judgement else ""
                 again = recheck_at(commit, judgement, rules, now)
                 await record_gate(tx, commit, judgement, title=title, recheck_at=again, now=now)
                 await self._follow_reuse(tx, commit, now)
                 await self._follow_renames(tx, commit, now)
                 await _ask_github(tx, commit, judgement, now)
-            return await self._plan(tx, commit, tier, wanted=wanted, newest=newest, now=now)
+            changes = {each: _changes(commit, each, wanted[each], newest[each], now) for each in tiers}
+            for later in tiers:
+                if later is not tier and any(change.act is not Act.NOTHING for change in changes[later]):
+                    await self._publishing.queue_tier(tx, upstream, later, head_sha, now)
+            planned = [await self._plan(tx, commit, tier, change) for change in changes[tier]]
+            return [check for check in planned if check is not None]
 
         return await self._database.write(unit)
 
@@ -264,54 +290,27 @@ class CommitChecks:
             hud_url=self._hud_url,
         )
 
-    async def _newest(self, tx: Tx, upstream: RepoName, head_sha: str, tier: Tier) -> dict[str, Row]:
-        rows = await tx.all(_NEWEST, head_sha=head_sha, upstream=upstream.key, tier=tier.value)
-        return {row["name"]: row for row in rows}
+    async def _newest(self, tx: Tx, upstream: RepoName, head_sha: str) -> dict[Tier, dict[str, Row]]:
+        """The newest check of every name that the commit has."""
+        newest: dict[Tier, dict[str, Row]] = {tier: {} for tier in Tier}
+        for row in await tx.all(_NEWEST, head_sha=head_sha, upstream=upstream.key):
+            newest[Tier(row["tier"])][row["name"]] = row
+        return newest
 
-    async def _plan(
-        self,
-        tx: Tx,
-        commit: Commit,
-        tier: Tier,
-        *,
-        wanted: dict[str, Wanted],
-        newest: dict[str, Row],
-        now: datetime,
-    ) -> list[CheckToPublish]:
-        names = [*(each.name for each in wanted.values() if each.tier is tier), *newest]
-        planned = [
-            await self._one(tx, commit, tier, wanted=wanted.get(name), row=newest.get(name), now=now)
-            for name in dict.fromkeys(names)
-        ]
-        return [each for each in planned if each is not None]
-
-    async def _one(
-        self, tx: Tx, commit: Commit, tier: Tier, *, wanted: Wanted | None, row: Row | None, now: datetime
-    ) -> CheckToPublish | None:
-        reason = _NOT_WANTED if commit.subjects else _OVER
-        shown = wanted.shown if wanted else ending(tier, reason)
-        digest = digest_of(shown, wanted.brief if wanted else None)
-        abandoned = not commit.subjects and not commit.landed
-        # Below a gate that is not on GitHub for sure, an older one may show green: there must be one that is cancelled.
-        hides = abandoned and tier is Tier.GATE and row is not None and row["round"] > 1
-        # A check that was never asked for need not be ended.
-        if wanted is None and row is not None and row["attempted_at"] is None and not hides:
+    async def _plan(self, tx: Tx, commit: Commit, tier: Tier, change: _Change) -> CheckToPublish | None:
+        """Write down what is about to be published; None where GitHub is not asked for anything."""
+        wanted, row = change.wanted, change.row
+        if change.act is Act.SETTLE and row is not None:
+            await tx.run(_DOUBT, id=row["check_id"], at=None)
             return None
-        act = next_act(_published(row), wanted, digest, abandoned=abandoned)
-        reread_at = row["reread_at"] if row is not None and _is_due(row["reread_at"], now) else None
-        if act is Act.NOTHING and reread_at is not None and row is not None:
-            if wanted is None and not (abandoned and tier is Tier.GATE):
-                await tx.run(_DOUBT, id=row["check_id"], at=None)  # a finished check of a merged commit stays
-                return None
-            act = Act.UPDATE
-        if act is Act.NOTHING:
+        if change.act is Act.NOTHING:
             return None
-        if act is Act.CREATE and wanted is not None:
+        if change.act is Act.CREATE and wanted is not None:
             row = await self._add(tx, commit, wanted, (row["round"] if row else 0) + 1)
         if row is None:
             raise ValueError("only what is there can be changed")
-        if act is Act.REPLACE:
-            again = Wanted(name=row["name"], tier=tier, incarnation=row["incarnation"], shown=shown)
+        if change.act is Act.REPLACE:
+            again = Wanted(name=row["name"], tier=tier, incarnation=row["incarnation"], shown=change.shown)
             row = await self._add(tx, commit, again, row["round"] + 1)
         return CheckToPublish(
             check_id=row["check_id"],
@@ -320,12 +319,12 @@ class CommitChecks:
             name=wanted.name if wanted else row["name"],
             head_sha=commit.head_sha,
             incarnation=wanted.incarnation if wanted else row["incarnation"],
-            shown=shown,
-            digest=digest,
+            shown=change.shown,
+            digest=change.digest,
             digest_before=row["digest"],
-            reread_at=reread_at,
+            reread_at=change.reread_at,
             annotated=row["attempted_at"] is not None and row["status"] == CheckStatus.COMPLETED.value,
-            ends=act is Act.END and not hides,
+            ends=change.act is Act.END and not change.hides,
         )
 
     async def _add(self, tx: Tx, commit: Commit, wanted: Wanted, round_: int) -> dict[str, Any]:
@@ -352,6 +351,34 @@ class CommitChecks:
             "digest": "",
             "incarnation": wanted.incarnation,
         }
+
+
+def _changes(
+    commit: Commit, tier: Tier, wanted: Mapping[str, Wanted], newest: Mapping[str, Row], now: datetime
+) -> list[_Change]:
+    """What becomes of every name of a tier, in the order in which it is published."""
+    return [
+        _change(commit, tier, wanted=wanted.get(name), row=newest.get(name), now=now)
+        for name in dict.fromkeys((*wanted, *newest))
+    ]
+
+
+def _change(commit: Commit, tier: Tier, *, wanted: Wanted | None, row: Row | None, now: datetime) -> _Change:
+    shown = wanted.shown if wanted else ending(tier, _NOT_WANTED if commit.subjects else _OVER)
+    digest = digest_of(shown, wanted.brief if wanted else None)
+    abandoned = not commit.subjects and not commit.landed
+    # Below a gate that is not on GitHub for sure, an older one may show green: there must be one that is cancelled.
+    hides = abandoned and tier is Tier.GATE and row is not None and row["round"] > 1
+    change = _Change(wanted=wanted, row=row, act=Act.NOTHING, shown=shown, digest=digest, hides=hides)
+    # A check that was never asked for need not be ended.
+    if wanted is None and row is not None and row["attempted_at"] is None and not hides:
+        return change
+    act = next_act(_published(row), wanted, digest, abandoned=abandoned)
+    if row is None or not _is_due(row["reread_at"], now):
+        return replace(change, act=act)
+    if act is Act.NOTHING and wanted is None and not (abandoned and tier is Tier.GATE):
+        return replace(change, act=Act.SETTLE)  # a finished check of a merged commit stays
+    return replace(change, act=Act.UPDATE if act is Act.NOTHING else act, reread_at=row["reread_at"])
 
 
 def _waits_for_rename(backend: Backend) -> bool:

@@ -1,7 +1,10 @@
-"""Having a commit's checks looked at again: the one way in which a recorded fact reaches a pull request.
+"""Queue the publication of a commit's checks: the one way in which a recorded fact reaches a pull request.
 
-Whoever changes a fact that a check is made from names the commit here, in the same transaction. What is to be
-shown is worked out when the effect is done, so any number of changes before that make one publication.
+A transaction that changes a fact names the commit here and adds one effect, of the gate's queue. That effect judges
+the commit, publishes its gate, and queues the backends' and the jobs' checks only where they differ from what GitHub
+shows (`CommitChecks.to_publish`). A commit on which nothing can be shown gets no effect at all.
+What to show is worked out when the effect is done, so any number of changes before that make one publication.
+Why a queue for each class, and one effect for each commit: docs/adr/0028-one-publication-per-commit.md.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,10 +15,10 @@ from typing import Any, Literal
 from sqlalchemy import text
 
 from crcr.decide.allowlist.entries import Allowlist
-from crcr.decide.checks.wanted_checks import JobChecks, Tier
+from crcr.decide.checks.wanted_checks import JobChecks, Tier, shows_any
 from crcr.decide.model import EffectKind, Level, RepoName
 from crcr.decide.outbox.effect import CHECKS_QUEUE
-from crcr.record.outbox.effects import add_once, effect_row
+from crcr.record.outbox.effects import add_once, effect_row, insert_unless_waiting
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.signals import EFFECTS
 from crcr.record.store.statement import Statement
@@ -49,7 +52,14 @@ _UNJUDGED = Statement(
     )
 )
 _FIRST_CHECK = Statement(text("SELECT min(check_id) AS first FROM checks"))
-
+# A publication that is queued may be about to show the first check.
+_ADD_IF_SHOWN = insert_unless_waiting(
+    " AND (CAST(:gate AS TEXT) = 'on' OR (CAST(:gate AS TEXT) = 'auto' AND EXISTS (SELECT 1 FROM upstreams u"
+    " WHERE u.upstream = :upstream AND u.gate_since IS NOT NULL))"
+    " OR EXISTS (SELECT 1 FROM checks c WHERE c.head_sha = :lane AND c.upstream = :upstream)"
+    " OR EXISTS (SELECT 1 FROM effects q WHERE q.upstream = :upstream AND q.lane = :lane"
+    " AND q.target IN ('checks/gate', 'checks/backend', 'checks/job') AND q.state IN ('waiting', 'claimed')))"
+)
 
 GATHERING = timedelta(seconds=2)
 """So long the checks of backends and jobs wait for more changes: jobs that end together, and the labels that GitHub
@@ -89,9 +99,33 @@ class Publishing:
 
     async def again(self, tx: Tx, upstream: RepoName, heads: Iterable[str], now: datetime) -> None:
         """Look at these commits' checks again; all in one go, as there may be thousands."""
-        await add_once(
-            tx, *(self._effect(upstream, tier, head_sha, now) for head_sha in heads for tier in Tier)
-        )
+        await add_once(tx, *(self._effect(upstream, Tier.GATE, head_sha, now) for head_sha in heads))
+
+    async def again_if_shown(self, tx: Tx, upstream: RepoName, heads: Iterable[str], now: datetime) -> None:
+        """Look again at those of the commits that have a gate or a check, or are about to get one."""
+        gate = self.policy(upstream).gate
+        effects = (self._effect(upstream, Tier.GATE, head_sha, now) for head_sha in heads)
+        await add_once(tx, *({**effect, "gate": gate} for effect in effects), insert=_ADD_IF_SHOWN)
+
+    async def again_for_pull(
+        self,
+        tx: Tx,
+        upstream: RepoName,
+        heads: Iterable[str],
+        now: datetime,
+        *,
+        allowlist: Allowlist,
+        labels: Iterable[str],
+    ) -> None:
+        """Look again at the commits of a pull request with these labels, if anything can be shown on them."""
+        if shows_any(allowlist, tuple(labels), self.policy(upstream).label_prefixes):
+            await self.again(tx, upstream, heads, now)
+        else:
+            await self.again_if_shown(tx, upstream, heads, now)
+
+    async def queue_tier(self, tx: Tx, upstream: RepoName, tier: Tier, head_sha: str, now: datetime) -> None:
+        """Queue the publication of one tier of a commit, which was found to differ from what GitHub shows."""
+        await add_once(tx, self._effect(upstream, tier, head_sha, now))
 
     def _effect(self, upstream: RepoName, tier: Tier, head_sha: str, now: datetime) -> dict[str, Any]:
         due_at = now if tier is Tier.GATE else now + self._gathering
@@ -99,9 +133,15 @@ class Publishing:
         return {**row, "due_at": to_us(due_at)}
 
     async def again_for(self, tx: Tx, dispatch: Row | Mapping[str, Any], now: datetime) -> None:
-        """Look at the commit of a dispatch again, if its level is one that speaks."""
-        if dispatch["level"] >= Level.L3 and dispatch["head_sha"] and dispatch["event"] != "push":
-            await self.again(tx, RepoName(dispatch["upstream"]), (dispatch["head_sha"],), now)
+        """Look at the commit of a dispatch again, if its level is one that speaks.
+
+        At L3 a pull request's label decides what is shown. A new label looks at the commit by itself, so a result can
+        only change what is shown already.
+        """
+        if dispatch["level"] < Level.L3 or not dispatch["head_sha"] or dispatch["event"] == "push":
+            return
+        look = self.again if dispatch["level"] >= Level.L4 else self.again_if_shown
+        await look(tx, RepoName(dispatch["upstream"]), (dispatch["head_sha"],), now)
 
     async def follow(self, tx: Tx, upstream: RepoName, allowlist: Allowlist, now: datetime) -> None:
         """Take a new allowlist into account: none of what is open may hang on who left."""
@@ -144,5 +184,5 @@ async def _any_check(tx: Tx) -> bool:
 
 
 def target_of(tier: Tier) -> str:
-    """A queue of its own for each tier, so that the gate waits for nobody."""
+    """A queue of its own for each tier, so that a limit that holds the others back never holds the gate."""
     return f"{CHECKS_QUEUE}{tier}"

@@ -165,7 +165,10 @@ class Inbox:
             else:
                 await ask_for_files(tx, event.upstream, event.number, now)
         if not isinstance(event, Push) and (facts.gate_on or facts.allowlist.speaks):
-            await self._publishing.again(tx, event.upstream, _heads(event, facts.pull, planned), now)
+            heads, labels = _heads(event, facts.pull, planned), _labels(event, facts.pull)
+            await self._publishing.again_for_pull(
+                tx, event.upstream, heads, now, allowlist=facts.allowlist, labels=labels
+            )
 
     async def _follow_group(self, tx: Tx, receipt: Receipt, event: MergeGroup) -> None:
         if event.action == "destroyed":
@@ -206,6 +209,13 @@ def _heads(event: PullRequest | MergeGroup, known: Pull | None, planned: Plan) -
     if planned.pull is not None:
         heads.add(planned.pull.head_sha)
     return heads
+
+
+def _labels(event: PullRequest | MergeGroup, known: Pull | None) -> tuple[str, ...]:
+    """The labels that the pull request has or had; a merge group has none."""
+    if isinstance(event, MergeGroup):
+        return ()
+    return (*event.labels, *(known.labels if known else ()))
 
 
 def _read_group(event: MergeGroup, receipt: Receipt) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from datetime import datetime
 from typing import Protocol
 
-from crcr.decide.checks.check_run import Shown
+from crcr.decide.checks.check_run import CheckContent
 from crcr.decide.github.inspection import BranchFacts, InstallationFacts, ListedFile
 from crcr.decide.github.values import (
     ActionsJob,
@@ -29,7 +29,7 @@ from crcr.decide.github.values import (
 from crcr.decide.model import RepoName
 from crcr.decide.outbox.urgency import Urgency
 from crcr.decide.report.identity import Identity
-from crcr.decide.trace_steps import Step
+from crcr.decide.trace_steps import TraceStep
 
 
 class Clock(Protocol):
@@ -59,7 +59,7 @@ class Trace(Protocol):
 
     def note(
         self,
-        step: Step,
+        step: TraceStep,
         delivery: str,
         began_at: datetime,
         ended_at: datetime,
@@ -78,7 +78,7 @@ class Untraced:
 
     def note(
         self,
-        step: Step,
+        step: TraceStep,
         delivery: str,
         began_at: datetime,
         ended_at: datetime,
@@ -132,14 +132,14 @@ class Checks(Protocol):
         head_sha: str,
         name: str,
         external_id: str,
-        shown: Shown,
+        shown: CheckContent,
         urgency: Urgency = Urgency.FIRST,
     ) -> int:
         """Return the check run's id; doing it twice makes two of the same name."""
         ...
 
     async def update_check(
-        self, where: Target, check_run_id: int, shown: Shown, *, urgency: Urgency = Urgency.FIRST
+        self, where: Target, check_run_id: int, shown: CheckContent, *, urgency: Urgency = Urgency.FIRST
     ) -> None:
         """Show something else; annotations are added to those that the check already has."""
         ...

@@ -24,7 +24,7 @@ from crcr.record.repositories.downstreams import Targets
 from crcr.record.store.signals import Signals
 from crcr.record.views.logs.operator import OperatorViews
 from crcr.settings import Settings, load_settings
-from crcr.wiring.core import publishing_of
+from crcr.wiring.core import check_refresher
 from crcr.wiring.database import open_database, require_database
 from crcr.wiring.drivers import require_drivers
 
@@ -99,9 +99,9 @@ def at_desk(config: Path | None, act: Callable[[Desk], Awaitable[T]]) -> T:
 
 async def _act(settings: Settings, act: Callable[[Desk], Awaitable[T]]) -> T:
     database = open_database(settings, Signals())
-    publishing = publishing_of(settings)
-    targets = Targets(database, publishing)
-    allowlists = Allowlists(database, targets, publishing, read_allowlist)
+    refresher = check_refresher(settings)
+    targets = Targets(database, refresher)
+    allowlists = Allowlists(database, targets, refresher, read_allowlist)
     desk = Desk(
         settings=settings,
         views=OperatorViews(database, allowlists),

@@ -16,7 +16,7 @@ import structlog
 from crcr.decide.model import EffectKind
 from crcr.decide.outbox.effect import ClaimedEffect, Failure, Fault, effect_urgency
 from crcr.decide.outbox.retry import Breaker, GiveUp, after_fault, after_limit
-from crcr.decide.trace_steps import Step
+from crcr.decide.trace_steps import TraceStep
 from crcr.deliver.leases import AlwaysPresent, Holdings, Presence
 from crcr.errors import (
     HeldBy,
@@ -244,7 +244,7 @@ class Worker:
             return
         sent = outcome == "done" and effect.kind is EffectKind.SEND_DISPATCH
         self._trace.note(
-            Step.DISPATCH if sent else Step.EFFECT,
+            TraceStep.DISPATCH if sent else TraceStep.EFFECT,
             effect.delivery,
             began_at,
             now,

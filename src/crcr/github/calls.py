@@ -7,7 +7,7 @@ reader in `api_…`. Lists end after a number of pages that no honest repository
 from datetime import datetime
 from itertools import chain
 
-from crcr.decide.checks.check_run import Shown
+from crcr.decide.checks.check_run import CheckContent
 from crcr.decide.github.values import (
     ActionsJob,
     ActionsRun,
@@ -40,7 +40,7 @@ class CheckCalls(Line):
         head_sha: str,
         name: str,
         external_id: str,
-        shown: Shown,
+        shown: CheckContent,
         urgency: Urgency = Urgency.FIRST,
     ) -> int:
         request = checks.create_check(
@@ -54,7 +54,7 @@ class CheckCalls(Line):
         return checks.check_run_id(await self._at(where, request, core.CHECKS_WRITE))
 
     async def update_check(
-        self, where: Target, check_run_id: int, shown: Shown, *, urgency: Urgency = Urgency.FIRST
+        self, where: Target, check_run_id: int, shown: CheckContent, *, urgency: Urgency = Urgency.FIRST
     ) -> None:
         request = checks.update_check(where.repository, check_run_id, shown, urgency=urgency)
         await self._at(where, request, core.CHECKS_WRITE)

@@ -20,7 +20,7 @@ from crcr.ports import Clock, Trace, Untraced
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.receive.oidc.issuers import GITHUB_ACTIONS
 from crcr.record.checks.check_runs import CommitChecks
-from crcr.record.checks.refresh import GATHERING, Publishing, UpstreamPolicy
+from crcr.record.checks.refresh import COALESCE_DELAY, CheckRefresher, UpstreamPolicy
 from crcr.record.checks.requests import PeopleRequests
 from crcr.record.migrations.run import migrate
 from crcr.record.reports.forwards import Forwards
@@ -48,7 +48,7 @@ class Seams:
     on_crash: Callable[[Exception], None] = lambda _: None
     health_shared_for_s: float = SHARED_FOR_S
     """How long one reading of the relay's health serves all readers; a clock that stands still needs 0."""
-    check_gathering: timedelta = GATHERING
+    check_gathering: timedelta = COALESCE_DELAY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class Core:
     trace: Trace
     database: Database
     past: Past
-    publishing: Publishing
+    refresher: CheckRefresher
     targets: Targets
     allowlists: Allowlists
     checks: CommitChecks
@@ -90,10 +90,10 @@ def open_ground(settings: Settings, seams: Seams) -> Core:
     migrate(place_of(settings))
     signals, metrics = Signals(), metrics_of(settings, seams.clock)
     database = open_database(settings, signals, metrics.store)
-    publishing = publishing_of(settings, seams.check_gathering)
-    targets = Targets(database, publishing)
-    allowlists = Allowlists(database, targets, publishing, read_allowlist)
-    checks = _checks(settings, database, allowlists, publishing)
+    refresher = check_refresher(settings, seams.check_gathering)
+    targets = Targets(database, refresher)
+    allowlists = Allowlists(database, targets, refresher, read_allowlist)
+    checks = _checks(settings, database, allowlists, refresher)
     api_http, governor = seams.http(settings.github_api_url), Governor()
     return Core(
         settings=settings,
@@ -103,11 +103,11 @@ def open_ground(settings: Settings, seams: Seams) -> Core:
         trace=trace_of(settings),
         database=database,
         past=past_of(settings, database),
-        publishing=publishing,
+        refresher=refresher,
         targets=targets,
         allowlists=allowlists,
         checks=checks,
-        desk=PeopleRequests(database, checks, publishing),
+        desk=PeopleRequests(database, checks, refresher),
         health=_health(settings, database, seams),
         api_http=api_http,
         keys_http=seams.http(GITHUB_ACTIONS),
@@ -126,9 +126,9 @@ def outcomes_of(ground: Core) -> Outcomes:
     return Outcomes(Forwards(enabled=ground.settings.hud_forward_url is not None))
 
 
-def publishing_of(settings: Settings, gathering: timedelta = GATHERING) -> Publishing:
+def check_refresher(settings: Settings, coalesce_delay: timedelta = COALESCE_DELAY) -> CheckRefresher:
     policies = {each.name.key: _policy(each) for each in settings.upstreams}
-    return Publishing(policies, gathering=gathering)
+    return CheckRefresher(policies, coalesce_delay=coalesce_delay)
 
 
 def _policy(upstream: UpstreamSetting) -> UpstreamPolicy:
@@ -136,18 +136,18 @@ def _policy(upstream: UpstreamSetting) -> UpstreamPolicy:
         gate=upstream.gate,
         label_prefixes=upstream.label_prefixes,
         l3_fails_red=upstream.l3_conclusion == "failure",
-        l3_pends=upstream.l3_pending == "in_progress",
+        show_l3_pending=upstream.l3_pending == "in_progress",
         job_checks=JobChecks(upstream.job_checks),
     )
 
 
 def _checks(
-    settings: Settings, database: Database, allowlists: Allowlists, publishing: Publishing
+    settings: Settings, database: Database, allowlists: Allowlists, refresher: CheckRefresher
 ) -> CommitChecks:
     return CommitChecks(
         database,
         allowlists,
-        publishing,
+        refresher,
         gate_timeout=timedelta(seconds=settings.gate_timeout_s),
         job_timeout=timedelta(seconds=settings.job_timeout_s),
         hud_url=settings.public_url,

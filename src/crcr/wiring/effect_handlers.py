@@ -41,7 +41,7 @@ def effect_handlers(ground: Core, refreshers: dict[str, AllowlistRefresher]) -> 
         ),
         EffectKind.IDENTIFY_REPOSITORY: IdentifyRepository(ground.targets, github, github, clock),
         EffectKind.CONFIRM_HEAD: ConfirmHead(
-            Doubts(ground.database, ground.allowlists, ground.publishing), github, clock
+            Doubts(ground.database, ground.allowlists, ground.refresher), github, clock
         ),
         EffectKind.REFRESH_ALLOWLIST: RefreshAllowlist(refreshers),
         EffectKind.FORWARD_RESULT: _forwarder(settings, ground.forward_http),
@@ -53,26 +53,26 @@ def effect_handlers(ground: Core, refreshers: dict[str, AllowlistRefresher]) -> 
 
 def _upstream_handlers(ground: Core) -> dict[EffectKind, Handler]:
     """What is asked and said on the upstream's pull requests, and of the downstreams' Actions for it."""
-    database, github, clock, publishing = ground.database, ground.github, ground.clock, ground.publishing
+    database, github, clock, refresher = ground.database, ground.github, ground.clock, ground.refresher
     upstreams, voice = Upstreams(ground.targets, github), Voice(github)
     return {
         EffectKind.PUBLISH_CHECKS: PublishChecks(ground.checks, upstreams, github, clock),
         EffectKind.ASK_FILES: AskFiles(
-            PathQuestions(database, ground.allowlists, publishing), upstreams, github, clock
+            PathQuestions(database, ground.allowlists, refresher), upstreams, github, clock
         ),
         EffectKind.READ_GROUP: ReadGroup(
-            MergeGroups(database, ground.allowlists, ground.checks, publishing), upstreams, github, clock
+            MergeGroups(database, ground.allowlists, ground.checks, refresher), upstreams, github, clock
         ),
-        EffectKind.RERUN: Rerun(Reruns(database, publishing), github, github, clock),
+        EffectKind.RERUN: Rerun(Reruns(database, refresher), github, github, clock),
         EffectKind.LOOK_UP: LookUp(
-            Lookups(database, ground.allowlists, publishing, ground.job_timeout, outcomes_of(ground)),
+            Lookups(database, ground.allowlists, refresher, ground.job_timeout, outcomes_of(ground)),
             github,
             github,
             github,
             clock,
         ),
         EffectKind.ANSWER_COMMAND: AnswerCommand(
-            Commands(database, ground.allowlists, ground.desk, publishing),
+            Commands(database, ground.allowlists, ground.desk, refresher),
             upstreams,
             github,
             voice,

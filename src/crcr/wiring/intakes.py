@@ -47,7 +47,7 @@ def webhook_door(ground: Core, inbox: Inbox) -> WebhookIntake:
         bodies=_bodies(ground.settings),
         inbox=inbox,
         desk=ground.desk,
-        actions_news=ActionsNews(ground.database, ground.publishing, outcomes_of(ground)),
+        actions_news=ActionsNews(ground.database, ground.refresher, outcomes_of(ground)),
         installations=Installations(ground.database),
         upstreams=frozenset(ground.upstreams),
         allowlist_places=on_github,

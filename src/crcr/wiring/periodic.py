@@ -9,7 +9,7 @@ from crcr.deliver.periodic.reconcile import Reconciler
 from crcr.deliver.periodic.recover_webhooks import Intake, Recovery
 from crcr.deliver.periodic.sweeper import Sweeper
 from crcr.deliver.periodic.worker_count import Attendance
-from crcr.record.checks.repairs import Repairs
+from crcr.record.checks.refresh import CheckRepairs
 from crcr.record.deliveries.missed_webhooks import RecoveryStore
 from crcr.record.outbox.leader import Leaders
 from crcr.record.outbox.worker_registry import RollCall
@@ -39,7 +39,7 @@ def sweeper_of(ground: Core, stopping: asyncio.Event) -> Sweeper:
         goes_on=lambda: not stopping.is_set(),
         breathe=partial(asyncio.sleep, _BREATH_S),
     )
-    sweeps = Sweeps(ground.database, ground.publishing, outcomes_of(ground))
+    sweeps = Sweeps(ground.database, ground.refresher, outcomes_of(ground))
     return Sweeper(sweeps, retention, ground.checks, ground.clock)
 
 
@@ -58,7 +58,7 @@ def _days_or_ever(days: int) -> timedelta | None:
 
 def reconciler_of(ground: Core, intake: Intake, stopping: asyncio.Event) -> Reconciler:
     silences = Silences(ground.database, ground.allowlists, ground.upstreams, ground.job_timeout)
-    repairs = Repairs(ground.database, ground.publishing, ground.upstreams)
+    repairs = CheckRepairs(ground.database, ground.refresher, ground.upstreams)
     recovery = Recovery(
         ground.github,
         RecoveryStore(ground.database),

@@ -176,7 +176,7 @@ def build(settings: Settings, seams: Seams | None = None) -> Services:
 
 def _inbox(ground: Core) -> Inbox:
     ignored = {upstream.name.key: upstream.ignore_refs for upstream in ground.settings.upstreams}
-    return Inbox(ground.database, ground.allowlists, ground.targets, ground.publishing, ignored)
+    return Inbox(ground.database, ground.allowlists, ground.targets, ground.refresher, ignored)
 
 
 def _reports(ground: Core) -> Reports:
@@ -185,7 +185,7 @@ def _reports(ground: Core) -> Reports:
         allowlists=ground.allowlists,
         targets=ground.targets,
         outcomes=outcomes_of(ground),
-        publishing=ground.publishing,
+        refresher=ground.refresher,
         upstreams=ground.upstreams,
         job_timeout=ground.job_timeout,
     )
@@ -208,7 +208,7 @@ def _worker(
     ground: Core, refreshers: dict[str, AllowlistRefresher], owner: str, presence: Presence
 ) -> Worker:
     return Worker(
-        Outbox(ground.database, ground.upstreams, ground.publishing, owner=owner, lease=LEASE),
+        Outbox(ground.database, ground.upstreams, ground.refresher, owner=owner, lease=LEASE),
         effect_handlers(ground, refreshers),
         clock=ground.clock,
         chance=ground.seams.chance,

@@ -25,7 +25,6 @@ from github_sim.rest import (
     git_refs,
     github_app,
     oidc,
-    other_cis,
     repositories,
 )
 from github_sim.rest.auth import may
@@ -52,7 +51,6 @@ ROUTES: tuple[Route, ...] = tuple(
             *actions.ROUTES,
             *oidc.ROUTES,
             *git_refs.ROUTES,
-            *other_cis.ROUTES,
             *request_tokens.ROUTES,
         ),
         key=lambda route: -len(route.template),

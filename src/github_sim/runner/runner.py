@@ -14,7 +14,6 @@ from github_sim.runner.github.concurrency import Groups
 from github_sim.runner.github.environment import github_context
 from github_sim.runner.github.run import RunPlan
 from github_sim.runner.joined_repository import FileWorkflow, Joined, workflows_of
-from github_sim.runner.other_cis.builds import Builds
 from github_sim.runner.workspace import Place
 from github_sim.world.actions import WorkflowRun
 from github_sim.world.records import Json, Repository
@@ -44,7 +43,8 @@ class Runner:
         self.room_for_one = asyncio.Semaphore(MOST_JOBS_AT_ONCE)
         self.routes: dict[str, str] = {}
         """Addresses in a job's environment that lead to somewhere in the simulator, as a name server would."""
-        self.builds = Builds()
+        self.unfinished: set[asyncio.Event] = set()
+        """One event for each run that has not ended, set at its end. An extension adds its own work."""
         self.problems: list[str] = []
         self._on_problem = on_problem
         self._joined: dict[int, Joined] = {}
@@ -99,6 +99,7 @@ class Runner:
         if joined is None or file is None:
             return
         self._plans[run.id] = plan = RunPlan(self, joined, run, file)
+        self.unfinished.add(plan.over)
         self.sim.spawn(self._go(run, plan))
 
     async def _go(self, run: WorkflowRun, plan: RunPlan) -> None:
@@ -106,6 +107,7 @@ class Runner:
             await plan.go()
         finally:
             plan.over.set()
+            self.unfinished.discard(plan.over)
             if self._plans.get(run.id) is plan:
                 del self._plans[run.id]
 
@@ -118,10 +120,9 @@ class Runner:
 
     @property
     def busy(self) -> bool:
-        return bool(self._plans or self.builds.open)
+        return bool(self.unfinished)
 
     async def settle(self) -> None:
         """Wait until nothing runs any more, neither now nor because of it."""
         while self.busy:
-            ends = [plan.over for plan in self._plans.values()] + [build.over for build in self.builds.open]
-            await asyncio.gather(*(end.wait() for end in ends))
+            await asyncio.gather(*(end.wait() for end in tuple(self.unfinished)))

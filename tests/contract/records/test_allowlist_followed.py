@@ -5,7 +5,7 @@ import asyncio
 from datetime import UTC, datetime
 
 from crcr.decide.allowlist.entries import Reading
-from crcr.decide.dispatch.plan import Receipt
+from crcr.decide.dispatch.plan import ReceivedDelivery
 from support.data.events_and_reports import a_push
 from support.stores.databases import CORE, OpenDatabase, Stores
 
@@ -18,7 +18,7 @@ async def listed(stores: Stores) -> list[str]:
 
 
 async def push(stores: Stores, guid: str) -> list[str]:
-    await stores.inbox.take(Receipt(guid, "push", "test", b"packed", 6, NOW), a_push(upstream=CORE))
+    await stores.inbox.take(ReceivedDelivery(guid, "push", "test", b"packed", 6, NOW), a_push(upstream=CORE))
     told = await stores.rows(
         f"SELECT downstream FROM dispatches WHERE delivery = '{guid}' ORDER BY downstream"
     )

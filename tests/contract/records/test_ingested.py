@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from crcr.decide.dispatch.plan import Receipt
+from crcr.decide.dispatch.plan import ReceivedDelivery
 from crcr.decide.model import Conclusion, JobState, RepoName
 from crcr.decide.report.ingested import Kept
 from crcr.decide.statistics.figures import Counted, Ended, LastResult, Tally
@@ -557,5 +557,5 @@ async def test_the_default_branch_is_what_the_newest_webhook_says(hud: Hud) -> N
         (("main", "main"), (None, "main"), ("trunk", "trunk"), ("trunk", "trunk"))
     ):
         event = a_pull(upstream=CORE, number=place + 1, updated_at=NOW, default_branch=said)
-        await hud.stores.inbox.take(Receipt(f"g{place}", "pull_request", "test", b"", 0, NOW), event)
+        await hud.stores.inbox.take(ReceivedDelivery(f"g{place}", "pull_request", "test", b"", 0, NOW), event)
         assert await branch() == known

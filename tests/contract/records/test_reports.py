@@ -21,7 +21,7 @@ from crcr.decide.report.judge import OpenJob, Outcome, Rejected, RepeatedReport
 from crcr.errors import NoAllowlist, StoreUnavailable
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.receive.callback.parse_report import parse_report
-from crcr.record.checks.refresh import Publishing
+from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.reports.forwards import Forwards
 from crcr.record.reports.outcomes import Outcomes
 from crcr.record.reports.reports import Reports
@@ -72,14 +72,14 @@ class Relay:
 
     def __init__(self, database: Database, forwards: Forwards) -> None:
         self.database = database
-        self.targets = Targets(database, Publishing({}))
-        self.allowlists = Allowlists(database, self.targets, Publishing({}), read_allowlist)
+        self.targets = Targets(database, CheckRefresher({}))
+        self.allowlists = Allowlists(database, self.targets, CheckRefresher({}), read_allowlist)
         self.reports = Reports(
             database,
             allowlists=self.allowlists,
             targets=self.targets,
             outcomes=Outcomes(forwards),
-            publishing=Publishing({}),
+            refresher=CheckRefresher({}),
             upstreams=(UPSTREAM, SECOND),
             job_timeout=timedelta(hours=6),
         )

@@ -19,7 +19,7 @@ from crcr.decide.report.judge import IgnoredReport, Rejected
 from crcr.decide.report.self_report import OwnOutcome, OwnResult
 from crcr.errors import NoAllowlist
 from crcr.receive.callback.parse_report import parse_report
-from crcr.record.checks.refresh import Publishing
+from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.reports.forwards import Forwards
 from crcr.record.reports.outcomes import Outcomes
 from crcr.record.reports.reports import Reports
@@ -55,7 +55,7 @@ class Relay:
             allowlists=stores.allowlists,
             targets=stores.targets,
             outcomes=Outcomes(self.forwards),
-            publishing=Publishing({}),
+            refresher=CheckRefresher({}),
             upstreams=(CORE, OTHER),
             job_timeout=timedelta(hours=6),
         )

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from crcr.decide.dispatch.plan import Receipt, Taken
+from crcr.decide.dispatch.plan import AcceptedDelivery, ReceivedDelivery
 from crcr.decide.model import RepoName
 from crcr.decide.outbox.effect import ClaimedEffect, Failure
 from crcr.decide.outbox.retry import GiveUp, TryAgain
@@ -31,9 +31,9 @@ def after(seconds: float) -> datetime:
 
 
 async def take(stores: Stores, guid: str, *, at: datetime = NOW, **changes: Any) -> None:
-    receipt = Receipt(guid, "pull_request", "test", b"packed", 6, at)
+    receipt = ReceivedDelivery(guid, "pull_request", "test", b"packed", 6, at)
     event = replace(PULL, **changes)
-    assert isinstance(await stores.inbox.take(receipt, event), Taken)
+    assert isinstance(await stores.inbox.take(receipt, event), AcceptedDelivery)
 
 
 async def two_targets(stores: Stores) -> Stores:

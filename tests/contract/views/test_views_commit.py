@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from crcr.decide.checks.commit import Verification
-from crcr.decide.checks.status import Standing
+from crcr.decide.checks.status import GateStatus
 from crcr.decide.dispatch.body_compression import pack
 from crcr.decide.github.commit_origin import ELSEWHERE, UNCHECKED, CommitPlace, CommitStanding
 from crcr.decide.model import DispatchState, Level
@@ -123,8 +123,8 @@ async def test_the_gate_is_judged_anew_with_every_reason(world: World) -> None:
     assert gate.title == "gate/one failed (build)"
     [subject] = gate.subjects
     assert [(str(row.backend), row.standing) for row in subject.rows] == [
-        ("Gate/One", Standing.FAILED),
-        ("gate/two", Standing.NOT_CONCERNED),
+        ("Gate/One", GateStatus.FAILED),
+        ("gate/two", GateStatus.NOT_CONCERNED),
     ]
     failed = subject.rows[0]
     assert [(part.name, part.reason) for part in failed.parts] == [
@@ -417,7 +417,7 @@ async def test_merge_groups_that_hold_it_are_told_and_have_a_page(world: World) 
     assert view.group is not None
     assert view.gate is not None
     assert [one.numbers for one in view.gate.subjects] == [(7, 9)]
-    assert view.gate.subjects[0].rows[0].standing is Standing.WAIVED
+    assert view.gate.subjects[0].rows[0].standing is GateStatus.WAIVED
     assert {each.who for each in view.waivers} == {"mia", "ida"}
     assert [str(each.name) for each in view.backends] == ["Gate/One"]
 

@@ -101,14 +101,14 @@ async def test_a_worker_that_lost_its_lease_records_nothing_over_its_successor(t
         await it.github.complete_job(run, "test", "success")
         ground = open_ground(it.services.settings, it.seams)
         checks = ground.checks
-        [late] = await checks.to_publish(RepoName(UPSTREAM), pull.head_sha, Tier.GATE, it.clock.now())
+        [late] = await checks.plan_publication(RepoName(UPSTREAM), pull.head_sha, Tier.GATE, it.clock.now())
         await it.github.comment_pr(pull, f"/crcr waive {GATING} because flaky lab", author="maintainer")
         for _ in range(3):
             it.clock.advance(2)
             await heir.worker.drain()
         assert gate(it, pull) == "success"
 
-        await checks.note_published(late, late.check_run_id, it.clock.now())
+        await checks.record_published(late, late.check_run_id, it.clock.now())
         recorded = it.rows(f"SELECT conclusion FROM checks WHERE name = '{GATE}'")  # noqa: S608  our own name
         assert recorded == [{"conclusion": "success"}]
         await it.github.comment_pr(pull, f"/crcr unwaive {GATING}", author="maintainer")

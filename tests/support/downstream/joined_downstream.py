@@ -18,8 +18,8 @@ from crcr.join.request import Ci, Wanted
 from github_sim.github import GitHub
 from github_sim.oidc.other_cis import BuildkiteIssuer, CircleCiIssuer, GitLabIssuer
 from github_sim.rest.server import Server
-from github_sim.runner.other_cis.projects import OtherCis
 from github_sim.runner.runner import Runner
+from support.other_cis.projects import OtherCis
 from support.stage import AUDIENCE, UPSTREAM, Stage, stage
 
 DOWNSTREAM = "acme/backend"
@@ -35,10 +35,11 @@ BUILD = "#!/usr/bin/env bash\nset -eu\n"
 class Joined:
     """The stage with one downstream that really runs; `relay_url` is where the relay answers."""
 
-    def __init__(self, it: Stage, runner: Runner, folder: Path, relay_url: str) -> None:
+    def __init__(self, it: Stage, runner: Runner, other_cis: OtherCis, folder: Path, relay_url: str) -> None:
         self.it = it
         self.github = it.github
         self.runner = runner
+        self.builds = other_cis.builds
         self.folder = folder
         self.relay_url = relay_url
 
@@ -130,12 +131,13 @@ async def joined(
         later.app = it.app
         runner = Runner(it.github, limit_s=60)
         made = runner.join(it.github.repository(DOWNSTREAM), checkout)
+        other_cis = OtherCis(runner)
         if wish.ci is not Ci.GITHUB:
-            OtherCis(runner).connect(wish.ci.value, made, PLACES[wish.ci])
+            other_cis.connect(wish.ci.value, made, PLACES[wish.ci])
         for server in (relay, gateway):
             await server.start()
         try:
-            yield Joined(it, runner, checkout, relay.url)
+            yield Joined(it, runner, other_cis, checkout, relay.url)
         finally:
             await it.github.fall_silent()
             for server in (relay, gateway):

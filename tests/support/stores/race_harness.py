@@ -11,11 +11,11 @@ from typing import TypeVar
 
 from sqlalchemy import text
 
-from crcr.decide.dispatch.plan import Receipt
+from crcr.decide.dispatch.plan import ReceivedDelivery
 from crcr.decide.report.identity import Identity
 from crcr.decide.report.judge import Outcome
 from crcr.receive.callback.parse_report import parse_report
-from crcr.record.checks.refresh import Publishing
+from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.reports.forwards import Forwards
 from crcr.record.reports.outcomes import Outcomes
 from crcr.record.reports.reports import Reports
@@ -51,7 +51,7 @@ class Process:
             allowlists=stores.allowlists,
             targets=stores.targets,
             outcomes=Outcomes(Forwards(enabled=False)),
-            publishing=Publishing({}),
+            refresher=CheckRefresher({}),
             upstreams=UPSTREAMS,
             job_timeout=timedelta(hours=6),
         )
@@ -69,7 +69,9 @@ class Process:
     async def pull(self, number: int) -> str:
         """A pull request arrives; return its delivery."""
         event = a_pull(upstream=CORE, number=number, updated_at=NOW, head_sha=f"{number:040x}")
-        await self.stores.inbox.take(Receipt(f"d{number}", "pull_request", "test", b"", 0, NOW), event)
+        await self.stores.inbox.take(
+            ReceivedDelivery(f"d{number}", "pull_request", "test", b"", 0, NOW), event
+        )
         return f"d{number}"
 
     async def sent(self, number: int) -> str:

@@ -52,7 +52,7 @@ def test_a_downstream_and_the_operator_are_told_the_same_of_its_rights(
 ) -> None:
     found = InstallationFacts(installation_id=1, permissions={"contents": "write", "actions": actions})
     entry = Entry(name=REPO, level=level, jobs=jobs)
-    to_operator = _rights(REPO, "downstream", entry, found, speaks=True)
+    to_operator = _rights(REPO, "downstream", entry, found, has_checks=True)
     assert (_permissions(found, entry).state, to_operator.state) == (state, state)
     assert ("lacks actions: write" in to_operator.text) is (state is not State.OK)
 

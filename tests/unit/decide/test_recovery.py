@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crcr.decide.dispatch.ordering import Place, move_head, place
-from crcr.decide.events import USED_ACTIONS, PullRequest
+from crcr.decide.dispatch.ordering import EventOrder, move_head, order_head
+from crcr.decide.events import USED_ACTIONS, PullRequestEvent
 from crcr.decide.github.missed_webhooks import (
     LOG_KEPT,
     OVERLAP,
@@ -123,10 +123,10 @@ def test_the_log_is_read_back_to_the_watermark_and_a_little_more_but_not_beyond_
 
 
 @st.composite
-def histories(draw: st.DrawFn) -> list[PullRequest]:
+def histories(draw: st.DrawFn) -> list[PullRequestEvent]:
     """What happened to a few pull requests, each event in a second of its own."""
     numbers = draw(st.lists(st.integers(1, 3), min_size=1, max_size=12))
-    seen: dict[int, PullRequest] = {}
+    seen: dict[int, PullRequestEvent] = {}
     events = []
     for second, number in enumerate(numbers):
         before = seen.get(number)
@@ -146,7 +146,7 @@ def histories(draw: st.DrawFn) -> list[PullRequest]:
 
 @given(histories(), st.randoms(use_true_random=False))
 def test_of_a_backlog_only_the_newest_state_of_each_pull_request_moves_its_head(
-    events: list[PullRequest], chance: Random
+    events: list[PullRequestEvent], chance: Random
 ) -> None:
     entries = [entry(str(at), at=at, action=each.action) for at, each in enumerate(events)]
     chance.shuffle(entries)
@@ -154,7 +154,7 @@ def test_of_a_backlog_only_the_newest_state_of_each_pull_request_moves_its_head(
     moved = []
     for guid in chosen(*entries):
         event = events[int(guid)]
-        if place(event, pulls.get(event.number)) is Place.NEWER:
+        if order_head(event, pulls.get(event.number)) is EventOrder.NEWER:
             pulls[event.number] = move_head(event, pulls.get(event.number))
             moved.append(event)
     newest = {each.number: each for each in events}

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from crcr.decide.checks.check_run import CheckStatus, Shown
+from crcr.decide.checks.check_run import CheckContent, CheckStatus
 from crcr.decide.github.values import Budget, CallKind, FilePlace, Target
 from crcr.decide.model import RepoName
 from crcr.decide.outbox.urgency import Urgency
@@ -25,7 +25,7 @@ from support.clock import ManualClock
 from support.github.fake_github import PEM, FakeGitHub
 
 MODULES = (core, actions, delivery_log, changes, checks, commits, comments_and_roles, setup)
-SHOWN = Shown(status=CheckStatus.QUEUED, conclusion=None, title="t", summary="s")
+SHOWN = CheckContent(status=CheckStatus.QUEUED, conclusion=None, title="t", summary="s")
 NOW = datetime(2026, 8, 3, 12, tzinfo=UTC)
 BY_NAME: dict[str, Any] = {
     "repo": RepoName("actions/dispatches"),

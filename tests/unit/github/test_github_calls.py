@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import httpx
 import pytest
 
-from crcr.decide.checks.check_run import CheckStatus, Shown
+from crcr.decide.checks.check_run import CheckContent, CheckStatus
 from crcr.decide.github.values import FoundCheck, LogPage, PostedComment, Role, Target
 from crcr.decide.model import Conclusion, RepoName
 from crcr.decide.outbox.urgency import Urgency
@@ -26,7 +26,7 @@ FOUND = "/repos/org/up/commits/abc/check-runs"
 COMMENTS = "/repos/org/up/issues/7/comments"
 ROLE = "/repos/org/up/collaborators/a%5Bbot%5D/permission"
 LOG = "/app/hook/deliveries"
-SHOWN = Shown(
+SHOWN = CheckContent(
     status=CheckStatus.COMPLETED, conclusion=Conclusion.SUCCESS, title="All passed", summary="Fine."
 )
 RUN = {"id": 3, "event": "push", "created_at": "2026-01-01T00:00:00Z"}

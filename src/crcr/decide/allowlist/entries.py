@@ -100,7 +100,7 @@ class Allowlist:
         return self._by_level[Level.L4]
 
     @property
-    def speaks(self) -> bool:
+    def has_checks(self) -> bool:
         """Whether anybody in it is shown on pull requests."""
         return bool(self._by_level[Level.L3] or self._by_level[Level.L4])
 

@@ -9,12 +9,12 @@ from collections.abc import Iterable
 
 from crcr.decide.checks.commit import Backend, Subject, Waiver
 from crcr.decide.checks.gate import GateJudgement
-from crcr.decide.checks.status import BLOCKED, BackendJudgement, Part, Standing
+from crcr.decide.checks.status import BLOCKED, BackendJudgement, GateStatus, JudgedPart
 from crcr.decide.checks.text.parts import waivers_of
 from crcr.decide.model import Conclusion, JobState, Level
 
 HARMLESS = frozenset({Conclusion.SUCCESS, Conclusion.NEUTRAL, Conclusion.SKIPPED})
-_OPEN = frozenset({Standing.WAITING, Standing.HELD})
+_OPEN = frozenset({GateStatus.WAITING, GateStatus.HELD})
 
 
 def gate_brief(judgement: GateJudgement, incarnation: str) -> str | None:
@@ -25,7 +25,7 @@ def gate_brief(judgement: GateJudgement, incarnation: str) -> str | None:
     A second failing backend does not count: the gate is red already, and that backend's own check shows it.
     """
     judged = [each for one in judgement.subjects for each in one.backends]
-    if not any(part.standing is Standing.WAITING for each in judged for part in each.parts):
+    if not any(part.standing is GateStatus.WAITING for each in judged for part in each.parts):
         return None
     return repr(
         (
@@ -67,10 +67,10 @@ def failed_once(backend: Backend) -> frozenset[tuple[str, str]]:
 
 
 def _held(judged: BackendJudgement) -> list[str]:
-    return [part.reason for part in judged.parts if part.standing is Standing.HELD]
+    return [part.reason for part in judged.parts if part.standing is GateStatus.HELD]
 
 
-def _waivers(parts: Iterable[Part]) -> list[tuple[str, str, str, str]]:
+def _waivers(parts: Iterable[JudgedPart]) -> list[tuple[str, str, str, str]]:
     return [_waiver(each) for each in waivers_of(parts)]
 
 
@@ -98,6 +98,6 @@ def _recovering_jobs(judged: BackendJudgement) -> list[tuple[str, str]]:
         (part.job.workflow, part.job.name)
         for part in judged.parts
         if part.job is not None
-        and part.standing in {Standing.WAITING, Standing.PASSED}
+        and part.standing in {GateStatus.WAITING, GateStatus.PASSED}
         and (part.job.workflow, part.job.name) in failed
     ]

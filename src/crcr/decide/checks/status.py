@@ -10,7 +10,7 @@ from enum import StrEnum
 from crcr.decide.checks.commit import Backend, Job, Waiver
 
 
-class Standing(StrEnum):
+class GateStatus(StrEnum):
     """Where a backend, or one job of it, stands with the gate."""
 
     FAILED = "failed"
@@ -25,7 +25,7 @@ class Standing(StrEnum):
     PASSED = "passed"
 
 
-BLOCKED = frozenset({Standing.FAILED, Standing.ERRORED, Standing.MISSING, Standing.DECLINED})
+BLOCKED = frozenset({GateStatus.FAILED, GateStatus.ERRORED, GateStatus.MISSING, GateStatus.DECLINED})
 """What keeps the gate shut until somebody does something about it."""
 
 
@@ -35,9 +35,9 @@ class GateState(StrEnum):
     PASSED = "passed"
 
 
-STANDINGS = tuple(Standing)
-_OPEN = (Standing.WAITING, Standing.HELD)
-_PASSING = (Standing.WAIVED, Standing.EXCUSED, Standing.NOT_CONCERNED, Standing.PASSED)
+GATE_STATUSES = tuple(GateStatus)
+_OPEN = (GateStatus.WAITING, GateStatus.HELD)
+_PASSING = (GateStatus.WAIVED, GateStatus.EXCUSED, GateStatus.NOT_CONCERNED, GateStatus.PASSED)
 GATE_OF = {
     **dict.fromkeys(BLOCKED, GateState.FAILED),
     **dict.fromkeys(_OPEN, GateState.PENDING),
@@ -46,10 +46,10 @@ GATE_OF = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class JudgedPart:
     """One job of a backend, or what is owed in place of one, as the gate sees it."""
 
-    standing: Standing
+    standing: GateStatus
     name: str | None
     """None: the backend as a whole."""
     reason: str
@@ -60,13 +60,13 @@ class Part:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendJudgement:
     backend: Backend
-    standing: Standing
-    parts: tuple[Part, ...]
+    standing: GateStatus
+    parts: tuple[JudgedPart, ...]
     since: datetime
     deadline: datetime | None
     recheck_at: datetime | None = None
 
     @property
-    def telling(self) -> tuple[Part, ...]:
+    def telling(self) -> tuple[JudgedPart, ...]:
         """The parts that make it what it is."""
         return tuple(part for part in self.parts if part.standing is self.standing)

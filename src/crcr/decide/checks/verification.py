@@ -24,7 +24,7 @@ class ReportedJob:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class JobVerification:
     """What GitHub's view makes of a reported job."""
 
     verification: Verification
@@ -66,7 +66,9 @@ def _own_id(job: ReportedJob, reported: Iterable[ReportedJob]) -> str | None:
     return own_id if names <= {job.reported_name} else None
 
 
-def examine(job: ReportedJob, seen: tuple[ActionsJob, ...], *, whole: bool, run_over: bool) -> Finding | None:
+def examine(
+    job: ReportedJob, seen: tuple[ActionsJob, ...], *, whole: bool, run_over: bool
+) -> JobVerification | None:
     """What to write about a completed job; None while that is not known.
 
     Without the `whole` list only a failure says something: another job of the name may not be among `seen`.
@@ -76,7 +78,7 @@ def examine(job: ReportedJob, seen: tuple[ActionsJob, ...], *, whole: bool, run_
         if github is not None and github not in _HARMLESS:
             return _compare(job, github)
         none_can_come = whole and run_over and not seen
-        return Finding(Verification.NOT_VERIFIABLE, None, None) if none_can_come else None
+        return JobVerification(Verification.NOT_VERIFIABLE, None, None) if none_can_come else None
     return _compare(job, github)
 
 
@@ -85,13 +87,13 @@ def _worst(seen: tuple[ActionsJob, ...]) -> Conclusion | None:
     return max(ended, key=badness, default=None)
 
 
-def _compare(job: ReportedJob, github: Conclusion) -> Finding:
+def _compare(job: ReportedJob, github: Conclusion) -> JobVerification:
     reported = job.conclusion or Conclusion.NONE
     if reported is Conclusion.NONE:
-        return Finding(Verification.CONFIRMED, github, github)
+        return JobVerification(Verification.CONFIRMED, github, github)
     if github is reported:
-        return Finding(Verification.CONFIRMED, None, github)
-    return Finding(Verification.DISPUTED, worse(reported, github), github)
+        return JobVerification(Verification.CONFIRMED, None, github)
+    return JobVerification(Verification.DISPUTED, worse(reported, github), github)
 
 
 @dataclass(frozen=True, slots=True)

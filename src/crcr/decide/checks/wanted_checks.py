@@ -12,10 +12,10 @@ from hashlib import sha256
 
 from crcr.decide.allowlist.entries import Allowlist, Entry
 from crcr.decide.checks.check_changes import HARMLESS, backend_brief, failed_once, gate_brief
-from crcr.decide.checks.check_run import GATE_NAME, CheckStatus, Shown
+from crcr.decide.checks.check_run import GATE_NAME, CheckContent, CheckStatus
 from crcr.decide.checks.commit import Backend, Commit, Job, Subject
 from crcr.decide.checks.gate import HELD_FOR, GateJudgement, GateState, Policy, judge_for
-from crcr.decide.checks.status import BLOCKED, BackendJudgement, Part, Standing
+from crcr.decide.checks.status import BLOCKED, BackendJudgement, GateStatus, JudgedPart
 from crcr.decide.checks.text import check
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level
 
@@ -49,19 +49,19 @@ class CheckPolicy:
     gate_on: bool
     label_prefixes: tuple[str, ...]
     l3_fails_red: bool
-    l3_pends: bool
+    show_l3_pending: bool
     job_checks: JobChecks
     hud_url: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class WantedCheck:
     name: str
     tier: Tier
     downstream: str | None = None
     incarnation: str
     """Whose result it shows: another attempt or delivery makes another check of the same name."""
-    shown: Shown
+    shown: CheckContent
     brief: str | None = None
     """While it is still to change, what must be published at once when it changes; None: everything."""
 
@@ -74,12 +74,12 @@ def wanted_checks(
     published: frozenset[str] = frozenset(),
     *,
     tiers: Collection[Tier] = tuple(Tier),
-) -> tuple[Wanted, ...]:
+) -> tuple[WantedCheck, ...]:
     """Everything of these tiers that should be shown on the commit; nothing when nobody wants it merged any more.
 
     `published` are the names of the job checks that the commit has: what was shown as failed must show its mending.
     """
-    wanted: list[Wanted] = []
+    wanted: list[WantedCheck] = []
     if judgement is not None and Tier.GATE in tiers:
         wanted.append(_gate(commit, judgement, policy))
     if not {Tier.BACKEND, Tier.JOB} & set(tiers):
@@ -151,13 +151,13 @@ _GATE_SHOWS = {
 }
 
 
-def _gate(commit: Commit, judgement: GateJudgement, policy: CheckPolicy) -> Wanted:
+def _gate(commit: Commit, judgement: GateJudgement, policy: CheckPolicy) -> WantedCheck:
     newest = max(commit.subjects, key=lambda each: (each.received_at, each.delivery))
     status, conclusion = _GATE_SHOWS[judgement.state]
     brief = gate_brief(judgement, newest.delivery)
     live_url = _page(policy, commit, newest)
     words = check.gate_words(judgement, commit.head_sha, live_url if brief is not None else None)
-    shown = Shown(
+    shown = CheckContent(
         status=status,
         conclusion=conclusion,
         title=words.title,
@@ -166,7 +166,7 @@ def _gate(commit: Commit, judgement: GateJudgement, policy: CheckPolicy) -> Want
         details_url=live_url,
         started_at=newest.received_at,
     )
-    return Wanted(name=GATE_NAME, tier=Tier.GATE, incarnation=newest.delivery, shown=shown, brief=brief)
+    return WantedCheck(name=GATE_NAME, tier=Tier.GATE, incarnation=newest.delivery, shown=shown, brief=brief)
 
 
 def _page(policy: CheckPolicy, commit: Commit, subject: Subject) -> str:
@@ -176,14 +176,14 @@ def _page(policy: CheckPolicy, commit: Commit, subject: Subject) -> str:
 
 # Backends and their jobs
 
-_OPEN = frozenset({Standing.WAITING, Standing.HELD})
+_OPEN = frozenset({GateStatus.WAITING, GateStatus.HELD})
 
 
 def _is_informational(backend: Backend) -> bool:
     return not backend.gates
 
 
-def _backend(commit: Commit, subject: Subject, judged: BackendJudgement, policy: CheckPolicy) -> Wanted:
+def _backend(commit: Commit, subject: Subject, judged: BackendJudgement, policy: CheckPolicy) -> WantedCheck:
     backend, brief = judged.backend, backend_brief(judged)
     live_url = _page(policy, commit, subject) if brief is not None else None
     shown = _dressed(
@@ -196,7 +196,7 @@ def _backend(commit: Commit, subject: Subject, judged: BackendJudgement, policy:
         started_at=judged.since,
     )
     name = f"crcr/{backend.name}"
-    return Wanted(
+    return WantedCheck(
         name=name,
         tier=Tier.BACKEND,
         downstream=backend.name.key,
@@ -215,13 +215,13 @@ def _open_status(judged: BackendJudgement) -> CheckStatus | None:
     """While any part waits the check is open, even if another part has failed already."""
     if not any(part.standing in _OPEN for part in judged.parts):
         return None
-    return CheckStatus.QUEUED if judged.standing is Standing.HELD else CheckStatus.IN_PROGRESS
+    return CheckStatus.QUEUED if judged.standing is GateStatus.HELD else CheckStatus.IN_PROGRESS
 
 
-def _backend_conclusion(standing: Standing) -> Conclusion:
+def _backend_conclusion(standing: GateStatus) -> Conclusion:
     if standing in BLOCKED:
         return Conclusion.FAILURE
-    return Conclusion.SUCCESS if standing is Standing.PASSED else Conclusion.NEUTRAL
+    return Conclusion.SUCCESS if standing is GateStatus.PASSED else Conclusion.NEUTRAL
 
 
 def _dressed(
@@ -234,18 +234,18 @@ def _dressed(
     details_url: str | None,
     started_at: datetime,
     completed_at: datetime | None = None,
-) -> Shown:
+) -> CheckContent:
     """A check as its level lets it look: what gates nothing must never look like a blocker."""
     informational = _is_informational(backend)
     title = words.title
-    awaited = informational and open_status is not None and not policy.l3_pends
+    awaited = informational and open_status is not None and not policy.show_l3_pending
     if awaited:
         title = "running" if title == check.WAITING_TITLE else title
         open_status, conclusion, title = None, Conclusion.NEUTRAL, f"{title} (non-blocking)"
     elif informational and open_status is None and conclusion not in HARMLESS:
         title = f"{title} (non-blocking)"
         conclusion = conclusion if policy.l3_fails_red else Conclusion.NEUTRAL
-    return Shown(
+    return CheckContent(
         status=open_status or CheckStatus.COMPLETED,
         conclusion=None if open_status else conclusion,
         title=title,
@@ -259,7 +259,7 @@ def _dressed(
     )
 
 
-def _jobs(judged: BackendJudgement, policy: CheckPolicy, published: frozenset[str]) -> list[Wanted]:
+def _jobs(judged: BackendJudgement, policy: CheckPolicy, published: frozenset[str]) -> list[WantedCheck]:
     if policy.job_checks is JobChecks.NONE:
         return []
     backend = judged.backend
@@ -281,7 +281,7 @@ def _jobs(judged: BackendJudgement, policy: CheckPolicy, published: frozenset[st
 
 @dataclass(frozen=True, slots=True)
 class _NamedJob:
-    part: Part
+    part: JudgedPart
     job: Job
     name: str
 
@@ -290,7 +290,7 @@ class _NamedJob:
         return self.part.standing in _AT_FAULT and self.job.state is not JobState.IN_PROGRESS
 
 
-_AT_FAULT = BLOCKED | {Standing.EXCUSED, Standing.WAIVED}
+_AT_FAULT = BLOCKED | {GateStatus.EXCUSED, GateStatus.WAIVED}
 
 
 def _first_failures(jobs: list[_NamedJob], published: frozenset[str]) -> list[_NamedJob]:
@@ -326,9 +326,9 @@ def _digest(job: Job) -> str:
     return sha256(f"{job.workflow}\0{job.name}\0{job.run_id}".encode()).hexdigest()[:8]
 
 
-def _job(backend: Backend, part: Part, job: Job, policy: CheckPolicy, *, name: str) -> Wanted:
-    again = backend.runs_again(job) and part.standing is Standing.WAITING
-    if part.standing is Standing.WAITING and job.state is JobState.COMPLETED and not again:
+def _job(backend: Backend, part: JudgedPart, job: Job, policy: CheckPolicy, *, name: str) -> WantedCheck:
+    again = backend.runs_again(job) and part.standing is GateStatus.WAITING
+    if part.standing is GateStatus.WAITING and job.state is JobState.COMPLETED and not again:
         # Until GitHub confirms it, its check stays what it was: the backend's says more, and each write counts.
         job = replace(job, state=JobState.IN_PROGRESS, conclusion=None, ended_at=None)
         part = replace(part, job=job, reason="running")
@@ -345,7 +345,7 @@ def _job(backend: Backend, part: Part, job: Job, policy: CheckPolicy, *, name: s
         started_at=job.began_at,
         completed_at=job.ended_at,
     )
-    return Wanted(
+    return WantedCheck(
         name=name,
         tier=Tier.JOB,
         downstream=backend.name.key,
@@ -355,16 +355,16 @@ def _job(backend: Backend, part: Part, job: Job, policy: CheckPolicy, *, name: s
     )
 
 
-def _job_conclusion(part: Part, job: Job) -> Conclusion:
-    if part.standing in {Standing.WAIVED, Standing.EXCUSED}:
+def _job_conclusion(part: JudgedPart, job: Job) -> Conclusion:
+    if part.standing in {GateStatus.WAIVED, GateStatus.EXCUSED}:
         return Conclusion.NEUTRAL
     harmless = job.conclusion in HARMLESS
-    if part.standing is Standing.PASSED and not harmless:
+    if part.standing is GateStatus.PASSED and not harmless:
         return Conclusion.SUCCESS  # a probe's expected failure
     if job.state is JobState.TIMED_OUT:
         return Conclusion.TIMED_OUT
     if job.conclusion is None or job.conclusion is Conclusion.NONE:
         return Conclusion.FAILURE
-    if part.standing in {Standing.FAILED, Standing.ERRORED} and harmless:
+    if part.standing in {GateStatus.FAILED, GateStatus.ERRORED} and harmless:
         return Conclusion.FAILURE  # a probe's unexpected success, or one that GitHub did not confirm
     return job.conclusion

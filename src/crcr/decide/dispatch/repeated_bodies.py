@@ -7,7 +7,7 @@ differ, because they hold an id that is given once (a comment, a run's attempt) 
 
 from datetime import datetime, timedelta
 
-from crcr.decide.events import CheckAsked, Commented, Event, Push, SuiteAsked
+from crcr.decide.events import CheckRunEvent, CheckSuiteEvent, Event, IssueCommentEvent, PushEvent
 
 KEPT = timedelta(days=3)
 """As long as GitHub keeps its own log of deliveries."""
@@ -16,7 +16,7 @@ CLICKED_TWICE = timedelta(seconds=60)
 
 def repeats_within(event: Event) -> timedelta:
     """The time in which an equal body is the same event again."""
-    return CLICKED_TWICE if isinstance(event, CheckAsked | SuiteAsked) else KEPT
+    return CLICKED_TWICE if isinstance(event, CheckRunEvent | CheckSuiteEvent) else KEPT
 
 
 def is_stale(event: Event, now: datetime) -> bool:
@@ -24,6 +24,6 @@ def is_stale(event: Event, now: datetime) -> bool:
 
     Events of pull requests need no such rule: `updated_at` orders them.
     """
-    if isinstance(event, Commented):
+    if isinstance(event, IssueCommentEvent):
         return now - event.created_at > KEPT
-    return isinstance(event, Push) and event.pushed_at is not None and now - event.pushed_at > KEPT
+    return isinstance(event, PushEvent) and event.pushed_at is not None and now - event.pushed_at > KEPT

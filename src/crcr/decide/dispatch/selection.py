@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from crcr.decide.allowlist.entries import Allowlist, Authors, Entry
-from crcr.decide.events import MergeGroup, PullRequest, Push
+from crcr.decide.events import MergeGroupEvent, PullRequestEvent, PushEvent
 from crcr.decide.globs import name_glob, path_glob
 from crcr.decide.model import Level
 
@@ -49,7 +49,7 @@ class Choice:
 
 
 def select(
-    event: PullRequest | Push | MergeGroup,
+    event: PullRequestEvent | PushEvent | MergeGroupEvent,
     allowlist: Allowlist,
     *,
     ignore_refs: tuple[str, ...],
@@ -60,11 +60,11 @@ def select(
 
     `approved` and `dispatched` (keys of downstreams) are about the pull request's head on its base.
     """
-    if isinstance(event, Push):
+    if isinstance(event, PushEvent):
         if matches_ref(ignore_refs, event.ref):
             return ()
         return tuple(_choose_push(entry, event) for entry in allowlist.taking("push"))
-    if isinstance(event, MergeGroup):
+    if isinstance(event, MergeGroupEvent):
         return tuple(choice for entry in allowlist.entries if (choice := _choose_group(entry)))
     if event.action not in DISPATCHED_ACTIONS:
         return ()
@@ -125,7 +125,7 @@ def _short_name(ref: str) -> str:
     return ref
 
 
-def _choose_push(entry: Entry, push: Push) -> Choice:
+def _choose_push(entry: Entry, push: PushEvent) -> Choice:
     if entry.refs is not None and not matches_ref(entry.refs, push.ref):
         return Choice(entry, Verdict.NOT_CONCERNED, "refs")
     # A push that names no files (a new branch, a tag, a deletion) says nothing about them.
@@ -141,7 +141,7 @@ def _choose_group(entry: Entry) -> Choice | None:
     return Choice(entry, Verdict.NOT_CONCERNED, "events") if entry.level is Level.L4 else None
 
 
-def _choose_pull(entry: Entry, pull: PullRequest, *, approved: bool, dispatched: bool) -> Choice:
+def _choose_pull(entry: Entry, pull: PullRequestEvent, *, approved: bool, dispatched: bool) -> Choice:
     # What leaves an entry out comes before what makes it wait: nobody should wait for nothing.
     option = left_out_by(entry, labels=pull.labels, association=pull.author_association)
     if option is not None and not (option == LABELS and dispatched):

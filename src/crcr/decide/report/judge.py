@@ -44,7 +44,7 @@ class Admitted:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class CallerStanding:
     """What is known of a caller for the upstream that its delivery belongs to."""
 
     upstream: RepoName
@@ -143,7 +143,7 @@ class ReportFacts:
     """Whether the signed check run id opened jobs of other names in this run attempt."""
 
 
-def admit(identity: Identity, standing: Standing) -> Admitted | Rejected | IgnoredReport:
+def admit(identity: Identity, standing: CallerStanding) -> Admitted | Rejected | IgnoredReport:
     """Layers 1 (immutable id) and 2 (allowlist)."""
     binding, entry = standing.binding, standing.entry
     if binding is not None and identity.repository_id not in (None, binding.repository_id):

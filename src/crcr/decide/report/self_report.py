@@ -14,10 +14,10 @@ from crcr.decide.report.judge import (
     DISPATCH_EVENT,
     Admitted,
     BuildFacts,
+    CallerStanding,
     IgnoredReport,
     Rejected,
     RepeatedReport,
-    Standing,
     admit,
     contradicts,
     refuse_run,
@@ -55,7 +55,9 @@ class OwnFacts:
     """Of the sender's repository, as GitHub said last."""
 
 
-def choose(report: Report, identity: Identity, standings: Sequence[Standing]) -> Standing | Rejected:
+def choose(
+    report: Report, identity: Identity, standings: Sequence[CallerStanding]
+) -> CallerStanding | Rejected:
     """The upstream that the report is for: the one it names, else the only one that lists its sender.
 
     Raises `BadReport` when several list it and it names none of them.
@@ -77,7 +79,7 @@ def choose(report: Report, identity: Identity, standings: Sequence[Standing]) ->
     )
 
 
-def admit_own(report: Report, identity: Identity, standing: Standing) -> Admission:
+def admit_own(report: Report, identity: Identity, standing: CallerStanding) -> Admission:
     """Layers 1 and 2, for the chosen upstream and for this event."""
     verdict = admit(identity, standing)
     if isinstance(verdict, Admitted) and report.event_type not in verdict.entry.events:

@@ -6,7 +6,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from crcr.decide.checks.gate import GateState
-from crcr.decide.checks.status import Standing
+from crcr.decide.checks.status import GateStatus
 from crcr.decide.github.commit_origin import CommitPlace
 from crcr.decide.health.texts import GatePublication
 from crcr.decide.model import DeliveryState, DispatchState, Level, RepoName
@@ -37,7 +37,7 @@ class GatePart:
     """One job, or what is owed in place of one, and why it stands so."""
 
     name: str | None
-    standing: Standing
+    standing: GateStatus
     reason: str
     doubt: str | None = None
     waived_by: str | None = None
@@ -47,7 +47,7 @@ class GatePart:
 class GateRow:
     backend: RepoName
     level: Level
-    standing: Standing
+    standing: GateStatus
     parts: tuple[GatePart, ...]
     """Worst first, without those that passed."""
     parts_left_out: int

@@ -27,7 +27,7 @@ _LOOK_BACK = timedelta(hours=1)
 
 
 class Commands(Protocol):
-    async def answered(self, upstream: RepoName, comment_id: int) -> CommandAnswer | None: ...
+    async def find_answer(self, upstream: RepoName, comment_id: int) -> CommandAnswer | None: ...
     async def obey(
         self,
         upstream: RepoName,
@@ -87,7 +87,7 @@ class AnswerCommand:
         number, comment_id = int(asked["number"]), int(asked["comment_id"])
         where = await self._upstreams.target(effect.upstream)
         mark = marker("answer", str(comment_id))
-        answer, said = await self._commands.answered(effect.upstream, comment_id), False
+        answer, said = await self._commands.find_answer(effect.upstream, comment_id), False
         if answer is None:
             answer = await self._decide(effect, where, asked)
         elif answer.comment is not None:
@@ -120,7 +120,9 @@ class AnswerCommand:
 
 
 class Offers(Protocol):
-    async def offers(self, upstream: RepoName, head_sha: str, now: datetime) -> tuple[tuple[int, str], ...]:
+    async def waiver_offers(
+        self, upstream: RepoName, head_sha: str, now: datetime
+    ) -> tuple[tuple[int, str], ...]:
         """For each pull request on the head whose gate is blocked: its number and the ready commands."""
         ...
 
@@ -134,7 +136,7 @@ class OfferWaiver:
 
     async def __call__(self, effect: ClaimedEffect) -> bool:
         head_sha = str(json.loads(effect.payload or b"{}").get("head_sha"))
-        offers = await self._offers.offers(effect.upstream, head_sha, self._clock.now())
+        offers = await self._offers.waiver_offers(effect.upstream, head_sha, self._clock.now())
         if not offers:
             return False
         where = await self._upstreams.target(effect.upstream)

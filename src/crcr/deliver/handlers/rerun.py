@@ -23,10 +23,8 @@ _RUNNING_S = 60.0
 
 
 class Reruns(Protocol):
-    async def run_to_ask(self, upstream: RepoName, downstream: str, run_id: str) -> RunToAsk | None: ...
-    async def dispatch_again(
-        self, upstream: RepoName, delivery: str, downstream: str, now: datetime
-    ) -> bool: ...
+    async def find_run(self, upstream: RepoName, downstream: str, run_id: str) -> RunToAsk | None: ...
+    async def redispatch(self, upstream: RepoName, delivery: str, downstream: str, now: datetime) -> bool: ...
 
 
 class Rerun:
@@ -38,7 +36,7 @@ class Rerun:
 
     async def __call__(self, effect: ClaimedEffect) -> bool:
         run_id = str(json.loads(effect.payload or b"{}").get("run_id"))
-        found = await self._reruns.run_to_ask(effect.upstream, effect.target, run_id)
+        found = await self._reruns.find_run(effect.upstream, effect.target, run_id)
         if found is None:
             return False
         if found.on_github and run_id.isdigit():
@@ -53,7 +51,7 @@ class Rerun:
         log.info(
             "rerun_becomes_dispatch", downstream=str(found.downstream), run=run_id, delivery=effect.delivery
         )
-        return await self._reruns.dispatch_again(
+        return await self._reruns.redispatch(
             effect.upstream, effect.delivery or "", effect.target, self._clock.now()
         )
 

@@ -9,7 +9,14 @@ from dataclasses import replace
 
 import msgspec
 
-from crcr.decide.checks.check_run import MOST_ANNOTATIONS, MOST_TEXT, Annotation, Button, CheckStatus, Shown
+from crcr.decide.checks.check_run import (
+    MOST_ANNOTATIONS,
+    MOST_TEXT,
+    Annotation,
+    Button,
+    CheckContent,
+    CheckStatus,
+)
 from crcr.decide.github.values import FoundCheck
 from crcr.decide.model import Conclusion, RepoName
 from crcr.decide.outbox.urgency import Urgency
@@ -32,7 +39,7 @@ def create_check(
     head_sha: str,
     name: str,
     external_id: str,
-    shown: Shown,
+    shown: CheckContent,
     urgency: Urgency = Urgency.FIRST,
 ) -> Request:
     names = {"name": name, "head_sha": head_sha, "external_id": external_id}
@@ -41,7 +48,7 @@ def create_check(
 
 
 def update_check(
-    repo: RepoName, check_run_id: int, shown: Shown, *, urgency: Urgency = Urgency.FIRST
+    repo: RepoName, check_run_id: int, shown: CheckContent, *, urgency: Urgency = Urgency.FIRST
 ) -> Request:
     """Show something else; GitHub adds the annotations to those that the check already has."""
     path = f"/repos/{repo}/check-runs/{check_run_id:d}"
@@ -56,7 +63,7 @@ def find_checks(repo: RepoName, head_sha: str, name: str, *, urgency: Urgency = 
 # What a check shows
 
 
-def check_fields(shown: Shown) -> dict[str, object]:
+def check_fields(shown: CheckContent) -> dict[str, object]:
     fields: dict[str, object] = {
         "status": shown.status.value,
         "output": _output(shown),
@@ -72,7 +79,7 @@ def check_fields(shown: Shown) -> dict[str, object]:
     return fields
 
 
-def _end(shown: Shown) -> dict[str, object]:
+def _end(shown: CheckContent) -> dict[str, object]:
     if shown.conclusion is None or shown.conclusion is Conclusion.NONE:
         raise ValueError("a completed check needs a conclusion that GitHub knows")
     end: dict[str, object] = {"conclusion": shown.conclusion.value}
@@ -81,7 +88,7 @@ def _end(shown: Shown) -> dict[str, object]:
     return end
 
 
-def _output(shown: Shown) -> dict[str, object]:
+def _output(shown: CheckContent) -> dict[str, object]:
     output: dict[str, object] = {
         "title": short(shown.title, MOST_TITLE),
         "summary": long(shown.summary, MOST_TEXT),

@@ -16,18 +16,18 @@ from crcr.decide.model import RepoName
 from crcr.decide.report.identity import Identity
 from crcr.decide.report.judge import (
     Admitted,
+    CallerStanding,
     IgnoredReport,
     OpenJob,
     Outcome,
     Rejected,
     RepeatedReport,
-    Standing,
     admit,
 )
 from crcr.decide.report.refusal import Refusal, refusal_of
 from crcr.decide.report.report import SELF_REPORTS, Report
 from crcr.decide.report.self_report import Admission, OwnOutcome, OwnResult
-from crcr.decide.trace_steps import Step
+from crcr.decide.trace_steps import TraceStep
 from crcr.errors import (
     CrcrError,
     DefaultBranchUnknown,
@@ -53,24 +53,24 @@ NOTED_REFUSAL = "noted_refusal"
 class Reports(Protocol):
     async def standings(
         self, caller: RepoName, delivery: str, caller_id: int | None = None
-    ) -> tuple[Standing, ...]: ...
+    ) -> tuple[CallerStanding, ...]: ...
     async def take(
-        self, report: Report, identity: Identity, standing: Standing, body: bytes, now: datetime
+        self, report: Report, identity: Identity, standing: CallerStanding, body: bytes, now: datetime
     ) -> Outcome: ...
     async def raise_alarm(
-        self, standing: Standing, identity: Identity, reason: str, now: datetime
+        self, standing: CallerStanding, identity: Identity, reason: str, now: datetime
     ) -> bool: ...
 
 
 class SelfReports(Protocol):
     """Nightly and periodic results, which nobody dispatched."""
 
-    async def admit(self, report: Report, identity: Identity) -> tuple[Standing, Admission] | Rejected:
+    async def admit(self, report: Report, identity: Identity) -> tuple[CallerStanding, Admission] | Rejected:
         """Choose the upstream, and judge the sender there; refuse whom no upstream lists."""
         ...
 
     async def take(
-        self, report: Report, identity: Identity, standing: Standing, body: bytes, now: datetime
+        self, report: Report, identity: Identity, standing: CallerStanding, body: bytes, now: datetime
     ) -> OwnOutcome | IgnoredReport: ...
 
 
@@ -132,7 +132,9 @@ class CallbackIntake:
         if outcome not in {"ignored", "sandbox"}:
             to = identity.repository.key
             now = self.clock.now()
-            self.trace.note(Step.CALLBACK, report.delivery_id, began_at, now, downstream=to, outcome=outcome)
+            self.trace.note(
+                TraceStep.CALLBACK, report.delivery_id, began_at, now, downstream=to, outcome=outcome
+            )
 
     async def _authenticate(self, request: Request) -> Identity:
         """Layer 1. Only failures count against an address, so one runner's many jobs never lock it out."""
@@ -187,7 +189,7 @@ class CallbackIntake:
         return _success(report, outcome)
 
     async def _turn_away(
-        self, standing: Standing, identity: Identity, verdict: IgnoredReport | Rejected
+        self, standing: CallerStanding, identity: Identity, verdict: IgnoredReport | Rejected
     ) -> Answer | Rejected:
         if isinstance(verdict, IgnoredReport):
             return _ignored(verdict)
@@ -195,7 +197,7 @@ class CallbackIntake:
             await self._alarm(standing, identity, verdict.detail)
         return verdict
 
-    async def _alarm(self, standing: Standing, identity: Identity, reason: str) -> None:
+    async def _alarm(self, standing: CallerStanding, identity: Identity, reason: str) -> None:
         if await self.reports.raise_alarm(standing, identity, reason, self.clock.now()):
             who = {"repository": str(identity.repository), "repository_id": identity.repository_id}
             log.error("identity_changed", alarm=True, upstream=str(standing.upstream), **who)
@@ -234,8 +236,8 @@ class CallbackIntake:
 
 
 def _best(
-    identity: Identity, standings: tuple[Standing, ...]
-) -> tuple[Standing, Admitted | IgnoredReport | Rejected]:
+    identity: Identity, standings: tuple[CallerStanding, ...]
+) -> tuple[CallerStanding, Admitted | IgnoredReport | Rejected]:
     """The upstream that takes the report; for an unknown delivery, the friendliest refusal."""
     judged = [(standing, admit(identity, standing)) for standing in standings]
     order = (Admitted, IgnoredReport, Rejected)

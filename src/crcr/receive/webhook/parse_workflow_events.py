@@ -4,16 +4,16 @@ The body's `status` counts, not the action that brought it: deliveries are unord
 attempt that was re-run at once may already show the next one.
 """
 
-from crcr.decide.events import JobTold, RunTold
+from crcr.decide.events import WorkflowJobEvent, WorkflowRunEvent
 from crcr.decide.github.actions_vocabulary import check_run_id_of, conclusion_of, path_without_ref
 from crcr.decide.github.values import ActionsJob, ActionsRun
 from crcr.receive.webhook import payload_structs as shapes
 from crcr.receive.webhook.payload_fields import branch, id_of, plain, repo_name, utc, utc_or_none
 
 
-def run_told(body: shapes.WorkflowRunBody) -> RunTold:
+def run_told(body: shapes.WorkflowRunBody) -> WorkflowRunEvent:
     run, workflow = body.workflow_run, body.workflow or shapes.WorkflowPart()
-    return RunTold(
+    return WorkflowRunEvent(
         repository=repo_name(body.repository.full_name),
         repository_id=body.repository.id,
         run=ActionsRun(
@@ -32,9 +32,9 @@ def run_told(body: shapes.WorkflowRunBody) -> RunTold:
     )
 
 
-def job_told(body: shapes.WorkflowJobBody) -> JobTold:
+def job_told(body: shapes.WorkflowJobBody) -> WorkflowJobEvent:
     job = body.workflow_job
-    return JobTold(
+    return WorkflowJobEvent(
         repository=repo_name(body.repository.full_name),
         repository_id=body.repository.id,
         run_id=job.run_id,

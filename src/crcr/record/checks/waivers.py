@@ -68,7 +68,7 @@ class NewWaiver:
     reason: str
 
 
-async def give_waiver(tx: Tx, upstream: RepoName, waiver: NewWaiver, now: datetime) -> None:
+async def add_waiver(tx: Tx, upstream: RepoName, waiver: NewWaiver, now: datetime) -> None:
     await tx.run(
         _GIVE,
         upstream=upstream.key,
@@ -84,7 +84,7 @@ async def give_waiver(tx: Tx, upstream: RepoName, waiver: NewWaiver, now: dateti
     )
 
 
-async def take_back(
+async def revoke_waivers(
     tx: Tx, upstream: RepoName, number: int, downstream: RepoName, job: str | None, *, who: str, now: datetime
 ) -> int:
     """End the waivers of this backend or job; return how many there were."""
@@ -127,7 +127,7 @@ async def waivers_in_force(
     return tuple(found)
 
 
-async def note_use(tx: Tx, upstream: RepoName, waiver: Waiver, now: datetime) -> bool:
+async def record_waiver_use(tx: Tx, upstream: RepoName, waiver: Waiver, now: datetime) -> bool:
     """Write down that a waiver has let a gate pass; True the first time."""
     changed = await tx.run(
         _USED,

@@ -8,7 +8,7 @@ from crcr.decide.dispatch.selection import PATHS, touches
 from crcr.decide.github.values import ChangedFiles, FilesQuestion
 from crcr.decide.model import Pull, RepoName
 from crcr.record.change_and_audit_log import note_change
-from crcr.record.checks.refresh import Publishing
+from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.deliveries.held_dispatches import held_of_delivery, reconsider, settle_files
 from crcr.record.deliveries.left_out_dispatches import left_out_of_pull, take_in
 from crcr.record.deliveries.pull_requests import load_pull
@@ -27,10 +27,10 @@ _QUESTION = Statement(
 
 
 class PathQuestions:
-    def __init__(self, database: Database, allowlists: Allowlists, publishing: Publishing) -> None:
+    def __init__(self, database: Database, allowlists: Allowlists, refresher: CheckRefresher) -> None:
         self._database = database
         self._allowlists = allowlists
-        self._publishing = publishing
+        self._refresher = refresher
 
     async def open(self, upstream: RepoName, delivery: str) -> FilesQuestion | None:
         """What to ask GitHub; None when nothing of the delivery waits for the answer any more."""
@@ -77,7 +77,7 @@ class PathQuestions:
                 return
             await reconsider(tx, upstream, pull, allowlist, now)
             await note_change(tx, upstream, "delivery", delivery=delivery, number=number, now=now)
-            await self._publishing.again_for_pull(
+            await self._refresher.request_refresh_for_pull(
                 tx, upstream, (pull.head_sha,), now, allowlist=allowlist, labels=pull.labels
             )
 

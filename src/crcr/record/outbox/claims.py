@@ -14,7 +14,7 @@ from crcr.decide.model import EffectKind, RepoName
 from crcr.decide.outbox.effect import ClaimedEffect, Failure, effect_urgency
 from crcr.decide.outbox.retry import GiveUp
 from crcr.record.change_and_audit_log import note_change
-from crcr.record.checks.refresh import Publishing
+from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.deliveries.sent_dispatches import mark_arrived, mark_sent
 from crcr.record.store.database import Database, Row, Tx
 from crcr.record.store.statement import Statement
@@ -198,13 +198,13 @@ class Outbox:
         self,
         database: Database,
         upstreams: tuple[RepoName, ...],
-        publishing: Publishing,
+        refresher: CheckRefresher,
         *,
         owner: str,
         lease: timedelta,
     ) -> None:
         self._database = database
-        self._publishing = publishing
+        self._refresher = refresher
         self._upstreams = upstreams
         self._owner = owner
         self._lease = lease
@@ -376,7 +376,7 @@ class Outbox:
         )
         dispatch = await tx.one(_SPEAKS, **_dispatch_of(effect))
         if dispatch is not None:
-            await self._publishing.again_for(tx, dispatch, now)
+            await self._refresher.request_refresh_for(tx, dispatch, now)
 
 
 def _order(effect: ClaimedEffect) -> tuple[int, int]:

@@ -16,7 +16,7 @@ import msgspec
 from sqlalchemy import and_, bindparam, case, func, or_, select, update
 
 from crcr.decide.checks.commit import Verification
-from crcr.decide.checks.verification import Finding, SilentEnd
+from crcr.decide.checks.verification import JobVerification, SilentEnd
 from crcr.decide.model import Conclusion, JobState, Level
 from crcr.decide.report.forwarding import started_at
 from crcr.decide.report.identity import Identity, IssuerKind
@@ -234,7 +234,7 @@ async def time_out_job(tx: Tx, key: Mapping[str, Any], state: JobState, now: dat
     await tx.run(_TIME_OUT, **key, becomes=state.value, at=to_us(now))
 
 
-async def verify_job(tx: Tx, key: Mapping[str, Any], finding: Finding, counts: Conclusion) -> None:
+async def verify_job(tx: Tx, key: Mapping[str, Any], finding: JobVerification, counts: Conclusion) -> None:
     """Write GitHub's view beside a result; `counts` is the conclusion that holds now."""
     await tx.run(
         _VERIFY,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from crcr.decide.checks.verification import Finding, SilentEnd
+from crcr.decide.checks.verification import JobVerification, SilentEnd
 from crcr.decide.model import Conclusion, JobState
 from crcr.decide.report.judge import CloseJob, DisputeJob, OpenJob
 from crcr.decide.report.report import Report
@@ -81,7 +81,7 @@ class Outcomes:
         await self._forwards.add(tx, key, now)
 
     async def verify(
-        self, tx: Tx, key: Mapping[str, Any], finding: Finding, counts: Conclusion, now: datetime
+        self, tx: Tx, key: Mapping[str, Any], finding: JobVerification, counts: Conclusion, now: datetime
     ) -> None:
         """Write GitHub's view beside a result; `counts` is the conclusion that holds now."""
         await verify_job(tx, key, finding, counts)

@@ -9,7 +9,14 @@ from sqlalchemy import bindparam, select, text, union_all
 
 from crcr.decide.model import Conclusion, JobState, Level, RepoName
 from crcr.decide.report.identity import Identity, IssuerKind
-from crcr.decide.report.judge import CloseJob, DispatchFacts, ReportFacts, RunFacts, Standing, workflow_key
+from crcr.decide.report.judge import (
+    CallerStanding,
+    CloseJob,
+    DispatchFacts,
+    ReportFacts,
+    RunFacts,
+    workflow_key,
+)
 from crcr.decide.report.match_job import JobFacts
 from crcr.decide.report.report import Report
 from crcr.decide.statistics.figures import Ended, ended_as
@@ -80,7 +87,7 @@ _UNDER_WAY = Statement(
 class ReportContext:
     """One report with the rows that it concerns."""
 
-    standing: Standing
+    standing: CallerStanding
     report: Report
     identity: Identity
     workflow: str
@@ -91,7 +98,7 @@ class ReportContext:
 
     @classmethod
     async def load(
-        cls, tx: Tx, report: Report, identity: Identity, standing: Standing, job_timeout: timedelta
+        cls, tx: Tx, report: Report, identity: Identity, standing: CallerStanding, job_timeout: timedelta
     ) -> "ReportContext":
         key = {
             "upstream": standing.upstream.key,
@@ -139,7 +146,7 @@ class ReportContext:
         return self.dispatch is not None and self.dispatch["run_reported"] == 0
 
     @property
-    def speaks(self) -> bool:
+    def has_checks(self) -> bool:
         """Whether its results are shown on the upstream's pull requests."""
         return self.dispatch is not None and self.dispatch["level"] >= Level.L3
 

@@ -13,19 +13,19 @@ from crcr.decide.allowlist.entries import Entry
 from crcr.decide.model import Binding, RepoName
 from crcr.decide.report.identity import Identity, IssuerKind
 from crcr.decide.report.judge import (
+    CallerStanding,
     CloseJob,
     DisputeJob,
     OpenJob,
     Outcome,
     Rejected,
-    Standing,
     admit,
     judge,
 )
 from crcr.decide.report.report import Report
 from crcr.errors import DefaultBranchUnknown, NoAllowlist
 from crcr.record.change_and_audit_log import note_change
-from crcr.record.checks.refresh import Publishing
+from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.clickhouse.feed_queue import note_job
 from crcr.record.deliveries.sent_dispatches import mark_arrived
 from crcr.record.reports.builds import bind_build
@@ -120,7 +120,7 @@ class Reports:
         allowlists: Allowlists,
         targets: Targets,
         outcomes: Outcomes,
-        publishing: Publishing,
+        refresher: CheckRefresher,
         upstreams: tuple[RepoName, ...],
         job_timeout: timedelta,
     ) -> None:
@@ -128,19 +128,19 @@ class Reports:
         self._allowlists = allowlists
         self._targets = targets
         self._outcomes = outcomes
-        self._publishing = publishing
+        self._refresher = refresher
         self._upstreams = {upstream.key: upstream for upstream in upstreams}
         self._job_timeout = job_timeout
 
     async def standings(
         self, caller: RepoName, delivery: str, caller_id: int | None = None
-    ) -> tuple[Standing, ...]:
+    ) -> tuple[CallerStanding, ...]:
         """How the caller stands with the delivery's upstream; with every upstream when the delivery is unknown.
 
         By its id it is known under a name that it had, or has, beside the one in its token.
         """
 
-        async def unit(tx: Tx) -> tuple[Standing, ...]:
+        async def unit(tx: Tx) -> tuple[CallerStanding, ...]:
             rows = await tx.all(_STANDING, guid=delivery, caller=caller.key)
             found = [
                 await self._standing_with(tx, row, caller, delivery, caller_id=caller_id)
@@ -152,7 +152,7 @@ class Reports:
         return await self._database.glance(unit)
 
     async def take(
-        self, report: Report, identity: Identity, standing: Standing, body: bytes, now: datetime
+        self, report: Report, identity: Identity, standing: CallerStanding, body: bytes, now: datetime
     ) -> Outcome:
         """Judge and record. `body` is the callback as it came, for a forward."""
         entry = standing.entry
@@ -174,7 +174,9 @@ class Reports:
         # they only add to.
         return await self._database.write(unit, lane=(standing.dispatched_as or identity.repository).key)
 
-    async def raise_alarm(self, standing: Standing, identity: Identity, reason: str, now: datetime) -> bool:
+    async def raise_alarm(
+        self, standing: CallerStanding, identity: Identity, reason: str, now: datetime
+    ) -> bool:
         """Raise it once: a stranger who goes on calling must not fill the audit log."""
         upstream, caller = standing.upstream, identity.repository
 
@@ -204,7 +206,7 @@ class Reports:
 
     async def _standing_with(
         self, tx: Tx, row: Row, caller: RepoName, delivery: str, *, caller_id: int | None
-    ) -> Standing:
+    ) -> CallerStanding:
         """How the caller stands, and under which other name the delivery was dispatched to its repository."""
         standing = await self._standing_of(tx, row, caller, caller_id)
         if row["dispatched"] is not None or caller_id is None:
@@ -215,7 +217,7 @@ class Reports:
         binding = standing.binding or Binding(caller_id, None, confirmed=False)
         return replace(standing, dispatched_as=name, binding=binding)
 
-    async def _standing_of(self, tx: Tx, row: Row, caller: RepoName, caller_id: int | None) -> Standing:
+    async def _standing_of(self, tx: Tx, row: Row, caller: RepoName, caller_id: int | None) -> CallerStanding:
         upstream = self._upstreams[row["upstream"]]
         allowlist = await self._allowlists.version(tx, upstream, row["version"])
         entry = allowlist.find(caller)
@@ -224,11 +226,11 @@ class Reports:
         bound = row["repository_id"]
         binding = None if bound is None else Binding(bound, row["owner_id"], bool(row["confirmed"]))
         suspended = row["suspended_at"] is not None
-        return Standing(upstream, entry, binding, suspended, row["default_branch"])
+        return CallerStanding(upstream, entry, binding, suspended, row["default_branch"])
 
-    async def standings_anywhere(self, tx: Tx, caller: RepoName) -> tuple[Standing, ...]:
+    async def standings_anywhere(self, tx: Tx, caller: RepoName) -> tuple[CallerStanding, ...]:
         """With every upstream that has a list; none of them having one is an outage, not an answer."""
-        found: list[Standing] = []
+        found: list[CallerStanding] = []
         missing: NoAllowlist | None = None
         for upstream in self._upstreams.values():
             try:
@@ -242,12 +244,12 @@ class Reports:
     def serves(self, name: str) -> bool:
         return name.lower() in self._upstreams
 
-    async def standing(self, tx: Tx, upstream: RepoName, caller: RepoName) -> Standing:
+    async def standing(self, tx: Tx, upstream: RepoName, caller: RepoName) -> CallerStanding:
         allowlist = await self._allowlists.in_force(tx, upstream)
         known = await self._targets.known(tx, upstream, caller)
         binding = known.binding if known else None
         suspended, branch = (known.suspended, known.default_branch) if known else (False, None)
-        return Standing(upstream, allowlist.find(caller), binding, suspended, branch)
+        return CallerStanding(upstream, allowlist.find(caller), binding, suspended, branch)
 
     async def _write(
         self, tx: Tx, context: ReportContext, outcome: Outcome, body: bytes, now: datetime
@@ -274,13 +276,13 @@ class Reports:
             number=context.number,
             now=now,
         )
-        if context.speaks:
+        if context.has_checks:
             await self._follow_up(tx, context, outcome, now)
 
     async def _follow_up(self, tx: Tx, context: ReportContext, outcome: Outcome, now: datetime) -> None:
         """What a result of L3 and above brings about: its checks follow, and GitHub's view of it is asked."""
         if context.dispatch is not None:
-            await self._publishing.again_for(tx, context.dispatch, now)
+            await self._refresher.request_refresh_for(tx, context.dispatch, now)
             if isinstance(outcome, CloseJob) and context.identity.kind is IssuerKind.GITHUB:
                 await look_up_result(tx, context.dispatch, now)
 

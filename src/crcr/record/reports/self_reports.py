@@ -12,12 +12,12 @@ from crcr.decide.model import Binding, RepoName
 from crcr.decide.report.identity import Identity
 from crcr.decide.report.judge import (
     Admitted,
+    CallerStanding,
     CloseJob,
     DisputeJob,
     IgnoredReport,
     OpenJob,
     Rejected,
-    Standing,
     workflow_key,
 )
 from crcr.decide.report.report import Report
@@ -51,7 +51,7 @@ class _Context:
 
     report: Report
     identity: Identity
-    standing: Standing
+    standing: CallerStanding
     admitted: Admitted
     body: bytes
 
@@ -88,10 +88,10 @@ class SelfReports:
         self._targets = targets
         self._outcomes = outcomes
 
-    async def admit(self, report: Report, identity: Identity) -> tuple[Standing, Admission] | Rejected:
+    async def admit(self, report: Report, identity: Identity) -> tuple[CallerStanding, Admission] | Rejected:
         """The upstream that the report is for, and whether its sender may speak there."""
 
-        async def unit(tx: Tx) -> tuple[Standing, ...]:
+        async def unit(tx: Tx) -> tuple[CallerStanding, ...]:
             return await self._reports.standings_anywhere(tx, identity.repository)
 
         standings = await self._database.glance(unit)
@@ -105,7 +105,7 @@ class SelfReports:
         return standing, admit_own(report, identity, standing)
 
     async def take(
-        self, report: Report, identity: Identity, standing: Standing, body: bytes, now: datetime
+        self, report: Report, identity: Identity, standing: CallerStanding, body: bytes, now: datetime
     ) -> OwnOutcome | IgnoredReport:
         """Judge and record. `body` is the callback as it came, for a forward."""
 

@@ -16,7 +16,7 @@ from crcr.decide.allowlist.check import NO_LEVEL
 from crcr.decide.allowlist.entries import Allowlist, AllowlistVersion, Checked, Problem, Reading
 from crcr.decide.model import RepoName
 from crcr.errors import NoAllowlist, StoreUnavailable
-from crcr.record.checks.refresh import Publishing
+from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.repositories.downstreams import Targets
 from crcr.record.repositories.level_history import follow_levels
 from crcr.record.schema.core import allowlist_versions as versions
@@ -46,11 +46,11 @@ _ADD = Statement(insert(versions))
 
 class Allowlists:
     def __init__(
-        self, database: Database, targets: Targets, publishing: Publishing, check: Callable[[str], Checked]
+        self, database: Database, targets: Targets, refresher: CheckRefresher, check: Callable[[str], Checked]
     ) -> None:
         self._database = database
         self._targets = targets
-        self._publishing = publishing
+        self._refresher = refresher
         self._check = check
         self._cache: dict[str, tuple[int, Allowlist]] = {}
 
@@ -119,8 +119,8 @@ class Allowlists:
             row = _row(upstream, reading, checked, (newest["version"] if newest else 0) + 1, now)
             await tx.run(_ADD, **row)
             if checked.allowlist is not None:
-                await self._targets.follow(tx, upstream, checked.allowlist, now)
-                await self._publishing.follow(tx, upstream, checked.allowlist, now)
+                await self._targets.apply_allowlist(tx, upstream, checked.allowlist, now)
+                await self._refresher.apply_allowlist(tx, upstream, checked.allowlist, now)
                 await follow_levels(tx, upstream, checked.allowlist, row["version"], now)
             tx.signal(ALLOWLIST)
             return _version(row)
@@ -134,10 +134,10 @@ class Allowlists:
 
     async def _turn_gate_on(self, tx: Tx, upstream: RepoName, checked: Checked, now: datetime) -> None:
         """A list that an older release read may have had an L4 in it all the time."""
-        if checked.allowlist is not None and await self._publishing.turns_on(
+        if checked.allowlist is not None and await self._refresher.enable_gate(
             tx, upstream, checked.allowlist, now
         ):
-            await self._publishing.everywhere(tx, upstream, now, speaks=True)
+            await self._refresher.refresh_all_heads(tx, upstream, now, has_checks=True)
 
     async def _load(self, tx: Tx, upstream: RepoName, version: int) -> Allowlist:
         row = await tx.one(_TEXT, upstream=upstream.key, version=version)

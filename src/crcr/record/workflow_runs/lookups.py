@@ -21,7 +21,7 @@ from crcr.decide.github.run_lookup import (
 from crcr.decide.github.values import ActionsJob, ActionsRun
 from crcr.decide.model import Level, RepoName
 from crcr.record.change_and_audit_log import note_change
-from crcr.record.checks.refresh import Publishing
+from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.reports.outcomes import Outcomes
 from crcr.record.repositories.allowlists import Allowlists
 from crcr.record.repositories.renames import PRESENT
@@ -126,15 +126,15 @@ class Lookups:
         self,
         database: Database,
         allowlists: Allowlists,
-        publishing: Publishing,
+        refresher: CheckRefresher,
         job_timeout: timedelta,
         outcomes: Outcomes,
     ) -> None:
         self._database = database
         self._allowlists = allowlists
-        self._publishing = publishing
+        self._refresher = refresher
         self._outcomes = outcomes
-        self._run_names = RunNames(publishing, outcomes)
+        self._run_names = RunNames(refresher, outcomes)
         self._job_timeout = job_timeout
 
     async def question(self, upstream: RepoName, delivery: str, downstream: str) -> Question | None:
@@ -283,7 +283,7 @@ class Lookups:
             number=dispatch["number"],
             now=now,
         )
-        await self._publishing.again_for(tx, dispatch, now)
+        await self._refresher.request_refresh_for(tx, dispatch, now)
 
     async def _remaining(self, tx: Tx, question: Question, entry: Entry | None) -> Remaining:
         """Whether asking again would tell anything: not when every run is over, checked, and surely the last."""

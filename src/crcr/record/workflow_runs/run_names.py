@@ -16,7 +16,7 @@ from crcr.decide.github.run_lookup import Question
 from crcr.decide.github.values import ActionsRun
 from crcr.decide.model import Level, RepoName
 from crcr.record.change_and_audit_log import note_act, note_change
-from crcr.record.checks.refresh import Publishing
+from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.outbox.effects import add_once
 from crcr.record.reports.outcomes import Outcomes
 from crcr.record.statistics.recount import recount
@@ -73,8 +73,8 @@ _RUN = ("delivery", "upstream", "downstream", "workflow", "run_id")
 class RunNames:
     """Compares runs with the deliveries in their names, and moves those that report for another one."""
 
-    def __init__(self, publishing: Publishing, outcomes: Outcomes) -> None:
-        self._publishing = publishing
+    def __init__(self, refresher: CheckRefresher, outcomes: Outcomes) -> None:
+        self._refresher = refresher
         self._outcomes = outcomes
 
     async def own_runs(
@@ -141,7 +141,7 @@ class RunNames:
         await note_change(
             tx, RepoName(dispatch["upstream"]), "job", number=dispatch["number"], now=now, **key
         )
-        await self._publishing.again_for(tx, dispatch, now)
+        await self._refresher.request_refresh_for(tx, dispatch, now)
         if dispatch["level"] >= Level.L3:
             await add_once(tx, look_up(dispatch["upstream"], now=now, **key))
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from crcr.decide.checks.commit import Verification
-from crcr.decide.checks.status import Standing
+from crcr.decide.checks.status import GateStatus
 from crcr.decide.github.commit_origin import CommitStanding
 from crcr.decide.health.relay import HealthState
 from crcr.decide.model import Conclusion, DeliveryState, DispatchState, EffectState, JobState, Level
@@ -89,16 +89,16 @@ GATES = {
 }
 
 STANDINGS = {
-    Standing.FAILED: Status("X", "failed", "bad"),
-    Standing.ERRORED: Status("E", "errored", "bad"),
-    Standing.MISSING: Status("M", "missing", "bad"),
-    Standing.DECLINED: Status("D", "declined", "bad"),
-    Standing.WAITING: Status("Q", "waiting", "wait"),
-    Standing.HELD: Status("H", "held", "wait"),
-    Standing.WAIVED: Status("W", "waived", "off"),
-    Standing.EXCUSED: Status("~", "excused", "off"),
-    Standing.NOT_CONCERNED: Status("—", "not concerned", "off"),
-    Standing.PASSED: Status("O", "passed", "ok"),
+    GateStatus.FAILED: Status("X", "failed", "bad"),
+    GateStatus.ERRORED: Status("E", "errored", "bad"),
+    GateStatus.MISSING: Status("M", "missing", "bad"),
+    GateStatus.DECLINED: Status("D", "declined", "bad"),
+    GateStatus.WAITING: Status("Q", "waiting", "wait"),
+    GateStatus.HELD: Status("H", "held", "wait"),
+    GateStatus.WAIVED: Status("W", "waived", "off"),
+    GateStatus.EXCUSED: Status("~", "excused", "off"),
+    GateStatus.NOT_CONCERNED: Status("—", "not concerned", "off"),
+    GateStatus.PASSED: Status("O", "passed", "ok"),
 }
 
 _BAD = (

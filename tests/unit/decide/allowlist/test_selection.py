@@ -7,7 +7,7 @@ import pytest
 
 from crcr.decide.allowlist.entries import Allowlist, Authors, Entry
 from crcr.decide.dispatch.selection import Choice, Verdict, matches_ref, select
-from crcr.decide.events import PullRequest, Push
+from crcr.decide.events import PullRequestEvent, PushEvent
 from crcr.decide.model import Level, RepoName
 from support.data.events_and_reports import a_pull, a_push
 
@@ -21,7 +21,7 @@ def an_entry(**options: Any) -> Entry:
     return Entry(name=RepoName("o/r"), level=Level.L2, **options)
 
 
-def choose(event: PullRequest | Push, **options: Any) -> tuple[Verdict, str | None] | None:
+def choose(event: PullRequestEvent | PushEvent, **options: Any) -> tuple[Verdict, str | None] | None:
     """Return what a list of one such entry makes of the event; None: the entry wants nothing of it."""
     choices = select(event, Allowlist((an_entry(**options),)), ignore_refs=IGNORED)
     return (choices[0].verdict, choices[0].reason) if choices else None

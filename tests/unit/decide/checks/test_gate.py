@@ -10,7 +10,7 @@ import pytest
 
 from crcr.decide.checks.commit import Backend, Job, Run, Subject, Verdict, Verification, Waiver
 from crcr.decide.checks.gate import BackendJudgement, GateJudgement, GateState, Policy, judge_gate
-from crcr.decide.checks.status import Standing
+from crcr.decide.checks.status import GateStatus
 from crcr.decide.model import Conclusion, DispatchState, Level, RepoName
 from support.data.commits import (
     HOUR,
@@ -32,7 +32,7 @@ from support.data.commits import (
     an_unsent_backend,
 )
 
-C, D, S, G = Conclusion, DispatchState, Standing, GateState
+C, D, S, G = Conclusion, DispatchState, GateStatus, GateState
 SECOND = timedelta(seconds=1)
 DEADLINE = SENT + 6 * HOUR
 
@@ -47,7 +47,7 @@ def judge_one(
     return judge(backend, waivers=waivers, now=now, policy=policy).subjects[0].backends[0]
 
 
-def standing(backend: Backend, *waivers: Waiver, now: datetime = NOW, policy: Policy = POLICY) -> Standing:
+def standing(backend: Backend, *waivers: Waiver, now: datetime = NOW, policy: Policy = POLICY) -> GateStatus:
     return judge_one(backend, *waivers, now=now, policy=policy).standing
 
 
@@ -58,7 +58,7 @@ Facts = Callable[[str], Backend]
 
 class Way(NamedTuple):
     said: str
-    standing: Standing
+    standing: GateStatus
     backend: Facts
     waiver: Callable[[str], Waiver] | None = None
 
@@ -189,13 +189,13 @@ PASSING = [S.WAIVED, S.EXCUSED, S.NOT_CONCERNED, S.PASSED]
 WORST_FIRST = [*FAILING, *PENDING, *PASSING]
 
 
-def gate_of(*standings: Standing) -> GateState:
+def gate_of(*standings: GateStatus) -> GateState:
     worst = min(standings, key=WORST_FIRST.index)
     return G.FAILED if worst in FAILING else G.PENDING if worst in PENDING else G.PASSED
 
 
 def test_the_ways_cover_every_standing() -> None:
-    assert {way.standing for way in WAYS} == set(Standing)
+    assert {way.standing for way in WAYS} == set(GateStatus)
 
 
 @pytest.mark.parametrize("way", WAYS, ids=[way.said for way in WAYS])
@@ -218,7 +218,7 @@ def test_each_judgement_names_what_makes_it(way: Way) -> None:
 
 # Jobs of one backend
 
-OUTCOMES: dict[str, tuple[dict[str, Any], Standing]] = {
+OUTCOMES: dict[str, tuple[dict[str, Any], GateStatus]] = {
     "success": ({"conclusion": C.SUCCESS}, S.PASSED),
     "skipped": ({"conclusion": C.SKIPPED}, S.PASSED),
     "neutral": ({"conclusion": C.NEUTRAL}, S.PASSED),
@@ -394,7 +394,7 @@ FIRST_SEEN = SENT + MINUTE
     ],
 )
 def test_runs_are_all_of_them_once_github_listed_no_other_for_two_minutes(
-    quiet: timedelta, expected: Standing
+    quiet: timedelta, expected: GateStatus
 ) -> None:
     assert standing(a_backend(a_job(), listed_at=FIRST_SEEN + quiet)) is expected
 
@@ -461,7 +461,7 @@ def test_what_a_backend_waits_for_is_told_by_how_far_its_runs_are() -> None:
     ],
 )
 def test_the_highest_attempt_of_a_job_counts(
-    first: Conclusion, second: Conclusion, expected: Standing, order: tuple[int, int]
+    first: Conclusion, second: Conclusion, expected: GateStatus, order: tuple[int, int]
 ) -> None:
     attempts = (a_job(first, attempt=1), a_job(second, attempt=2))
     assert standing(a_backend(*(attempts[at] for at in order), runs=(a_run(attempt=2),))) is expected
@@ -608,7 +608,7 @@ def test_the_waiver_that_lasts_keeps_the_gate_open() -> None:
     ],
 )
 def test_of_several_pull_requests_on_one_head_the_worst_counts(
-    states: tuple[Standing, Standing], expected: GateState
+    states: tuple[GateStatus, GateStatus], expected: GateState
 ) -> None:
     backends = {
         S.PASSED: a_backend(a_job()),

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from crcr.decide.checks.commit import Verification
-from crcr.decide.checks.verification import Finding, ReportedJob, examine, examine_silent, match
+from crcr.decide.checks.verification import JobVerification, ReportedJob, examine, examine_silent, match
 from crcr.decide.github.run_lookup import ask_again_after
 from crcr.decide.github.values import ActionsJob
 from crcr.decide.model import Conclusion, JobState
@@ -76,30 +76,32 @@ def test_an_id_that_reported_under_several_names_tells_nothing() -> None:
 @pytest.mark.parametrize(
     ("github", "finding"),
     [
-        ([C.SUCCESS], Finding(V.CONFIRMED, None, C.SUCCESS)),
-        ([C.FAILURE], Finding(V.DISPUTED, C.FAILURE, C.FAILURE)),
-        ([C.SUCCESS, C.FAILURE], Finding(V.DISPUTED, C.FAILURE, C.FAILURE)),
-        ([None, C.FAILURE], Finding(V.DISPUTED, C.FAILURE, C.FAILURE)),
-        ([C.SKIPPED], Finding(V.DISPUTED, C.SKIPPED, C.SKIPPED)),
+        ([C.SUCCESS], JobVerification(V.CONFIRMED, None, C.SUCCESS)),
+        ([C.FAILURE], JobVerification(V.DISPUTED, C.FAILURE, C.FAILURE)),
+        ([C.SUCCESS, C.FAILURE], JobVerification(V.DISPUTED, C.FAILURE, C.FAILURE)),
+        ([None, C.FAILURE], JobVerification(V.DISPUTED, C.FAILURE, C.FAILURE)),
+        ([C.SKIPPED], JobVerification(V.DISPUTED, C.SKIPPED, C.SKIPPED)),
         ([None, C.SUCCESS], None),
         ([None], None),
         ([], None),
     ],
 )
-def test_the_worst_of_githubs_jobs_counts(github: list[Conclusion | None], finding: Finding | None) -> None:
+def test_the_worst_of_githubs_jobs_counts(
+    github: list[Conclusion | None], finding: JobVerification | None
+) -> None:
     jobs = tuple(seen(str(number), conclusion=each) for number, each in enumerate(github, 1))
     assert examine(row(), jobs, whole=True, run_over=False) == finding
 
 
 def test_a_name_is_not_verifiable_once_no_job_of_that_name_can_come() -> None:
-    assert examine(row(), (), whole=True, run_over=True) == Finding(V.NOT_VERIFIABLE, None, None)
+    assert examine(row(), (), whole=True, run_over=True) == JobVerification(V.NOT_VERIFIABLE, None, None)
     assert examine(row(), (), whole=False, run_over=True) is None
 
 
 def test_one_job_alone_confirms_nothing_and_its_failure_counts() -> None:
     assert examine(row(), (seen("1"),), whole=False, run_over=False) is None
     failed = examine(row(), (seen("1", conclusion=C.FAILURE),), whole=False, run_over=False)
-    assert failed == Finding(V.DISPUTED, C.FAILURE, C.FAILURE)
+    assert failed == JobVerification(V.DISPUTED, C.FAILURE, C.FAILURE)
     assert examine_silent((seen("1"),), whole=False) is None
 
 

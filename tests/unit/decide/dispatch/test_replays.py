@@ -5,11 +5,11 @@ from datetime import timedelta
 import pytest
 
 from crcr.decide.dispatch.repeated_bodies import CLICKED_TWICE, KEPT, is_stale, repeats_within
-from crcr.decide.events import Commented, Event, Ping, SuiteAsked
+from crcr.decide.events import CheckSuiteEvent, Event, IssueCommentEvent, PingEvent
 from support.data.events_and_reports import NOW, UPSTREAM, a_pull, a_push
 
-PRESSED = SuiteAsked(UPSTREAM, 1, "a" * 40, app_id=None, sender="ann", installation_id=None)
-COMMENT = Commented(
+PRESSED = CheckSuiteEvent(UPSTREAM, 1, "a" * 40, app_id=None, sender="ann", installation_id=None)
+COMMENT = IssueCommentEvent(
     upstream=UPSTREAM,
     repository_id=1,
     number=7,
@@ -22,7 +22,7 @@ COMMENT = Commented(
 )
 
 
-@pytest.mark.parametrize("event", [a_pull(), a_push(), Ping("zen"), COMMENT])
+@pytest.mark.parametrize("event", [a_pull(), a_push(), PingEvent("zen"), COMMENT])
 def test_an_event_is_remembered_as_long_as_github_keeps_its_log(event: Event) -> None:
     assert repeats_within(event) == KEPT == timedelta(days=3)
 

@@ -11,6 +11,7 @@ from crcr.decide.model import Binding, Conclusion, JobState, Level, RepoName
 from crcr.decide.report.identity import Identity
 from crcr.decide.report.judge import (
     Admitted,
+    CallerStanding,
     CloseJob,
     DispatchFacts,
     DisputeJob,
@@ -21,7 +22,6 @@ from crcr.decide.report.judge import (
     RepeatedReport,
     ReportFacts,
     RunFacts,
-    Standing,
     admit,
     judge,
     workflow_key,
@@ -55,7 +55,7 @@ COMPLETED = replace(
     first_conclusion=Conclusion.SUCCESS,
     conclusion=Conclusion.SUCCESS,
 )
-STANDING = Standing(RepoName("up/stream"), ENTRY, Binding(5, 6, confirmed=True), suspended=False)
+STANDING = CallerStanding(RepoName("up/stream"), ENTRY, Binding(5, 6, confirmed=True), suspended=False)
 
 
 def _judge(

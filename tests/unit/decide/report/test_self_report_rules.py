@@ -8,7 +8,14 @@ import pytest
 from crcr.decide.allowlist.entries import Entry
 from crcr.decide.github.commit_origin import MOST_RELEASES, branches_to_ask
 from crcr.decide.model import Binding, Conclusion, JobState, Level, RepoName
-from crcr.decide.report.judge import Admitted, BuildFacts, IgnoredReport, Rejected, RepeatedReport, Standing
+from crcr.decide.report.judge import (
+    Admitted,
+    BuildFacts,
+    CallerStanding,
+    IgnoredReport,
+    Rejected,
+    RepeatedReport,
+)
 from crcr.decide.report.match_job import JobFacts
 from crcr.decide.report.report import Report, ReportStatus
 from crcr.decide.report.self_report import OWN_EVENTS, OwnFacts, OwnResult, admit_own, choose, judge_own
@@ -31,8 +38,8 @@ def told(**changes: Any) -> Report:
     )
 
 
-def standing(upstream: RepoName = UP, *, listed: bool = True, **changes: Any) -> Standing:
-    return replace(Standing(upstream, ENTRY if listed else None, None, suspended=False), **changes)
+def standing(upstream: RepoName = UP, *, listed: bool = True, **changes: Any) -> CallerStanding:
+    return replace(CallerStanding(upstream, ENTRY if listed else None, None, suspended=False), **changes)
 
 
 def known(first: Conclusion = Conclusion.SUCCESS, **changes: Any) -> JobFacts:
@@ -70,7 +77,7 @@ def test_the_upstream_is_the_named_one_else_the_only_one_that_lists_the_sender(
 ) -> None:
     standings = [standing(each, listed=each in listing) for each in (UP, SECOND, THIRD)]
     found = choose(told(said_upstream=said), WHO, standings)
-    assert isinstance(found, Standing)
+    assert isinstance(found, CallerStanding)
     assert found.upstream == chosen
 
 

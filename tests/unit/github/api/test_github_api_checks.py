@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crcr.decide.checks.check_run import Annotation, Button, CheckStatus, Shown
+from crcr.decide.checks.check_run import Annotation, Button, CheckContent, CheckStatus
 from crcr.decide.github.values import FoundCheck
 from crcr.decide.model import Conclusion, RepoName
 from crcr.decide.outbox.urgency import Urgency
@@ -19,8 +19,8 @@ from crcr.github.api.core import MAX_LIST_BYTES, Request, Response
 
 REPO = RepoName("Org/Up")
 SHA = "a" * 40
-WAITING = Shown(status=CheckStatus.QUEUED, title="Waiting", summary="Soon.")
-DONE = Shown(
+WAITING = CheckContent(status=CheckStatus.QUEUED, title="Waiting", summary="Soon.")
+DONE = CheckContent(
     status=CheckStatus.COMPLETED,
     conclusion=Conclusion.FAILURE,
     title="2 failed",
@@ -38,7 +38,7 @@ def sent(request: Request) -> Any:
     return json.loads(request.body or b"")
 
 
-def output(shown: Shown) -> Any:
+def output(shown: CheckContent) -> Any:
     return sent(checks.update_check(REPO, 1, shown))["output"]
 
 

@@ -11,7 +11,7 @@ import pytest
 from fastapi import FastAPI
 from markupsafe import Markup
 
-from crcr.decide.checks.status import Standing
+from crcr.decide.checks.status import GateStatus
 from crcr.decide.model import DispatchState
 from crcr.decide.views.commit import BackendState, GateShown, PullState, PullView, WaiverState
 from crcr.decide.views.overview import Answer, JobView
@@ -259,7 +259,7 @@ async def test_an_unknown_pull_request_has_a_code(world: World, browser: httpx.A
         (DispatchState, status.DISPATCHES),
         (Answer, status.ANSWERS),
         (GateShown, status.GATES),
-        (Standing, status.STANDINGS),
+        (GateStatus, status.STANDINGS),
         (BackendState, status.BACKENDS),
         (PullState, status.PULLS),
         (WaiverState, status.WAIVERS),

@@ -119,13 +119,13 @@ async def target_findings(
     asked: dict[RepoName, Entry | None] = {read.upstream.name: None for read in reads}
     asked |= {entry.name: entry for read in reads for entry in read.allowlist.entries}
     slots, done = asyncio.Semaphore(_AT_ONCE), 0
-    speaks = any(read.allowlist.speaks for read in reads)
+    has_checks = any(read.allowlist.has_checks for read in reads)
     with ProgressLine(shown=shown) as progress:
 
         async def ask(repo: RepoName, entry: Entry | None) -> Finding:
             nonlocal done
             async with slots:
-                found = await _installation(repo, entry, github, speaks=speaks)
+                found = await _installation(repo, entry, github, has_checks=has_checks)
             done += 1
             progress.show(f"installations: {done} of {len(asked)}", final=done == len(asked))
             return found
@@ -153,7 +153,7 @@ def _total(found: dict[RepoName, Finding], bad: tuple[RepoName, ...]) -> Finding
 
 
 async def _installation(
-    repo: RepoName, entry: Entry | None, github: GitHubClient, *, speaks: bool
+    repo: RepoName, entry: Entry | None, github: GitHubClient, *, has_checks: bool
 ) -> Finding:
     try:
         found = await github.read_installation(repo)
@@ -170,14 +170,14 @@ async def _installation(
         return problem(
             "installation", f"{repo} ({what}): the installation is suspended.", "have its owners unsuspend it"
         )
-    return _rights(repo, what, entry, found, speaks=speaks)
+    return _rights(repo, what, entry, found, has_checks=has_checks)
 
 
 def _rights(
-    repo: RepoName, what: str, entry: Entry | None, found: InstallationFacts, *, speaks: bool
+    repo: RepoName, what: str, entry: Entry | None, found: InstallationFacts, *, has_checks: bool
 ) -> Finding:
     if entry is None:
-        missing = lacking(found.permissions, {**ALWAYS, **(TO_SPEAK if speaks else {})})
+        missing = lacking(found.permissions, {**ALWAYS, **(TO_SPEAK if has_checks else {})})
         make = problem
     else:
         lack = downstream_shortfall(found.permissions, entry)

@@ -87,8 +87,8 @@ class _Lists:
     findings: tuple[Finding, ...]
 
     @property
-    def speaks(self) -> bool:
-        return any(each.allowlist.speaks for each in self.reads)
+    def has_checks(self) -> bool:
+        return any(each.allowlist.has_checks for each in self.reads)
 
 
 async def _outside(
@@ -98,7 +98,7 @@ async def _outside(
     try:
         github = github_client(settings, api_http, SystemClock())
         lists = await _lists(settings, upstreams, github, now)
-        app = await app_findings(settings, github, SystemClock().now(), speaks=lists.speaks)
+        app = await app_findings(settings, github, SystemClock().now(), has_checks=lists.has_checks)
         answers = not any(each.name == "app_key" and each.state is State.PROBLEM for each in app)
         asked = await hook_findings(settings, github, now) if answers else ()
         hook = (*asked, await public_finding(settings, keys_http))

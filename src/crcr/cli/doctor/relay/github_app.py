@@ -20,14 +20,14 @@ _CHANGE = "change it in the App's settings; docs/examples/app-manifest.json has 
 
 
 async def app_findings(
-    settings: Settings, github: GitHubClient, now: datetime, *, speaks: bool
+    settings: Settings, github: GitHubClient, now: datetime, *, has_checks: bool
 ) -> tuple[Finding, ...]:
     """`speaks`: somebody is at L3 or L4."""
     try:
         app = await github.read_app()
     except OutsideFault as fault:
         return (_no_app(fault),)
-    found = [_key(settings, app), *_rights(app, speaks=speaks)]
+    found = [_key(settings, app), *_rights(app, has_checks=has_checks)]
     if app.said_at is not None:
         found.append(skew(app.said_at, now, "GitHub's", fatal=True))
     return tuple(found)
@@ -56,24 +56,24 @@ def _key(settings: Settings, app: AppFacts) -> Finding:
     return ok("app_key", f"The key is that of App {app.app_id}, {app.slug}.")
 
 
-def _rights(app: AppFacts, *, speaks: bool) -> Iterator[Finding]:
+def _rights(app: AppFacts, *, has_checks: bool) -> Iterator[Finding]:
     yield _missing(
         "app_permissions",
         app_permissions.lacking(app.permissions, app_permissions.ALWAYS),
         app_permissions.lacking(app.permissions, app_permissions.TO_SPEAK),
-        speaks=speaks,
+        has_checks=has_checks,
     )
     yield _missing(
         "app_events",
         tuple(each for each in app_permissions.EVENTS_ALWAYS if each not in app.events),
         tuple(each for each in app_permissions.EVENTS_TO_SPEAK if each not in app.events),
-        speaks=speaks,
+        has_checks=has_checks,
     )
 
 
-def _missing(name: str, always: tuple[str, ...], to_speak: tuple[str, ...], *, speaks: bool) -> Finding:
+def _missing(name: str, always: tuple[str, ...], to_speak: tuple[str, ...], *, has_checks: bool) -> Finding:
     what = "permissions" if name == "app_permissions" else "events"
-    if always or (to_speak and speaks):
+    if always or (to_speak and has_checks):
         return problem(name, f"The App lacks {what}: {listed([*always, *to_speak])}.", _CHANGE)
     if to_speak:
         return warning(name, f"For L3 and L4 the App will need {what}: {listed(list(to_speak))}.", _CHANGE)

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from crcr.decide.checks.check_run import MOST_TEXT
 from crcr.decide.checks.commit import Backend, FailedTestShown, Job
 from crcr.decide.checks.gate import BackendJudgement
-from crcr.decide.checks.status import BLOCKED, Part, Standing
+from crcr.decide.checks.status import BLOCKED, GateStatus, JudgedPart
 from crcr.decide.checks.text.gate_advice import advice_about_jobs
 from crcr.decide.checks.text.markdown import (
     Section,
@@ -41,7 +41,7 @@ _MOST_OWED = 5
 _VERDICT = "Verdict"
 WAITING_TITLE = "waiting"
 """Without what it waits for, as that changes with every job and the title is not written again for it."""
-_AT_FAULT = frozenset({Standing.FAILED, Standing.ERRORED, Standing.EXCUSED, Standing.WAIVED})
+_AT_FAULT = frozenset({GateStatus.FAILED, GateStatus.ERRORED, GateStatus.EXCUSED, GateStatus.WAIVED})
 
 
 # A backend
@@ -50,11 +50,11 @@ _AT_FAULT = frozenset({Standing.FAILED, Standing.ERRORED, Standing.EXCUSED, Stan
 def backend_title(judged: BackendJudgement) -> str:
     named = [part for part in judged.parts if part.name is not None]
     telling = [part for part in judged.telling if part.name is not None]
-    if judged.standing is Standing.PASSED:
+    if judged.standing is GateStatus.PASSED:
         return f"passed: {_count(len(named), 'job')}"
-    if judged.standing is Standing.WAIVED:
+    if judged.standing is GateStatus.WAIVED:
         return cut(f"waived by {_who(judged.parts)}: {_names(telling) or 'all of it'}", MOST_TITLE)
-    if judged.standing is Standing.WAITING:
+    if judged.standing is GateStatus.WAITING:
         return WAITING_TITLE
     if not telling:
         reason = one_line(judged.telling[0].reason).replace("`", "")
@@ -64,11 +64,11 @@ def backend_title(judged: BackendJudgement) -> str:
     return f"{judged.standing}: {_names(telling)} ({len(telling)} of {_count(len(named), 'job')})"
 
 
-def _names(parts: list[Part]) -> str:
+def _names(parts: list[JudgedPart]) -> str:
     return fitting([cut(one_line(part.name or ""), 40) for part in parts], 70)
 
 
-def _who(parts: Iterable[Part]) -> str:
+def _who(parts: Iterable[JudgedPart]) -> str:
     return listed([f"@{one_line(each.who).removeprefix('@')}" for each in waivers_of(parts)], 2)
 
 
@@ -105,7 +105,7 @@ def _facts(backend: Backend, jobs: list[Job]) -> list[str]:
 def _standing_facts(judged: BackendJudgement) -> list[str]:
     sent = judged.backend.sent_at
     facts = [f"- Dispatched: {utc(sent)}" if sent else f"- Recorded: {utc(judged.since)}, and not sent"]
-    if judged.standing is Standing.WAITING and judged.deadline is not None:
+    if judged.standing is GateStatus.WAITING and judged.deadline is not None:
         facts.append(f"- Waits until: {utc(judged.deadline)}")
     whole = [part for part in judged.telling if part.job is None]
     facts.append(
@@ -120,12 +120,12 @@ def _standing_facts(judged: BackendJudgement) -> list[str]:
     return facts
 
 
-def _owed(part: Part) -> str:
+def _owed(part: JudgedPart) -> str:
     said = prose(part.reason)
     return f"{code(part.name, NAME_CHARACTERS)} {said}" if part.name is not None else said
 
 
-def _job_table(jobs: list[tuple[Part, Job]]) -> Section:
+def _job_table(jobs: list[tuple[JudgedPart, Job]]) -> Section:
     """One row for each job; the column of verdicts only where one was given."""
     several = len({job.workflow for _, job in jobs}) > 1
     rows = [_job_row(part, job, with_workflow=several) for part, job in jobs]
@@ -134,7 +134,7 @@ def _job_table(jobs: list[tuple[Part, Job]]) -> Section:
     return table("### Jobs", columns, (row(each[name] for name in columns) for each in rows), "jobs")
 
 
-def _job_row(part: Part, job: Job, *, with_workflow: bool) -> dict[str, str]:
+def _job_row(part: JudgedPart, job: Job, *, with_workflow: bool) -> dict[str, str]:
     name = f"{job.workflow_name} / {job.name}" if with_workflow else job.name
     return {
         "Job": code(name, NAME_CHARACTERS),
@@ -167,11 +167,11 @@ def _where_to_look(backend: Backend, hud_url: str) -> str:
 # One job
 
 
-def job_title(part: Part, job: Job) -> str:
+def job_title(part: JudgedPart, job: Job) -> str:
     said = one_line(part.reason)
     if part.waiver is not None:
         said = f"waived by {_who([part])}: {said}"
-    elif part.standing is Standing.EXCUSED:
+    elif part.standing is GateStatus.EXCUSED:
         said = f"excused: {said}"
     passed, failed, _ = job.tests
     tests = (
@@ -181,7 +181,7 @@ def job_title(part: Part, job: Job) -> str:
     return fitting([phrase for phrase in (said, tests, doubt) if phrase], MOST_TITLE)
 
 
-def job_summary(backend: Backend, part: Part, job: Job, hud_url: str) -> str:
+def job_summary(backend: Backend, part: JudgedPart, job: Job, hud_url: str) -> str:
     facts = [*_facts(backend, [job]), f"- Job: {code(job.name)}, attempt {job.attempt}"]
     ended = f", ended: {utc(job.ended_at)}" if job.ended_at else ""
     facts.append(f"- Began: {utc(job.began_at)}{ended}")
@@ -201,12 +201,12 @@ def job_summary(backend: Backend, part: Part, job: Job, hud_url: str) -> str:
 # Failures
 
 
-def failed_tests(jobs: Iterable[tuple[Part, Job]]) -> list[FailedTestShown]:
+def failed_tests(jobs: Iterable[tuple[JudgedPart, Job]]) -> list[FailedTestShown]:
     """Tests of the jobs that did not pass; an expected failure is none."""
     return [test for part, job in jobs if part.standing in _AT_FAULT for test in job.failed_tests]
 
 
-def failures(jobs: list[tuple[Part, Job]]) -> Iterable[Section]:
+def failures(jobs: list[tuple[JudgedPart, Job]]) -> Iterable[Section]:
     tests = failed_tests(jobs)
     if not tests:
         return

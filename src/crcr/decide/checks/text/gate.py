@@ -10,7 +10,7 @@ from crcr.decide.checks.check_run import MOST_TEXT
 from crcr.decide.checks.commit import Backend, Subject
 from crcr.decide.checks.confirmation import Confirmation, confirmation
 from crcr.decide.checks.gate import BackendJudgement, GateJudgement, GateState, SubjectJudgement
-from crcr.decide.checks.status import BLOCKED, Part, Standing
+from crcr.decide.checks.status import BLOCKED, GateStatus, JudgedPart
 from crcr.decide.checks.text.gate_advice import advice_for
 from crcr.decide.checks.text.markdown import (
     Section,
@@ -41,9 +41,9 @@ from crcr.decide.model import Level
 MOST_TITLE = 120
 _MOST_PARTS = 3
 _MOST_NUMBERS = 20
-_STANDINGS = tuple(Standing)
+_STANDINGS = tuple(GateStatus)
 _STATES = tuple(GateState)
-_COLUMNS = ("Backend", "Standing", "Why", "Since", "Until", "What can be done", "On call")
+_COLUMNS = ("Backend", "GateStatus", "Why", "Since", "Until", "What can be done", "On call")
 _IN_DOUBT = "asking GitHub which push and base are the newest"
 
 
@@ -82,9 +82,9 @@ def _severity(judged: BackendJudgement) -> tuple[int, str]:
 
 def _blocked_phrase(judged: BackendJudgement) -> str:
     name = judged.backend.name
-    if judged.standing is Standing.MISSING:
+    if judged.standing is GateStatus.MISSING:
         return f"{name} is missing"
-    if judged.standing is Standing.DECLINED:
+    if judged.standing is GateStatus.DECLINED:
         return f"{name} declined"
     jobs = [part.name for part in judged.telling if part.name is not None]
     return f"{name} {judged.standing}" + (f" ({listed(jobs, 2, _short)})" if jobs else "")
@@ -98,9 +98,9 @@ def _pending_phrases(backends: list[BackendJudgement]) -> list[str]:
     held = [
         f"{each.backend.name} is held ({_why_held(each)})"
         for each in backends
-        if each.standing is Standing.HELD
+        if each.standing is GateStatus.HELD
     ]
-    waiting = [str(each.backend.name) for each in backends if each.standing is Standing.WAITING]
+    waiting = [str(each.backend.name) for each in backends if each.standing is GateStatus.WAITING]
     passing = len(backends) - len(held) - len(waiting)
     counted = [f"{passing} of {len(backends)} backends passed"] if passing else []
     return counted + held + ([f"waiting for {waiting[0]}", *waiting[1:]] if waiting else [])
@@ -111,10 +111,10 @@ def _why_held(judged: BackendJudgement) -> str:
 
 
 def _passing_phrases(backends: list[BackendJudgement]) -> list[str]:
-    phrases = [_waived_phrase(each) for each in backends if each.standing is Standing.WAIVED]
-    phrases += [f"{each.backend.name} excused" for each in backends if each.standing is Standing.EXCUSED]
-    passed = sum(each.standing is Standing.PASSED for each in backends)
-    aside = sum(each.standing is Standing.NOT_CONCERNED for each in backends)
+    phrases = [_waived_phrase(each) for each in backends if each.standing is GateStatus.WAIVED]
+    phrases += [f"{each.backend.name} excused" for each in backends if each.standing is GateStatus.EXCUSED]
+    passed = sum(each.standing is GateStatus.PASSED for each in backends)
+    aside = sum(each.standing is GateStatus.NOT_CONCERNED for each in backends)
     if passed:
         phrases.append(f"{passed} {'backend' if passed == 1 else 'backends'} passed")
     if aside:
@@ -192,7 +192,7 @@ def _membership(backend: Backend) -> str | None:
 
 
 def _backend_row(judged: BackendJudgement, head: str | None) -> str:
-    deadline = judged.deadline if judged.standing is Standing.WAITING else None
+    deadline = judged.deadline if judged.standing is GateStatus.WAITING else None
     return row(
         (
             _backend_name(judged.backend),
@@ -214,11 +214,11 @@ def _backend_name(backend: Backend) -> str:
 
 
 def _why(judged: BackendJudgement) -> str:
-    if judged.standing is Standing.PASSED:
+    if judged.standing is GateStatus.PASSED:
         return _passed_words(judged)
     said = [listed(judged.telling, _MOST_PARTS, _part, "; ")]
-    also = [part for part in judged.parts if part.standing is Standing.EXCUSED]
-    if also and judged.standing is not Standing.EXCUSED:
+    also = [part for part in judged.parts if part.standing is GateStatus.EXCUSED]
+    if also and judged.standing is not GateStatus.EXCUSED:
         said.append(f"excused: {listed(also, _MOST_PARTS, _part, '; ')}")
     said.append(waiver_words(waivers_of(judged.parts)))
     waiting = sum(part.standing in OPEN for part in judged.parts)
@@ -236,12 +236,12 @@ def _passed_words(judged: BackendJudgement) -> str:
     return f"{said}, as reported" if unasked == len(jobs) else f"{said}, {unasked} of them as reported"
 
 
-def _part(part: Part) -> str:
+def _part(part: JudgedPart) -> str:
     """One job with its reason, whose fault it is, and what is in doubt about it."""
     said = prose(part.reason)
     if part.name is not None:
         said = f"{code(part.name, NAME_CHARACTERS)} {said}"
-    verdict = "" if part.standing is Standing.EXCUSED else verdict_words(part)  # there the reason names it
+    verdict = "" if part.standing is GateStatus.EXCUSED else verdict_words(part)  # there the reason names it
     doubt = doubt_words(part.job) if part.job is not None else ""
     return ", ".join(filter(None, (said, verdict, doubt)))
 

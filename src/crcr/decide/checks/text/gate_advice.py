@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from crcr.decide.checks.completeness import why_names_needed
 from crcr.decide.checks.confirmation import Confirmation, confirmation
-from crcr.decide.checks.status import BLOCKED, BackendJudgement, Standing
+from crcr.decide.checks.status import BLOCKED, BackendJudgement, GateStatus
 from crcr.decide.checks.text.markdown import listed
 from crcr.decide.commands.grammar import Approve, Retry, Waive, spell
 from crcr.decide.model import JobState
@@ -21,15 +21,15 @@ def advice_for(judged: BackendJudgement, head: str | None, quote: Quote) -> str 
     retry = quote(spell(Retry(name)))
     waive = f"a maintainer can {quote(spell(Waive(name, None, None, '…', head)))}"
     match judged.standing:
-        case Standing.FAILED:
+        case GateStatus.FAILED:
             return f"fix it, {retry}, or {waive}"
-        case Standing.DECLINED:
+        case GateStatus.DECLINED:
             return f"let a job run, set `may_skip: true` in its allowlist entry, or {waive}"
-        case Standing.HELD if judged.backend.reason == "approval":
+        case GateStatus.HELD if judged.backend.reason == "approval":
             return f"someone with write rights comments {quote(spell(Approve(head)))}"
-        case Standing.HELD:
+        case GateStatus.HELD:
             return "mark the pull request ready for review"
-        case Standing.WAITING:
+        case GateStatus.WAITING:
             return _advice_while_waiting(judged, waive, quote)
     if judged.standing not in BLOCKED:
         return None

@@ -3,14 +3,14 @@
 from collections.abc import Iterable
 
 from crcr.decide.checks.commit import Backend, Job, Verdict, Verification, Waiver
-from crcr.decide.checks.status import BLOCKED, Part, Standing
+from crcr.decide.checks.status import BLOCKED, GateStatus, JudgedPart
 from crcr.decide.checks.text.markdown import Section, code, link, listed, utc
 
-OPEN = frozenset({Standing.WAITING, Standing.HELD})
+OPEN = frozenset({GateStatus.WAITING, GateStatus.HELD})
 NAME_CHARACTERS = 100
 _MOST_WAIVERS = 3
 _MOST_ONCALLS = 5
-_WORST_FIRST = tuple(Standing)
+_WORST_FIRST = tuple(GateStatus)
 
 _VERDICTS = {
     Verdict.NEW: "new: the base branch passes",
@@ -35,14 +35,14 @@ def live_sections(live_url: str | None) -> Iterable[Section]:
         )
 
 
-def worst_first(parts: Iterable[Part]) -> list[Part]:
+def worst_first(parts: Iterable[JudgedPart]) -> list[JudgedPart]:
     return sorted(parts, key=lambda part: _WORST_FIRST.index(part.standing))
 
 
-def verdict_words(part: Part) -> str:
+def verdict_words(part: JudgedPart) -> str:
     """Whose fault it is; nothing for what needs no excuse, and nothing before a verdict was given."""
     verdict = part.job.verdict if part.job else None
-    if verdict is None or part.standing not in BLOCKED | {Standing.EXCUSED, Standing.WAIVED}:
+    if verdict is None or part.standing not in BLOCKED | {GateStatus.EXCUSED, GateStatus.WAIVED}:
         return ""
     return _VERDICTS[verdict]
 
@@ -55,7 +55,7 @@ def doubt_words(job: Job) -> str:
     return "; ".join(filter(None, said))
 
 
-def waivers_of(parts: Iterable[Part]) -> tuple[Waiver, ...]:
+def waivers_of(parts: Iterable[JudgedPart]) -> tuple[Waiver, ...]:
     """Each waiver in use once."""
     return tuple(dict.fromkeys(part.waiver for part in parts if part.waiver is not None))
 

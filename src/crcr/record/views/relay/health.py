@@ -25,7 +25,7 @@ from crcr.decide.health.texts import EffectClass, GatePublication, class_of
 from crcr.decide.model import RepoName
 from crcr.decide.outbox.effect import Fault
 from crcr.errors import HeldBy
-from crcr.record.checks.refresh import target_of
+from crcr.record.checks.refresh import tier_queue
 from crcr.record.store.database import Database, Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, from_us_or_none
@@ -137,7 +137,7 @@ async def health_facts(tx: Tx, upstream: RepoName) -> HealthFacts:
     paused = await tx.one(_PAUSED, upstream=upstream.key)
     lists = await tx.one(_LISTS, upstream=upstream.key)
     last = await tx.one(_LAST_DELIVERY, upstream=upstream.key)
-    target = target_of(Tier.GATE)
+    target = tier_queue(Tier.GATE)
     return HealthFacts(
         open_effects=tuple(map(_open, await tx.all(_OPEN, upstream=upstream.key))),
         gates=tuple(map(_gates, await tx.all(_GATES, upstream=upstream.key, target=target))),
@@ -160,7 +160,7 @@ async def unpublished_gate(
     gate = await tx.one(_GATE, **key)
     if gate is None or gate["state"] not in _STATES or gate["shown"] == state:
         return None
-    target = target_of(Tier.GATE)
+    target = tier_queue(Tier.GATE)
     effects = await tx.all(_GATE_EFFECTS, target=target, **key)
     hindered = next((each for each in effects if each["held_by"] or each["fault"]), None)
     parked = not effects and await tx.one(_GATE_PARKED, target=target, **key) is not None

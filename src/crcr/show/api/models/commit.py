@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import Field
 
 from crcr.decide.checks.gate import GateState
-from crcr.decide.checks.status import Standing
+from crcr.decide.checks.status import GateStatus
 from crcr.decide.model import DeliveryState, DispatchState
 from crcr.decide.outbox.effect import Fault
 from crcr.decide.statistics.similar_failures import Alike, like_failures
@@ -26,7 +26,7 @@ from crcr.show.api.models.core import CommitPlace, Dispatch, FailedJob, LevelNam
 
 class GatePart(Model):
     name: str | None
-    standing: Standing
+    standing: GateStatus
     reason: str
     doubt: str | None
     waived_by: str | None
@@ -37,7 +37,7 @@ class GateRow(Model):
 
     backend: Name
     level: LevelName
-    standing: Standing
+    standing: GateStatus
     parts: list[GatePart]
     parts_left_out: int
     passed: int

@@ -4,13 +4,19 @@
 change what happens are `Problem`s. Variables of a trigger win over those of the file.
 """
 
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from github_sim.runner.other_cis.builds import (
+from github_sim.runner.problems import Problem
+from github_sim.runner.workspace import Room
+from github_sim.runner.yaml_text import as_list, as_mapping, only_known, read_yaml
+from github_sim.simulation import Simulation
+from github_sim.world.records import Json
+from support.other_cis.builds import (
     FAILED,
     PASSED,
     SKIPPED,
@@ -20,14 +26,6 @@ from github_sim.runner.other_cis.builds import (
     Shell,
     check_out,
 )
-from github_sim.runner.other_cis.gitlab_rules import expanded, holds
-from github_sim.runner.problems import Problem
-from github_sim.runner.workspace import Room
-from github_sim.runner.yaml_text import as_list, as_mapping, only_known, read_yaml
-from github_sim.world.records import Json
-
-if TYPE_CHECKING:
-    from github_sim.simulation import Simulation
 
 FILE = ".gitlab-ci.yml"
 _TOP = frozenset({"include", "stages", "variables"})
@@ -39,7 +37,7 @@ _STAGES = (".pre", "build", "test", "deploy", ".post")
 _FIRST_JOB = 302_000
 
 
-def plan(sim: "Simulation", build: Build) -> list[PlannedJob]:
+def plan(sim: Simulation, build: Build) -> list[PlannedJob]:
     given = _read(build.joined.snapshot.root, FILE)
     predefined = _predefined(sim, build)
     values = {**predefined, **_texts(given.get("variables")), **build.env}
@@ -88,7 +86,7 @@ def _when(job: Json, values: Mapping[str, str]) -> str:
         return "on_success"
     for rule in as_list(job["rules"]):
         only_known(rule, frozenset({"if", "when"}), "rules")
-        if "if" not in rule or holds(str(rule["if"]), values):
+        if "if" not in rule or rule_holds(str(rule["if"]), values):
             return str(rule.get("when", "on_success"))
     return "never"
 
@@ -96,7 +94,7 @@ def _when(job: Json, values: Mapping[str, str]) -> str:
 class _Pipeline:
     def __init__(
         self,
-        sim: "Simulation",
+        sim: Simulation,
         build: Build,
         values: Mapping[str, str],
         jobs: Mapping[str, Json],
@@ -114,7 +112,7 @@ class _Pipeline:
             raise Problem(f"{name}: the simulated GitLab does not know `when: {when}`")
         own = {**_texts(job.get("variables")), **self._build.env}
         env = {**self._values, **own, **self._own(name, number, job)}
-        env = {key: expanded(value, env) for key, value in env.items()}
+        env = {key: expand_variables(value, env) for key, value in env.items()}
         ends = {"on_success": {PASSED}, "on_failure": {PASSED, FAILED}, "always": {PASSED, FAILED, SKIPPED}}[
             when
         ]
@@ -144,7 +142,7 @@ class _Pipeline:
         values = self._values
         project, path = values["CI_PROJECT_ID"], values["CI_PROJECT_PATH"]
         return self._sim.gitlab.token(
-            expanded(audience, values),
+            expand_variables(audience, values),
             project_id=project,
             project_path=path,
             job_project_id=project,
@@ -214,9 +212,9 @@ def _with_artifacts(need: Any) -> bool:
     return isinstance(need, str) or need.get("artifacts", True) is not False
 
 
-def _predefined(sim: "Simulation", build: Build) -> dict[str, str]:
+def _predefined(sim: Simulation, build: Build) -> dict[str, str]:
     repository = build.joined.repository
-    number, path = build.place
+    number, path = build.path
     address = f"{sim.gitlab.url}/{path}"
     return {
         "GITLAB_CI": "true",
@@ -245,9 +243,37 @@ def clonable(build: Build) -> Path:
     branch = build.joined.repository.default_branch
     build.joined.snapshot.check_out(place)
     for words in (("init", "-q", "-b", branch), ("add", "-A", "-f"), ("commit", "-q", "-m", "Join")):
-        subprocess.run((*git, *words), check=True, capture_output=True, timeout=30)  # noqa: S603
+        subprocess.run((*git, *words), check=True, capture_output=True, timeout=30)
     return place
 
 
 def _texts(given: Any) -> dict[str, str]:
     return {str(name): str(value) for name, value in as_mapping(given, "variables").items()}
+
+
+_TERM = re.compile(r"""\$(\w+)(?:\s*(==|!=)\s*(?:"([^"]*)"|'([^']*)'|(null)|\$(\w+)))?""")
+_NAME = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
+
+
+def rule_holds(condition: str, values: Mapping[str, str]) -> bool:
+    """`$A`, `$A == "b"`, `!=`, joined by `&&` and `||`; anything more is a `Problem`."""
+    return any(
+        all(_term(term.strip(), condition, values) for term in part.split("&&"))
+        for part in condition.split("||")
+    )
+
+
+def _term(term: str, condition: str, values: Mapping[str, str]) -> bool:
+    found = _TERM.fullmatch(term)
+    if found is None:
+        raise Problem(f"the simulated GitLab cannot read the condition `{condition}`")
+    name, sign, double, single, null, other = found.groups()
+    value = values.get(name)
+    if sign is None:
+        return bool(value)
+    wanted = None if null else values.get(other) if other else double if double is not None else single
+    return (value == wanted) == (sign == "==")
+
+
+def expand_variables(value: str, values: Mapping[str, str]) -> str:
+    return _NAME.sub(lambda found: values.get(found[1] or found[2], found[0]), value)

@@ -9,16 +9,13 @@ import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from github_sim.runner.github.environment import clean_environment
 from github_sim.runner.joined_repository import Joined
 from github_sim.runner.problems import Problem
 from github_sim.runner.process import run_child
+from github_sim.runner.runner import Runner
 from github_sim.runner.workspace import Room
-
-if TYPE_CHECKING:
-    from github_sim.runner.runner import Runner
 
 PASSED, FAILED, CANCELED, SKIPPED = "passed", "failed", "canceled", "skipped"
 ENDED = frozenset({PASSED, FAILED, CANCELED, SKIPPED})
@@ -66,33 +63,38 @@ class JobState:
         self.over.set()
 
 
-class Builds:
-    """All builds of other CIs, and those of their jobs that run now, by the secret that each was given."""
+@dataclass(frozen=True)
+class Project:
+    """A CI's project that builds a joined repository; `path` is its address at the CI."""
 
-    def __init__(self) -> None:
-        self.all: list[Build] = []
-        self.running: dict[str, tuple[Build, PlannedJob]] = {}
+    ci: str
+    path: tuple[str, str]
+    joined: Joined
+    token: str
 
-    @property
-    def open(self) -> "list[Build]":
-        return [build for build in self.all if not build.over.is_set()]
+
+RunningJobs = dict[str, "tuple[Build, PlannedJob]"]
+"""Running jobs by the secret that each was given."""
 
 
 class Build:
-    def __init__(self, runner: "Runner", joined: Joined, ci: str, number: int, id: str) -> None:
+    def __init__(
+        self, runner: Runner, project: Project, number: int, id: str, running_jobs: RunningJobs
+    ) -> None:
         self._runner = runner
-        self.joined = joined
-        self.ci = ci
+        self._running_jobs = running_jobs
+        self.joined = project.joined
+        self.ci = project.ci
+        self.path = project.path
         self.number = number
         self.id = id
-        self.place: tuple[str, str] = ("", "")
-        """Where at its CI it belongs: organisation and pipeline, or number and path of a project."""
         self.env: dict[str, str] = {}
         self.meta: dict[str, str] = {}
         self.jobs: dict[str, JobState] = {}
         self.cancelled = asyncio.Event()
         self.over = asyncio.Event()
-        self.kept = runner.place.new(f"{ci}-files")
+        self.kept = runner.place.new(f"{project.ci}-files")
+        """Folder of the files that its jobs keep for each other."""
 
     @property
     def state(self) -> str:
@@ -104,43 +106,49 @@ class Build:
     def cancel(self) -> None:
         self.cancelled.set()
 
-    async def go(self, plan: Sequence[PlannedJob]) -> None:
+    def start(self, plan: Sequence[PlannedJob]) -> None:
+        """Run the jobs in the background; the runner counts as busy until they have ended."""
+        self._runner.unfinished.add(self.over)
+        self._runner.sim.spawn(self._run_jobs(plan))
+
+    async def _run_jobs(self, plan: Sequence[PlannedJob]) -> None:
         self.jobs = {job.name: JobState() for job in plan}
         try:
-            await asyncio.gather(*(self._job(job) for job in plan))
+            await asyncio.gather(*(self._run_job(job) for job in plan))
         finally:
             self.over.set()
+            self._runner.unfinished.discard(self.over)
 
-    async def _job(self, job: PlannedJob) -> None:
-        mine = self.jobs[job.name]
+    async def _run_job(self, job: PlannedJob) -> None:
+        state = self.jobs[job.name]
         await asyncio.gather(*(self.jobs[need].over.wait() for need in job.needs))
         if self.cancelled.is_set():
-            mine.end(CANCELED)
+            state.end(CANCELED)
             return
         ends = {need: self.jobs[need].state for need in job.needs}
         fits = all(end in job.needs[need] for need, end in ends.items())
         if not fits or (job.needs_failure and FAILED not in ends.values()):
-            mine.end(SKIPPED)
+            state.end(SKIPPED)
             return
         async with self._runner.room_for_one:
-            mine.state = "running"
-            mine.end(await self._run(job, mine))
+            state.state = "running"
+            state.end(await self._execute(job, state))
 
-    async def _run(self, job: PlannedJob, mine: JobState) -> str:
+    async def _execute(self, job: PlannedJob, state: JobState) -> str:
         room = self._runner.place.room()
         secret = secrets.token_urlsafe(24)
-        self._runner.builds.running[secret] = (self, job)
+        self._running_jobs[secret] = (self, job)
         try:
-            return await self._steps(job, mine, room, secret)
+            return await self._steps(job, state, room, secret)
         except Problem as problem:
             self._runner.tell(f"{self.joined.repository.full_name} {self.ci} {job.name}: {problem}")
-            mine.log += f"Error: {problem}\n"
+            state.log += f"Error: {problem}\n"
             return FAILED
         finally:
-            self._runner.builds.running.pop(secret, None)
+            self._running_jobs.pop(secret, None)
             room.clear()
 
-    async def _steps(self, job: PlannedJob, mine: JobState, room: Room, secret: str) -> str:
+    async def _steps(self, job: PlannedJob, state: JobState, room: Room, secret: str) -> str:
         env = self._environment(job, room, secret)
         failed = False
         for step in job.steps:
@@ -157,7 +165,7 @@ class Build:
                 limit_s=self._runner.limit_s,
                 cancelled=self.cancelled,
             )
-            mine.log += ended.output
+            state.log += ended.output
             if ended.why == "cancelled":
                 return CANCELED
             failed = failed or ended.code != 0 or bool(ended.why)

@@ -6,10 +6,14 @@ matrices, groups, waits, blocks and other keys that would change what happens ar
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from github_sim.oidc.other_cis import known_id
-from github_sim.runner.other_cis.builds import (
+from github_sim.runner.problems import Problem
+from github_sim.runner.yaml_text import as_list, as_mapping, only_known, read_yaml
+from github_sim.simulation import Simulation
+from github_sim.world.records import Json
+from support.other_cis.builds import (
     CANCELED,
     FAILED,
     PASSED,
@@ -21,13 +25,6 @@ from github_sim.runner.other_cis.builds import (
     Shell,
     check_out,
 )
-from github_sim.runner.other_cis.shims import BUILDKITE_AGENT
-from github_sim.runner.problems import Problem
-from github_sim.runner.yaml_text import as_list, as_mapping, only_known, read_yaml
-from github_sim.world.records import Json
-
-if TYPE_CHECKING:
-    from github_sim.simulation import Simulation
 
 FILE = ".buildkite/crcr.yml"
 _STEP = frozenset(
@@ -38,7 +35,7 @@ _VARIABLE = re.compile(r"\$(\$|\{(\w+)\}|(\w+)|\{)")
 _TERM = re.compile(r'build\.env\("(\w+)"\)\s*(==|!=)\s*"([^"]*)"')
 
 
-def plan(sim: "Simulation", build: Build) -> list[PlannedJob]:
+def plan(sim: Simulation, build: Build) -> list[PlannedJob]:
     path = build.joined.snapshot.root / FILE
     if not path.is_file():
         raise Problem(f"there is no {FILE}")
@@ -63,7 +60,7 @@ def _holds(condition: Any, env: Mapping[str, str]) -> bool:
     return True
 
 
-def _job(sim: "Simulation", build: Build, step: Json, above: Mapping[str, str], live: set[str]) -> PlannedJob:
+def _job(sim: Simulation, build: Build, step: Json, above: Mapping[str, str], live: set[str]) -> PlannedJob:
     key = str(step["key"])
     id = known_id("buildkite", build.id, key)
     lines = "\n".join(map(str, as_list(step.get("command")) + as_list(step.get("commands"))))
@@ -118,13 +115,13 @@ def _uploaded(text: str, env: Mapping[str, str]) -> str:
     return _VARIABLE.sub(value, text)
 
 
-def _mint(sim: "Simulation", build: Build, key: str, id: str) -> Mint:
+def _mint(sim: Simulation, build: Build, key: str, id: str) -> Mint:
     def mint(audience: str, claims: list[str]) -> str:
         return sim.buildkite.token(
             audience,
             wanted=tuple(each for each in claims if each in {"organization_id", "pipeline_id"}),
-            organization_slug=build.place[0],
-            pipeline_slug=build.place[1],
+            organization_slug=build.path[0],
+            pipeline_slug=build.path[1],
             build_number=build.number,
             build_commit=build.joined.repository.head_sha,
             step_key=key,
@@ -134,7 +131,7 @@ def _mint(sim: "Simulation", build: Build, key: str, id: str) -> Mint:
     return mint
 
 
-def environment(sim: "Simulation", build: Build, step: Json, id: str) -> dict[str, str]:
+def environment(sim: Simulation, build: Build, step: Json, id: str) -> dict[str, str]:
     repository = build.joined.repository
     return {
         "BUILDKITE": "true",
@@ -144,13 +141,13 @@ def environment(sim: "Simulation", build: Build, step: Json, id: str) -> dict[st
         "BUILDKITE_BUILD_CHECKOUT_PATH": "{{WORKSPACE}}",
         "BUILDKITE_BUILD_ID": build.id,
         "BUILDKITE_BUILD_NUMBER": str(build.number),
-        "BUILDKITE_BUILD_URL": f"{sim.base_url}/_buildkite/{'/'.join(build.place)}/builds/{build.number}",
+        "BUILDKITE_BUILD_URL": f"{sim.base_url}/_buildkite/{'/'.join(build.path)}/builds/{build.number}",
         "BUILDKITE_COMMIT": repository.head_sha,
         "BUILDKITE_JOB_ID": id,
         "BUILDKITE_LABEL": str(step.get("label", "")),
         "BUILDKITE_MESSAGE": build.meta.get("message", ""),
-        "BUILDKITE_ORGANIZATION_SLUG": build.place[0],
-        "BUILDKITE_PIPELINE_SLUG": build.place[1],
+        "BUILDKITE_ORGANIZATION_SLUG": build.path[0],
+        "BUILDKITE_PIPELINE_SLUG": build.path[1],
         "BUILDKITE_PULL_REQUEST": "false",
         "BUILDKITE_RETRY_COUNT": "0",
         "BUILDKITE_SOURCE": "api",
@@ -160,3 +157,40 @@ def environment(sim: "Simulation", build: Build, step: Json, id: str) -> dict[st
 
 def _texts(given: Any) -> dict[str, str]:
     return {str(name): str(value) for name, value in as_mapping(given, "env").items()}
+
+
+# The program of this name on a job's PATH. It calls the simulator as the real one calls Buildkite.
+BUILDKITE_AGENT = """
+import json, os, pathlib, shutil, sys, urllib.request
+
+def option(name, default=""):
+    return sys.argv[sys.argv.index(name) + 1] if name in sys.argv else default
+
+def ask(path, body=None):
+    request = urllib.request.Request(
+        os.environ["BUILDKITE_AGENT_ENDPOINT"] + path,
+        data=None if body is None else json.dumps(body).encode(),
+        headers={"Authorization": "Token " + os.environ["BUILDKITE_AGENT_ACCESS_TOKEN"]},
+    )
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return json.load(answer)
+
+words = sys.argv[1:3]
+job = os.environ["BUILDKITE_JOB_ID"]
+if words == ["oidc", "request-token"]:
+    claims = [each for each in option("--claim").split(",") if each]
+    print(ask(f"/jobs/{job}/oidc/tokens", {"audience": option("--audience"), "claims": claims})["token"])
+elif words == ["step", "get"]:
+    print(ask(f"/jobs/{job}/steps/" + option("--step"))[sys.argv[3]])
+elif words == ["artifact", "download"]:
+    kept = pathlib.Path(ask(f"/jobs/{job}/steps/" + option("--step"))["artifacts"])
+    found = [path for path in kept.glob(sys.argv[3]) if path.is_file()] if kept.is_dir() else []
+    if not found:
+        sys.exit("no artifacts found for downloading")
+    for path in found:
+        target = pathlib.Path(sys.argv[4]) / path.relative_to(kept)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, target)
+else:
+    sys.exit("the simulated agent does not know " + " ".join(sys.argv[1:]))
+"""

@@ -6,12 +6,18 @@ steps go well: CircleCI reads `when` there and ignores it, so here it is a `Prob
 """
 
 import json
+import re
 import shutil
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from github_sim.oidc.other_cis import known_id
-from github_sim.runner.other_cis.builds import (
+from github_sim.runner.problems import Problem
+from github_sim.runner.workspace import Room
+from github_sim.runner.yaml_text import as_list, as_mapping, only_known, read_yaml
+from github_sim.simulation import Simulation
+from github_sim.world.records import Json
+from support.other_cis.builds import (
     CANCELED,
     FAILED,
     PASSED,
@@ -22,15 +28,6 @@ from github_sim.runner.other_cis.builds import (
     Shell,
     check_out,
 )
-from github_sim.runner.other_cis.circleci_values import filled, holds
-from github_sim.runner.other_cis.shims import CIRCLECI
-from github_sim.runner.problems import Problem
-from github_sim.runner.workspace import Room
-from github_sim.runner.yaml_text import as_list, as_mapping, only_known, read_yaml
-from github_sim.world.records import Json
-
-if TYPE_CHECKING:
-    from github_sim.simulation import Simulation
 
 FILE = ".circleci/crcr.yml"
 SECRETS_PATH = "/internal/oidc"
@@ -43,7 +40,7 @@ _PERSIST = frozenset({"root", "paths"})
 _ENDS = {"success": PASSED, "failed": FAILED, "canceled": CANCELED}
 
 
-def config(build: Build) -> Json:
+def read_config(build: Build) -> Json:
     path = build.joined.snapshot.root / FILE
     if not path.is_file():
         raise Problem(f"there is no {FILE}")
@@ -52,20 +49,20 @@ def config(build: Build) -> Json:
     return given
 
 
-def parameters(given: Json, told: Mapping[str, Any]) -> Json:
+def pipeline_parameters(given: Json, told: Mapping[str, Any]) -> Json:
     """The pipeline's parameters with their defaults; one that is not declared is refused, as there."""
     declared = as_mapping(given.get("parameters"), "parameters")
     only_known(dict(told), frozenset(declared), "the request")
     return {name: told.get(name, (each or {}).get("default", "")) for name, each in declared.items()}
 
 
-def plan(sim: "Simulation", build: Build, given: Json, told: Mapping[str, Any]) -> list[PlannedJob]:
+def plan(sim: Simulation, build: Build, given: Json, told: Mapping[str, Any]) -> list[PlannedJob]:
     """The jobs of the workflow whose condition holds; CircleCI would run each, one is enough here."""
     values = {f"pipeline.parameters.{name}": value for name, value in told.items()}
     flows = [
         as_mapping(each, name)
         for name, each in as_mapping(given.get("workflows"), "workflows").items()
-        if holds(filled(as_mapping(each, name).get("when", True), values))
+        if condition_holds(fill_parameters(as_mapping(each, name).get("when", True), values))
     ]
     if len(flows) > 1:
         raise Problem("more than one workflow would run, and the simulated CircleCI runs one")
@@ -74,7 +71,7 @@ def plan(sim: "Simulation", build: Build, given: Json, told: Mapping[str, Any]) 
 
 
 class _Flow:
-    def __init__(self, sim: "Simulation", build: Build, given: Json, values: Json) -> None:
+    def __init__(self, sim: Simulation, build: Build, given: Json, values: Json) -> None:
         self._sim = sim
         self._build = build
         self._given = given
@@ -82,7 +79,7 @@ class _Flow:
 
     def job(self, listed: Any) -> PlannedJob:
         ((kind, asked),) = ({listed: {}} if isinstance(listed, str) else listed).items()
-        asked = filled(as_mapping(asked, kind), self._values)
+        asked = fill_parameters(as_mapping(asked, kind), self._values)
         name = str(asked.pop("name", kind))
         needs = _needs(asked.pop("requires", []))
         contexts = as_list(asked.pop("context", []))
@@ -95,7 +92,7 @@ class _Flow:
             env={**env, **self._environment(name, id, contexts)},
             needs=needs,
             mint=self._mint(id, contexts),
-            tools={"circleci": CIRCLECI % {"address": f"{self._sim.circleci.url}{SECRETS_PATH}"}},
+            tools={"circleci": CIRCLECI_CLI % {"address": f"{self._sim.circleci.url}{SECRETS_PATH}"}},
         )
 
     def _job_file(self, kind: str, given: Json) -> Json:
@@ -111,7 +108,7 @@ class _Flow:
         if missing:
             raise Problem(f"{kind} needs {', '.join(missing)}")
         body = {key: value for key, value in job.items() if key != "parameters"}
-        return as_mapping(filled(body, {**self._values, **own}), kind)
+        return as_mapping(fill_parameters(body, {**self._values, **own}), kind)
 
     def _step(self, given: Any) -> Shell | Deed:
         if given == "checkout":
@@ -201,3 +198,61 @@ def _needs(given: Any) -> dict[str, frozenset[str]]:
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
+
+
+_MARK = re.compile(r"<<\s*([\w.-]+)\s*>>")
+Values = Mapping[str, Any]
+
+
+def fill_parameters(given: Any, values: Values) -> Any:
+    """A part of the config with its parameters put in; one that is nothing but a parameter keeps its type."""
+    if isinstance(given, dict):
+        return {key: fill_parameters(value, values) for key, value in given.items()}
+    if isinstance(given, list):
+        return [fill_parameters(each, values) for each in given]
+    if not isinstance(given, str):
+        return given
+    whole = _MARK.fullmatch(given.strip())
+    if whole is not None:
+        return _value(whole[1], values)
+    return _MARK.sub(lambda found: str(_value(found[1], values)), given)
+
+
+def _value(name: str, values: Values) -> Any:
+    if name not in values:
+        raise Problem(f"there is no {name} in the config")
+    return values[name]
+
+
+def condition_holds(condition: Any) -> bool:
+    """A value, or and, or, not and equal over values; the parameters are already put in."""
+    if not isinstance(condition, dict):
+        return bool(condition)
+    if len(condition) != 1:
+        raise Problem(f"the simulated CircleCI cannot read the condition {condition}")
+    ((word, given),) = condition.items()
+    if word == "and":
+        return all(condition_holds(each) for each in as_list(given))
+    if word == "or":
+        return any(condition_holds(each) for each in as_list(given))
+    if word == "not":
+        return not condition_holds(given)
+    if word == "equal":
+        return all(each == given[0] for each in given)
+    raise Problem(f"the simulated CircleCI does not know the condition {word}")
+
+
+# The program `circleci` on a job's PATH. It calls the simulator as the real one calls CircleCI.
+CIRCLECI_CLI = """
+import json, os, sys, urllib.request
+
+if sys.argv[1:5] != ["run", "oidc", "get", "--claims"]:
+    sys.exit("the simulated circleci does not know " + " ".join(sys.argv[1:]))
+request = urllib.request.Request(
+    "%(address)s",
+    data=json.dumps(json.loads(sys.argv[5])).encode(),
+    headers={"Authorization": "Bearer " + os.environ["CIRCLE_SIMULATED_SECRET"]},
+)
+with urllib.request.urlopen(request, timeout=30) as answer:
+    print(json.load(answer)["token"])
+"""

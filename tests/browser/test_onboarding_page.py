@@ -8,7 +8,7 @@ from playwright.async_api import Browser, Locator, Page, expect
 from browser.conftest import site
 from crcr.decide.model import Level, RepoName
 from crcr.join.files import generate
-from crcr.join.request import Ci, Wanted
+from crcr.join.request import Ci, JoinRequest
 from support.browser_pages import go
 from support.page_reader import HOSTILE
 from support.stage import AUDIENCE, UPSTREAM
@@ -25,7 +25,7 @@ def workflow(page: Page) -> Locator:
 
 def generated(**more: object) -> str:
     plain = {"ci": Ci.GITHUB, "upstream": RepoName(UPSTREAM), "repository": RepoName("new/backend")}
-    wanted = Wanted(**{**plain, "relay_url": RELAY, "audience": AUDIENCE, **more})  # type: ignore[arg-type]
+    wanted = JoinRequest(**{**plain, "relay_url": RELAY, "audience": AUDIENCE, **more})  # type: ignore[arg-type]
     return generate(wanted)[0].text
 
 

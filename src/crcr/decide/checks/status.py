@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from crcr.decide.checks.commit import Backend, Job, Waiver
+from crcr.decide.checks.commit import BackendResults, GrantedWaiver, JobResult
 
 
 class GateStatus(StrEnum):
@@ -53,13 +53,13 @@ class JudgedPart:
     name: str | None
     """None: the backend as a whole."""
     reason: str
-    job: Job | None = None
-    waiver: Waiver | None = None
+    job: JobResult | None = None
+    waiver: GrantedWaiver | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendJudgement:
-    backend: Backend
+    backend: BackendResults
     standing: GateStatus
     parts: tuple[JudgedPart, ...]
     since: datetime

@@ -10,13 +10,14 @@ from typing import Protocol
 
 from crcr.decide.checks.check_run import CheckContent, CheckStatus, CheckToPublish
 from crcr.decide.checks.wanted_checks import Tier
-from crcr.decide.github.values import FoundCheck, Target
+from crcr.decide.github.values import ListedCheck, Target
 from crcr.decide.model import RepoName
 from crcr.decide.outbox.effect import CHECKS_QUEUE, TIER_URGENCY, ClaimedEffect
 from crcr.decide.outbox.urgency import Urgency
 from crcr.deliver.handlers.upstream_target import Upstreams
 from crcr.errors import LeaseLost, OutsideRefused
-from crcr.ports import Checks, Clock
+from crcr.github.client import ChecksApi
+from crcr.ports import Clock
 
 LATE_WRITE = timedelta(seconds=60)
 """A request that a broken connection held up arrives within this."""
@@ -35,10 +36,12 @@ class CommitChecks(Protocol):
 
 
 class PublishChecks:
-    def __init__(self, checks: CommitChecks, upstreams: Upstreams, github: Checks, clock: Clock) -> None:
+    def __init__(
+        self, checks: CommitChecks, upstreams: Upstreams, check_runs: ChecksApi, clock: Clock
+    ) -> None:
         self._checks = checks
         self._upstreams = upstreams
-        self._github = github
+        self._check_runs = check_runs
         self._clock = clock
 
     async def __call__(self, effect: ClaimedEffect) -> bool:
@@ -101,7 +104,7 @@ class PublishChecks:
     ) -> bool:
         """Change what it shows; False when GitHub has it no more, as after the App was made anew."""
         try:
-            await self._github.update_check(where, check_run_id, _without_old_notes(check), urgency=urgency)
+            await self._check_runs.update(where, check_run_id, _without_old_notes(check), urgency=urgency)
         except OutsideRefused as refusal:
             if refusal.status != 404:
                 raise
@@ -112,7 +115,7 @@ class PublishChecks:
 
     async def _create(self, where: Target, check: CheckToPublish, *, urgency: Urgency) -> int:
         await self._checks.record_attempt(check.check_id, self._clock.now())
-        return await self._github.create_check(
+        return await self._check_runs.create(
             where,
             head_sha=check.head_sha,
             name=check.name,
@@ -121,14 +124,14 @@ class PublishChecks:
             urgency=urgency,
         )
 
-    async def _find(self, where: Target, check: CheckToPublish, urgency: Urgency) -> FoundCheck | None:
-        found = await self._github.find_checks(where, check.head_sha, check.name, urgency=urgency)
+    async def _find(self, where: Target, check: CheckToPublish, urgency: Urgency) -> ListedCheck | None:
+        found = await self._check_runs.find(where, check.head_sha, check.name, urgency=urgency)
         mine = [each for each in found if each.external_id == str(check.check_id)]
         # Of two that two workers created GitHub goes by the newer one.
         return max(mine, key=lambda each: each.check_run_id, default=None)
 
 
-def _as_found(check: CheckToPublish, found: FoundCheck | None) -> CheckToPublish:
+def _as_found(check: CheckToPublish, found: ListedCheck | None) -> CheckToPublish:
     if found is None:
         return check
     annotated = check.annotated or found.annotations > 0

@@ -15,7 +15,7 @@ from typing import Protocol
 import structlog
 from starlette.requests import Request
 
-from crcr.decide.dispatch.body_compression import pack
+from crcr.decide.dispatch.body_compression import compress_body
 from crcr.decide.dispatch.plan import AcceptedDelivery, AlreadyProcessed, IgnoredEvent, ReceivedDelivery
 from crcr.decide.events import (
     DispatchedEvent,
@@ -29,7 +29,7 @@ from crcr.decide.events import (
     UnusedEvent,
     WorkflowEvent,
 )
-from crcr.decide.github.values import FilePlace
+from crcr.decide.github.values import FileLocation
 from crcr.decide.model import RepoName
 from crcr.decide.trace_steps import TraceStep
 from crcr.errors import BadRequest, BadSignature, CrcrError, WrongContentType
@@ -93,7 +93,7 @@ class WebhookIntake:
     actions_news: ActionsNews
     installations: Installations
     upstreams: frozenset[RepoName]
-    allowlist_places: Mapping[RepoName, FilePlace]
+    allowlist_places: Mapping[RepoName, FileLocation]
     clock: Clock
     tally: Tally
     refused: RefusedWebhooks
@@ -198,7 +198,7 @@ def _parse(name: str, body: bytes) -> tuple[Event, bytes, str]:
     if not isinstance(event, DispatchedEvent):
         return event, b"", digest
     parse_payload(body)  # what could not be dispatched later must not be acknowledged now
-    return event, pack(body), digest
+    return event, compress_body(body), digest
 
 
 def _plain_answer(
@@ -215,7 +215,7 @@ def _not_ours(upstream: RepoName) -> Answer:
     return _ignored(f"{upstream} is not an upstream of this relay")
 
 
-def _touches(event: PushEvent, place: FilePlace) -> bool:
+def _touches(event: PushEvent, place: FileLocation) -> bool:
     here = event.upstream == place.repository and event.ref in {
         f"refs/heads/{place.ref}",
         f"refs/tags/{place.ref}",

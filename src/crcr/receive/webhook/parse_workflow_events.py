@@ -5,7 +5,7 @@ attempt that was re-run at once may already show the next one.
 """
 
 from crcr.decide.events import WorkflowJobEvent, WorkflowRunEvent
-from crcr.decide.github.actions_vocabulary import check_run_id_of, conclusion_of, path_without_ref
+from crcr.decide.github.actions_vocabulary import parse_check_run_id, parse_conclusion, path_without_ref
 from crcr.decide.github.values import ActionsJob, ActionsRun
 from crcr.receive.webhook import payload_structs as shapes
 from crcr.receive.webhook.payload_fields import branch, id_of, plain, repo_name, utc, utc_or_none
@@ -20,7 +20,7 @@ def run_told(body: shapes.WorkflowRunBody) -> WorkflowRunEvent:
             run_id=run.id,
             attempt=run.run_attempt or 1,
             status=plain(run.status),
-            conclusion=conclusion_of(run.conclusion),
+            conclusion=parse_conclusion(run.conclusion),
             display_title=plain(run.display_title or ""),
             workflow_name=plain(run.name or workflow.name or ""),
             workflow_path=plain(path_without_ref(run.path or workflow.path or "")),
@@ -40,11 +40,11 @@ def job_told(body: shapes.WorkflowJobBody) -> WorkflowJobEvent:
         run_id=job.run_id,
         job=ActionsJob(
             job_id=job.id,
-            check_run_id=check_run_id_of(job.check_run_url),
+            check_run_id=parse_check_run_id(job.check_run_url),
             name=plain(job.name),
             attempt=job.run_attempt or 1,
             status=plain(job.status),
-            conclusion=conclusion_of(job.conclusion),
+            conclusion=parse_conclusion(job.conclusion),
             started_at=utc_or_none(job.started_at, "$.workflow_job.started_at"),
             completed_at=utc_or_none(job.completed_at, "$.workflow_job.completed_at"),
         ),

@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from crcr.decide.statistics.similar_failures import LikeFailures, like_failures
+from crcr.decide.statistics.similar_failures import LikeFailures, group_similar_failures
 from crcr.decide.views.commit import CommitBackend
 from crcr.decide.views.logs import HitKind
 from crcr.errors import NotFound
@@ -94,4 +94,4 @@ class CommitPages:
 
 
 def _alike(backends: Iterable[CommitBackend]) -> tuple[LikeFailures, ...]:
-    return like_failures(job for backend in backends for job in backend.jobs)
+    return group_similar_failures(job for backend in backends for job in backend.jobs)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from markupsafe import Markup, escape
 
 from crcr.decide.model import DispatchState, Level
-from crcr.decide.statistics.figures import Counted
+from crcr.decide.statistics.figures import CountedAs
 from crcr.decide.views.backend import Column, Matrix, MatrixRow
 from crcr.decide.views.commit import BackendState, backend_state
 from crcr.decide.views.overview import DispatchView, JobView
@@ -22,10 +22,10 @@ NOTHING = Status("—", "no jobs", "off")
 OTHERS = Status("—", "no such job", "off")
 _NO_COMMIT = "0" * 40
 _WORDS = {
-    Counted.FAILURE: "failed",
-    Counted.RUNNING: "running",
-    Counted.SUCCESS: "passed",
-    Counted.OTHER: "inconclusive",
+    CountedAs.FAILURE: "failed",
+    CountedAs.RUNNING: "running",
+    CountedAs.SUCCESS: "passed",
+    CountedAs.OTHER: "inconclusive",
 }
 ALL = "all"
 """In place of a group's key: all of them are open."""
@@ -173,7 +173,7 @@ def _folded(row: MatrixRow, group: Group, toggle: str) -> Cell | None:
     if found.total == found.present == 1:
         return _cell(found.worst)
     # A pass is green only when nobody is missing: half of the shards are no proof.
-    quiet = found.worst.counted is Counted.SUCCESS and not found.all_passed
+    quiet = found.worst.counted is CountedAs.SUCCESS and not found.all_passed
     return Cell("off" if quiet else status.tone, status.letter, title, "", found.said, toggle)
 
 
@@ -193,7 +193,7 @@ def row_state(
             if found.alike == found.total
             else f"{found.alike} of {found.total} {word}"
         )
-        quiet = cut and found.worst.counted is Counted.SUCCESS
+        quiet = cut and found.worst.counted is CountedAs.SUCCESS
         shown = Status(status.letter, status.word, "off") if quiet else status
         return shown, said, f"{said} of the jobs shown"
     if row.dispatch is None:

@@ -8,10 +8,10 @@ from crcr.decide.checks.status import GateStatus
 from crcr.decide.github.commit_origin import CommitStanding
 from crcr.decide.health.relay import HealthState
 from crcr.decide.model import Conclusion, DeliveryState, DispatchState, EffectState, JobState, Level
-from crcr.decide.statistics.figures import Counted, LastResult, count_as
-from crcr.decide.statistics.window import Kind
+from crcr.decide.statistics.figures import CountedAs, LastResult, count_as
+from crcr.decide.statistics.window import ResultKind
 from crcr.decide.views.commit import BackendState, GateShown, PullState, WaiverState
-from crcr.decide.views.overview import Answer, DispatchView, JobView, Probe
+from crcr.decide.views.overview import DispatchAnswer, DispatchView, JobView, Probe
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +73,11 @@ EFFECTS = {
 }
 
 ANSWERS = {
-    Answer.RUNNING: "GitHub sees a run, and nothing was reported yet",
-    Answer.NEVER_STARTED: "never started: GitHub lists no run since the dispatch",
-    Answer.UNANSWERED: "unanswered: runs began since, and none of them names this delivery",
-    Answer.UNREPORTED: "its runs are over, and nobody reported",
-    Answer.NOT_LISTENING: "not listening: it has not answered such events for two weeks",
+    DispatchAnswer.RUNNING: "GitHub sees a run, and nothing was reported yet",
+    DispatchAnswer.NEVER_STARTED: "never started: GitHub lists no run since the dispatch",
+    DispatchAnswer.UNANSWERED: "unanswered: runs began since, and none of them names this delivery",
+    DispatchAnswer.UNREPORTED: "its runs are over, and nobody reported",
+    DispatchAnswer.NOT_LISTENING: "not listening: it has not answered such events for two weeks",
 }
 
 GATES = {
@@ -180,10 +180,10 @@ PROBE_OFF = Status("X", "not as expected", "bad")
 PROBE_STALE = Status("!", "stale", "warn")
 
 KINDS = {
-    Kind.PULLS: "Pull requests",
-    Kind.PUSH: "Push",
-    Kind.NIGHTLY: "Nightly",
-    Kind.INGESTED: "Other relays",
+    ResultKind.PULLS: "Pull requests",
+    ResultKind.PUSH: "Push",
+    ResultKind.NIGHTLY: "Nightly",
+    ResultKind.INGESTED: "Other relays",
 }
 
 LEVELS = {
@@ -210,7 +210,7 @@ def _is_measured(job: JobView | LastResult) -> bool:
 
 def _beside_expected(job: JobView | LastResult, status: Status) -> Status:
     """A probe's failure that was expected is a pass, and a success that was not is none."""
-    if job.counted is Counted.SUCCESS:
+    if job.counted is CountedAs.SUCCESS:
         return Status(status.letter, f"{status.word}, as expected", "ok")
     return Status(status.letter, f"{status.word}, not as expected", "bad")
 
@@ -219,7 +219,7 @@ def probe_status(probe: Probe) -> Status:
     """A probe that stopped says nothing, so it is never shown as well."""
     if probe.stale or probe.last_result is None:
         return PROBE_STALE
-    return PROBE_OK if probe.last_result.counted is Counted.SUCCESS else PROBE_OFF
+    return PROBE_OK if probe.last_result.counted is CountedAs.SUCCESS else PROBE_OFF
 
 
 def job_details(job: JobView) -> str:

@@ -14,7 +14,7 @@ from markupsafe import Markup, escape
 from starlette.responses import HTMLResponse
 
 from crcr import __version__
-from crcr.decide.health.texts import capital
+from crcr.decide.health.texts import capitalize
 from crcr.decide.statistics.window import Span
 from crcr.show.http.static_files import shared_statics
 from crcr.show.render import status
@@ -80,7 +80,7 @@ def _environment() -> Environment:
         is_sha=is_sha,
         verbatim=_verbatim,
         waits_for=waits_for,
-        capital=capital,
+        capital=capitalize,
     )
     environment.globals.update(
         static=shared_statics().address,

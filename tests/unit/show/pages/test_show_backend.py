@@ -18,8 +18,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from crcr.decide.checks.commit import Verification
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoName
 from crcr.decide.report.report import FailedTest
-from crcr.decide.statistics.figures import Counted, LeftOut, Tally
-from crcr.decide.statistics.window import Kind, Span
+from crcr.decide.statistics.figures import CountedAs, LeftOut, Tally
+from crcr.decide.statistics.window import ResultKind, Span
 from crcr.decide.views.backend import (
     BackendPage,
     BackendQuery,
@@ -29,7 +29,7 @@ from crcr.decide.views.backend import (
     JobKey,
     LevelChange,
 )
-from crcr.decide.views.overview import Answer, JobView
+from crcr.decide.views.overview import DispatchAnswer, JobView
 from crcr.errors import NotFound
 from crcr.show.access.reader import Reader, Way
 from crcr.show.pages import routes as pages_routes
@@ -212,9 +212,9 @@ UNSENT = [
     (a_dispatch(state=DispatchState.CANCELLED), "cancelled", "off"),
     (a_dispatch(state=DispatchState.LEFT_OUT, reason="paths"), "not concerned", "off"),
     (a_dispatch(), "no report yet", "wait"),
-    (a_dispatch(answer=Answer.RUNNING), "started, no report yet", "run"),
-    (a_dispatch(answer=Answer.NEVER_STARTED), "never started", "bad"),
-    (a_dispatch(answer=Answer.UNREPORTED), "ran and did not report", "bad"),
+    (a_dispatch(answer=DispatchAnswer.RUNNING), "started, no report yet", "run"),
+    (a_dispatch(answer=DispatchAnswer.NEVER_STARTED), "never started", "bad"),
+    (a_dispatch(answer=DispatchAnswer.UNREPORTED), "ran and did not report", "bad"),
     (a_dispatch(action="closed"), "notified", "off"),
     (a_dispatch(head_sha="0" * 40), "notified", "off"),
     (a_dispatch(level=Level.L1), "notified", "off"),
@@ -343,8 +343,8 @@ async def test_what_was_chosen_is_what_the_store_is_asked() -> None:
         )
         await client.get("/crcr/good/backend?result=nonsense&older=yes&range=never&kind=x&job=x&sort=x")
     asked, plain = shown.queries
-    assert (asked.job, asked.author, asked.result, asked.text) == ("lin", "ada", Counted.FAILURE, "#7")
-    assert (asked.span, asked.kind, asked.older, asked.after) == (Span.WEEK, Kind.PUSH, True, (1, "a"))
+    assert (asked.job, asked.author, asked.result, asked.text) == ("lin", "ada", CountedAs.FAILURE, "#7")
+    assert (asked.span, asked.kind, asked.older, asked.after) == (Span.WEEK, ResultKind.PUSH, True, (1, "a"))
     assert asked.detail is not None
     assert asked.detail.job_name == "build"
     assert plain == BackendQuery(upstream=UPSTREAM, downstream=BACKEND)

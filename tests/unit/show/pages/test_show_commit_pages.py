@@ -14,7 +14,7 @@ from markupsafe import Markup
 from crcr.decide.checks.status import GateStatus
 from crcr.decide.model import DispatchState
 from crcr.decide.views.commit import BackendState, GateShown, PullState, PullView, WaiverState
-from crcr.decide.views.overview import Answer, JobView
+from crcr.decide.views.overview import DispatchAnswer, JobView
 from crcr.errors import CrcrError
 from crcr.show.api import routes as api
 from crcr.show.pages import routes as pages_routes
@@ -257,7 +257,7 @@ async def test_an_unknown_pull_request_has_a_code(world: World, browser: httpx.A
     ("kinds", "statuses"),
     [
         (DispatchState, status.DISPATCHES),
-        (Answer, status.ANSWERS),
+        (DispatchAnswer, status.ANSWERS),
         (GateShown, status.GATES),
         (GateStatus, status.STANDINGS),
         (BackendState, status.BACKENDS),

@@ -13,7 +13,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from crcr.decide.commands.grammar import Waive, parse_commands
+from crcr.decide.commands.grammar import WaiveCommand, parse_commands
 from crcr.errors import StoreUnavailable
 from crcr.record.schema import core, statistics
 from crcr.show.access.reader import Reader, Way
@@ -251,7 +251,7 @@ async def test_the_example_of_a_waiver_is_a_command(world: World, browser: httpx
     world.allowlist(LISTED)
     answer = await browser.get("/crcr/waivers")
     (example,) = re.findall(r"<code>(/crcr waive [^<]+)</code>", answer.text)
-    assert [type(each) for each in parse_commands(unescape(example))] == [Waive]
+    assert [type(each) for each in parse_commands(unescape(example))] == [WaiveCommand]
 
 
 async def test_a_filter_that_finds_nothing_offers_the_whole_list(

@@ -8,10 +8,10 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 
-from crcr.decide.allowlist.entries import Problem
+from crcr.decide.allowlist.entries import AllowlistProblem
 from crcr.decide.model import Conclusion, JobState, Level
-from crcr.decide.statistics.figures import Counted, LastResult, Tally
-from crcr.decide.statistics.window import Kind, Span
+from crcr.decide.statistics.figures import CountedAs, LastResult, Tally
+from crcr.decide.statistics.window import ResultKind, Span
 from crcr.decide.views.overview import AllowlistState, Summary
 from crcr.show.pages import routes as pages_routes
 from crcr.show.pages.frame import Frame
@@ -159,13 +159,13 @@ async def test_a_filter_that_nobody_matches_says_so() -> None:
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        (Kind.PULLS, "No results of pull requests in 14d"),
-        (Kind.PUSH, "No results of pushes in 14d"),
-        (Kind.NIGHTLY, "event_type: nightly"),
-        (Kind.INGESTED, "/api/crcr/results"),
+        (ResultKind.PULLS, "No results of pull requests in 14d"),
+        (ResultKind.PUSH, "No results of pushes in 14d"),
+        (ResultKind.NIGHTLY, "event_type: nightly"),
+        (ResultKind.INGESTED, "/api/crcr/results"),
     ],
 )
-async def test_an_empty_kind_says_how_results_get_there(kind: Kind, words: str) -> None:
+async def test_an_empty_kind_says_how_results_get_there(kind: ResultKind, words: str) -> None:
     assert words in await read(summary(backend("a/b"), ingests=True), kind=kind.value)
     assert words not in await read(
         summary(backend("a/b", figures=figures(Tally(success=1)))), kind=kind.value
@@ -182,11 +182,13 @@ async def test_range_and_kind_are_asked_of_the_store() -> None:
     async with showing(views) as client:
         await client.get("/crcr?range=30d&kind=push")
         await client.get("/crcr/metrics?range=90d&kind=nightly")
-    assert views.asked == [(Span.MONTH, Kind.PUSH), (Span.QUARTER, Kind.NIGHTLY)]
+    assert views.asked == [(Span.MONTH, ResultKind.PUSH), (Span.QUARTER, ResultKind.NIGHTLY)]
 
 
 async def test_a_bad_allowlist_and_a_pause_are_on_top() -> None:
-    problems = tuple(Problem(line=n, severity="error", message="<b>no</b>", hint=None) for n in range(12))
+    problems = tuple(
+        AllowlistProblem(line=n, severity="error", message="<b>no</b>", hint=None) for n in range(12)
+    )
     bad = AllowlistState(version=2, source="x", read_at=NOW, newest_is_bad=True, problems=problems)
     text = await read(summary(backend("a/b"), allowlist=bad, health=health(paused_at=NOW)))
     assert "Version 2" in text
@@ -295,8 +297,8 @@ async def test_the_fragment_brings_what_stands_outside_of_it() -> None:
 
 
 async def test_a_probes_expected_failure_is_told_as_such() -> None:
-    expected = LastResult(JobState.COMPLETED, Conclusion.FAILURE, "xfail", NOW, Counted.SUCCESS)
-    missed = LastResult(JobState.COMPLETED, Conclusion.SUCCESS, "xfail", NOW, Counted.FAILURE)
+    expected = LastResult(JobState.COMPLETED, Conclusion.FAILURE, "xfail", NOW, CountedAs.SUCCESS)
+    missed = LastResult(JobState.COMPLETED, Conclusion.SUCCESS, "xfail", NOW, CountedAs.FAILURE)
     made = summary(
         backend("probe/good", probe=True, figures=figures(Tally(success=1), last_result=expected)),
         backend("probe/bad", probe=True, figures=figures(Tally(failure=1), last_result=missed)),

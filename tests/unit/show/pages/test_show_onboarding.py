@@ -21,8 +21,8 @@ from crcr.cli.main import app as cli
 from crcr.decide.model import RepoName
 from crcr.errors import NotFound
 from crcr.join.files import generate
-from crcr.join.manual_steps import needs
-from crcr.join.request import Ci, Wanted
+from crcr.join.manual_steps import manual_steps
+from crcr.join.request import Ci, JoinRequest
 from crcr.join.shipped.texts import reporter_text
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.show.pages import routes as pages_routes
@@ -35,7 +35,7 @@ from support.page_reader import HOSTILE, Page, inert
 
 ONBOARDING = "/crcr/onboarding"
 RELAY = "https://relay.example.org"
-PLAIN = Wanted(
+PLAIN = JoinRequest(
     ci=Ci.GITHUB, upstream=UPSTREAM, repository=RepoName("a/b"), relay_url=RELAY, audience="relay-aud"
 )
 FIELDS = ("repository", "device", "oncalls", "command", "job_name", "junit", "runs_on", "branch")
@@ -96,7 +96,7 @@ def code(text: str, name: str) -> str:
 
 async def test_the_page_shows_what_the_generator_makes(browser: httpx.AsyncClient) -> None:
     text = (await browser.get(ONBOARDING, params={**COMPLETE, "job_name": "npu", "nightly": "1"})).text
-    wanted = Wanted(
+    wanted = JoinRequest(
         ci=Ci.GITHUB,
         upstream=UPSTREAM,
         repository=RepoName("new/backend"),
@@ -320,7 +320,7 @@ async def test_another_ci_is_told_what_it_takes_and_promised_no_more(
     assert "no secret is shared" not in text
     assert "Safe as it stands" not in text
     wanted = replace(PLAIN, ci=Ci(ci), repository=RepoName("new/backend"), place=ELSEWHERE[ci])
-    for each in needs(wanted):
+    for each in manual_steps(wanted):
         assert each.name in text
     plain = (await browser.get(ONBOARDING, params=COMPLETE)).text
     assert 'id="step-needs"' not in plain

@@ -233,7 +233,7 @@ def _heads(
     return heads
 
 
-def _labels(event: PullRequestEvent | MergeGroupEvent, known:  | None) -> tuple[str, ...]:
+def _labels(event: PullRequestEvent | MergeGroupEvent, known: KnownPull | None) -> tuple[str, ...]:
     """The labels that the pull request has or had; a merge group has none."""
     if isinstance(event, MergeGroupEvent):
         return ()

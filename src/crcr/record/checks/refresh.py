@@ -4,7 +4,7 @@ A change to a fact that a check shows requests a refresh of the commit, in the s
 to the gate's queue. The effect judges the commit, publishes its gate, and queues the checks of backends and jobs where
 they differ from what was published (`CommitChecks.plan_publication`). A commit that can show nothing gets no effect.
 The content is computed when the effect runs, so any number of changes before that make one publication.
-Reasons: docs/adr/0028-one-publication-per-commit.md.
+Reasons: docs/adr/0029-one-publication-per-commit.md.
 """
 
 from collections.abc import Iterable, Mapping

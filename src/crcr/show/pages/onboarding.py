@@ -40,8 +40,8 @@ FINDINGS = {
     State.UNKNOWN: Status("?", "unknown", "off"),
 }
 LEVEL_SAYS = {
-    Level.L1: "you are told of changes, and nothing is shown of you.",
-    Level.L2: "your results stand on these pages.",
+    Level.L1: "you are notified of changes; your results are not shown.",
+    Level.L2: "your results are shown on these pages.",
     Level.L3: "your results become checks on pull requests that carry your device's label.",
     Level.L4: "your results are checks on every pull request, and a failure blocks its merge.",
 }

@@ -136,6 +136,8 @@ class CheckAction(StrEnum):
     END = "end"
     REPLACE = "replace"
     """Create a check of the same name that is completed as ended."""
+    SETTLE = "settle"
+    """Ask nothing of GitHub: it was to be read again, and need not be any more."""
 
 
 def next_action(

@@ -10,7 +10,7 @@ from datetime import datetime
 from enum import StrEnum
 from hashlib import sha256
 
-from crcr.decide.allowlist.entries import AllowlistEntry
+from crcr.decide.allowlist.entries import Allowlist, AllowlistEntry
 from crcr.decide.checks.check_run import GATE_NAME, CheckContent, CheckStatus, Tier, WantedCheck
 from crcr.decide.checks.commit import BackendResults, CommitFacts, JobResult, MergeSubject
 from crcr.decide.checks.gate import HELD_FOR, GateJudgement, GatePolicy, GateState, judge_for_subject
@@ -81,6 +81,13 @@ def recheck_at(
     for subject, backend in _visible(commit, policy):
         moments.append(judge_for_subject(subject, backend, policy.gate, now).recheck_at)
     return min((at for at in moments if at is not None), default=None)
+
+
+def shows_any(allowlist: Allowlist, labels: tuple[str, ...], prefixes: tuple[str, ...]) -> bool:
+    """Whether any backend of the list can be shown on a pull request with these labels."""
+    return bool(allowlist.gating) or any(
+        entry.level is Level.L3 and is_labelled(entry, labels, prefixes) for entry in allowlist.entries
+    )
 
 
 def is_labelled(entry: AllowlistEntry, labels: tuple[str, ...], prefixes: tuple[str, ...]) -> bool:

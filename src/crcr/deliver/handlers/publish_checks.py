@@ -1,7 +1,7 @@
 """Publishing a commit's checks: what should be there is worked out when the effect is done, then made so.
 
-Level-triggered: an effect says only which commit and tier to look at. A check is created once; after a lost
-answer it is looked for by the id that we gave it, and what it shows already is neither made nor added again.
+Level-triggered: an effect says only which commit and tier to look at, and the gate's queues the other tiers where they
+have changed. A check is created once; after a lost answer it is looked for by the id that we gave it, and what it shows already is neither made nor added again.
 """
 
 from dataclasses import replace

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
-from crcr.decide.github.relay_pins import relay_pin
+from crcr.decide.github.repository_setup import relay_pin
 from crcr.decide.model import Level, RepoName
 from crcr.join.ci_kinds import CI_LOCATION_PARTS, Ci
 

@@ -4,10 +4,15 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from crcr.decide.allowlist.entries import AllowlistEntry
-from crcr.decide.github.app_permissions import downstream_shortfall
-from crcr.decide.github.inspection import Inspection, InstallationFacts, WorkflowFacts
-from crcr.decide.github.relay_pins import Pinning, read_pins
-from crcr.decide.github.setup_facts import SetupFacts
+from crcr.decide.github.repository_setup import (
+    Inspection,
+    InstallationFacts,
+    Pinning,
+    SetupFacts,
+    WorkflowFacts,
+    downstream_shortfall,
+    read_pins,
+)
 from crcr.decide.model import Level
 from crcr.decide.report.report import SELF_REPORTS
 from crcr.join.ci_kinds import Ci

@@ -18,7 +18,7 @@ import typer
 from crcr import __version__
 from crcr.cli.http_client import is_private_connection, open_client
 from crcr.cli.init.ask_relay import same_host
-from crcr.decide.github.relay_pins import relay_pin
+from crcr.decide.github.repository_setup import relay_pin
 from crcr.decide.model import RepoName
 from crcr.join.findings.finding import SetupFinding, State, problem, unknown
 from crcr.join.request import address_problems

@@ -178,7 +178,7 @@ def build(settings: Settings, seams: Seams | None = None) -> Services:
 
 def _inbox(core: Core) -> Inbox:
     ignored = {upstream.name.key: upstream.ignore_refs for upstream in core.settings.upstreams}
-    return Inbox(core.database, core.allowlists, core.targets, core.refresher, ignored)
+    return Inbox(core.database, core.allowlists, core.refresher, ignored)
 
 
 def _reports(core: Core) -> Reports:

@@ -11,9 +11,8 @@ from crcr.deliver.periodic.sweeper import Sweeper
 from crcr.deliver.periodic.worker_count import Attendance
 from crcr.record.checks.repairs import Repairs
 from crcr.record.deliveries.missed_webhooks import RecoveryStore
-from crcr.record.outbox.leader import Leaders
-from crcr.record.outbox.worker_registry import RollCall
-from crcr.record.upkeep.retention import Keeps, Retention
+from crcr.record.outbox.leases import LeaderElection, WorkerRegistry
+from crcr.record.upkeep.retention import Retention, RetentionPeriods
 from crcr.record.upkeep.timeouts import Sweeps
 from crcr.record.workflow_runs.unanswered import Silences
 from crcr.settings import Settings
@@ -23,12 +22,12 @@ _BREATH_S = 0.02
 """Between two steps of forgetting: whoever waits to write gets most of the time."""
 
 
-def leaders_of(ground: Core, owner: str) -> Leaders:
-    return Leaders(ground.database, owner, LEASE)
+def leaders_of(ground: Core, owner: str) -> LeaderElection:
+    return LeaderElection(ground.database, owner, LEASE)
 
 
 def attendance_of(ground: Core, owner: str) -> Attendance:
-    roll_call = RollCall(ground.database, owner, tuple(each.key for each in ground.upstreams))
+    roll_call = WorkerRegistry(ground.database, owner, tuple(each.key for each in ground.upstreams))
     return Attendance(roll_call, ground.governor.share_among, clock=ground.clock)
 
 
@@ -43,8 +42,8 @@ def sweeper_of(ground: Core, stopping: asyncio.Event) -> Sweeper:
     return Sweeper(sweeps, retention, ground.checks, ground.clock)
 
 
-def keeps_of(settings: Settings) -> Keeps:
-    return Keeps(
+def keeps_of(settings: Settings) -> RetentionPeriods:
+    return RetentionPeriods(
         bodies=timedelta(days=settings.keep_bodies_days),
         effects=timedelta(days=settings.keep_effects_days),
         jobs=_days_or_ever(settings.keep_jobs_days),

@@ -29,12 +29,11 @@ from crcr.receive.callback.sandbox import SANDBOX
 from crcr.receive.ingest.intake import IngestIntake
 from crcr.receive.oidc.jwks import KeyCache, http_fetcher
 from crcr.receive.webhook.intake import WebhookIntake
-from crcr.record.admin.operations import Acts
+from crcr.record.admin.operations import AdminOperations
 from crcr.record.deliveries.inbox import Inbox
 from crcr.record.limits.memory import Rule
 from crcr.record.outbox.claims import Outbox
-from crcr.record.outbox.leader import Leaders
-from crcr.record.outbox.leases import new_owner
+from crcr.record.outbox.leases import LeaderElection, new_owner
 from crcr.record.reports.reports import Reports
 from crcr.record.repositories.allowlists import Allowlists
 from crcr.record.repositories.downstreams import Targets
@@ -84,7 +83,7 @@ class Services:
     targets: Targets
     inbox: Inbox
     reports: Reports
-    acts: Acts
+    acts: AdminOperations
     limits: Limits
     shared: Shared
     github: GitHubClient
@@ -92,7 +91,7 @@ class Services:
     refreshers: dict[str, AllowlistRefresher]
     sweeper: Sweeper
     reconciler: Reconciler
-    leaders: Leaders
+    leaders: LeaderElection
     attendance: Attendance
     governor: Governor
     owner: str
@@ -148,7 +147,7 @@ def build(settings: Settings, seams: Seams | None = None) -> Services:
         targets=ground.targets,
         inbox=inbox,
         reports=reports,
-        acts=Acts(database, ground.targets, ground.allowlists),
+        acts=AdminOperations(database, ground.targets, ground.allowlists),
         limits=shared.limits,
         shared=shared,
         github=ground.github,

@@ -19,7 +19,7 @@ ANSWERED_WITHIN_S = 8.0
 LOCK = "BEGIN; SELECT * FROM jobs FOR UPDATE"
 FREEZING = f"""
 import asyncio, sys
-from crcr.record.store.location import PostgresPlace
+from crcr.record.store.database import PostgresPlace
 from crcr.record.store.postgres.connection import connect
 
 async def hold():

@@ -10,7 +10,7 @@ from crcr.cli.operator_session import read_settings
 from crcr.cli.printing import console
 from crcr.clock import SystemClock
 from crcr.errors import NotPossible
-from crcr.record.clickhouse.backfill import Backfill, Counted
+from crcr.record.clickhouse.backfill import Backfill, RowCounts
 from crcr.record.store.signals import Signals
 from crcr.settings import Settings
 from crcr.wiring.clickhouse import Past, past_of
@@ -30,7 +30,7 @@ class Bars:
         self._progress.update(self._tasks[table], completed=done, total=total)
 
 
-async def backfill_now(config: Path | None, *, anew: bool) -> tuple[Counted, ...]:
+async def backfill_now(config: Path | None, *, anew: bool) -> tuple[RowCounts, ...]:
     logs.configure("console", "error", io.StringIO())  # the command tells all of it itself
     settings = read_settings(config)
     require_database(settings)
@@ -43,7 +43,7 @@ async def backfill_now(config: Path | None, *, anew: bool) -> tuple[Counted, ...
         await database.close()
 
 
-async def _fill(settings: Settings, past: Past, *, anew: bool) -> tuple[Counted, ...]:
+async def _fill(settings: Settings, past: Past, *, anew: bool) -> tuple[RowCounts, ...]:
     if past.link is None or past.feeder is None:
         raise NotPossible("ClickHouse is not used here", hint="set CRCR_CLICKHOUSE_URL")
     now = SystemClock().now()

@@ -9,7 +9,7 @@ from pathlib import Path
 from crcr.cli.doctor.relay.schema import schema_finding
 from crcr.join.findings.finding import Finding, ok, problem, unknown, warning
 from crcr.record.migrations.run import head
-from crcr.record.store.sqlite.private_file import is_open_to_others
+from crcr.record.store.sqlite.file import is_open_to_others
 
 _LOCK_WAIT_S = 3.0
 _LITTLE = 1 << 30

@@ -7,8 +7,7 @@ from crcr.cli.doctor.relay import sqlite
 from crcr.decide.views.overview import Vitals
 from crcr.errors import StoreUnavailable
 from crcr.join.findings.finding import Finding, ok, problem, warning
-from crcr.record.store.database import Tx
-from crcr.record.store.location import PostgresPlace
+from crcr.record.store.database import PostgresLocation, Tx
 from crcr.record.store.signals import Signals
 from crcr.record.views.relay.state import vitals_of
 from crcr.settings import Settings
@@ -20,7 +19,7 @@ _LONG_LAG = timedelta(minutes=15)
 
 async def store_findings(settings: Settings, now: datetime) -> tuple[Finding, ...]:
     place = place_of(settings)
-    if isinstance(place, PostgresPlace):
+    if isinstance(place, PostgresLocation):
         from crcr.cli.doctor.relay import postgres  # its driver takes a while to load
 
         found = await postgres.server_findings(place, settings.database.place)
@@ -32,7 +31,7 @@ async def store_findings(settings: Settings, now: datetime) -> tuple[Finding, ..
 def is_current(settings: Settings) -> bool:
     """Whether the store can be asked with this release's statements."""
     place = place_of(settings)
-    if isinstance(place, PostgresPlace):
+    if isinstance(place, PostgresLocation):
         from crcr.cli.doctor.relay import postgres
 
         return postgres.is_current(place)

@@ -20,11 +20,11 @@ from crcr.app import STATUS
 from crcr.cli.main import app as cli
 from crcr.decide.allowlist.options import _OPTIONS
 from crcr.decide.dispatch.payload_trim import STEPS
-from crcr.decide.model import DispatchState, EffectKind, Level, Mark
+from crcr.decide.model import DispatchState, EffectKind, JobMark, Level
 from crcr.decide.report.identity import IssuerKind
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.record.clickhouse.tables import TABLES
-from crcr.settings import Settings, UpstreamSetting, rows
+from crcr.settings import Settings, UpstreamSetting, settings_of
 from crcr.show.metrics.registry import Metrics
 from support.stage import stage
 from test_architecture import ALLOWED
@@ -122,8 +122,8 @@ OF_COMMANDS = {"CRCR_TOKEN", *of_reporter()}
 
 @every_page
 def test_a_setting_that_is_named_exists(page: Path) -> None:
-    known = {row.variable: row for row in rows(Settings).values()}
-    known |= {row.variable: row for row in rows(UpstreamSetting).values() if row.env}
+    known = {row.variable: row for row in settings_of(Settings).values()}
+    known |= {row.variable: row for row in settings_of(UpstreamSetting).values() if row.env}
     files = {f"{name}_FILE" for name, row in known.items() if row.secret}
     assert set(re.findall(r"\bCRCR_[A-Z_]*[A-Z]", text_of(page))) <= {*known, *files, *OF_COMMANDS}
 
@@ -203,7 +203,7 @@ def _defined(tree: ast.AST) -> Iterator[str]:
 
 
 def test_the_log_events_are_those_of_the_code() -> None:
-    listed = [names(row[0])[0] for row in table(section(DOCS / "operations.md", "Logs"))]
+    listed = [names(row[0])[0] for row in table(section(DOCS / "observe.md", "Logs"))]
     assert len(listed) == len(set(listed))
     paths = [path for path in SOURCE.rglob("*.py") if path.relative_to(SOURCE).parts[0] != "sim"]
     assert set(listed) == {event for path in paths for event in _logged(ast.parse(path.read_text("utf-8")))}
@@ -239,7 +239,7 @@ def _events(value: ast.expr, chosen: dict[str, ast.expr]) -> Iterator[str]:
 
 
 def test_the_metrics_are_those_that_are_registered() -> None:
-    listed = {names(row[0])[0]: row[1] for row in table(section(DOCS / "operations.md", "Metrics"))}
+    listed = {names(row[0])[0]: row[1] for row in table(section(DOCS / "observe.md", "Metrics"))}
     registered = {
         f"{family.name}_total" if family.type == "counter" else family.name
         for family in Metrics().registry.collect()
@@ -288,7 +288,7 @@ def test_a_command_that_is_named_exists_with_its_options(page: Path) -> None:
 
 
 def test_every_command_is_named_in_the_operators_page() -> None:
-    page = "\n".join(code(DOCS / "operations.md"))
+    page = "\n".join(part for name in ("deploy", "observe", "maintain") for part in code(DOCS / f"{name}.md"))
     assert [words for words in commands() if not re.search(rf"\bcrcr {words}\b", page)] == []
 
 
@@ -330,7 +330,7 @@ def test_the_glossary_has_each_word_once_and_in_order() -> None:
     words = [row[0] for row in table(text_of(DOCS / "glossary.md"))]
     assert [one for one, other in pairwise(words) if one.lower() >= other.lower()] == []
     ours = {"upstream", "downstream", "delivery", "dispatch", "run", "attempt", "job", "report", "effect"}
-    assert {*ours, *Mark, DispatchState.HELD, DispatchState.PARKED} <= set(words)
+    assert {*ours, *JobMark, DispatchState.HELD, DispatchState.PARKED} <= set(words)
 
 
 def test_decisions_are_numbered_without_gaps_and_have_their_parts() -> None:

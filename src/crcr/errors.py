@@ -238,7 +238,7 @@ class OutsideHeld(OutsideUnreachable):
 
 
 class OutsideLimited(OutsideFault):
-    """The service asks to wait, or our own governor does; nothing was carried out."""
+    """The service asks to wait, or our own rate limiter does; nothing was carried out."""
 
     code = "outside_limited"
 

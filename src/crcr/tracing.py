@@ -19,7 +19,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, TraceFlags, set_span_in_context
 
 from crcr import __version__
-from crcr.decide.trace_steps import Step, fixed_span, parent_span, trace_id
+from crcr.decide.trace_steps import TraceStep, fixed_span, parent_span, trace_id
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -27,10 +27,10 @@ _SENT = TraceFlags(TraceFlags.SAMPLED)
 _ANSWER_S = 3.0
 """How long the collector may take for a batch."""
 _KINDS = {
-    Step.WEBHOOK: SpanKind.SERVER,
-    Step.CALLBACK: SpanKind.SERVER,
-    Step.DISPATCH: SpanKind.PRODUCER,
-    Step.EFFECT: SpanKind.CLIENT,
+    TraceStep.WEBHOOK: SpanKind.SERVER,
+    TraceStep.CALLBACK: SpanKind.SERVER,
+    TraceStep.DISPATCH: SpanKind.PRODUCER,
+    TraceStep.EFFECT: SpanKind.CLIENT,
 }
 
 
@@ -52,7 +52,7 @@ class OtlpTrace:
 
     def note(
         self,
-        step: Step,
+        step: TraceStep,
         delivery: str,
         began_at: datetime,
         ended_at: datetime,

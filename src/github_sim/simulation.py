@@ -23,11 +23,10 @@ from github_sim.oidc.other_cis import (
     GitLabIssuer,
     OtherIssuer,
 )
-from github_sim.oidc.request_tokens import RequestTokens
 from github_sim.rest.app import RestApi
 from github_sim.rest.auth import Authenticator
 from github_sim.rest.exchange import Route
-from github_sim.runner.other_cis.projects import OtherCis
+from github_sim.rest.oidc import RequestTokens
 from github_sim.webhooks.sender import Webhooks
 from github_sim.world.call_counts import CallCounts
 from github_sim.world.faults import Faults
@@ -93,8 +92,8 @@ class Simulation:
         self._transport = transport
         self._client: httpx.AsyncClient | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self.other_cis: OtherCis | None = None
         self.extra_routes: list[Route] = []
+        """Routes of the caller, matched after GitHub's own."""
         self.on_close: list[Callable[[], None]] = []
         self._silent = False
 

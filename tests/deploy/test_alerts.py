@@ -9,7 +9,7 @@ import yaml
 from support.deploy.alerts import ALERT_TESTS, ALERTS, named, promtool, rules, series
 from support.paths import ROOT
 
-OPERATIONS = ROOT / "docs" / "operations.md"
+OBSERVE = ROOT / "docs" / "observe.md"
 MAY_BE_MISSING = {
     "crcr_history_lag_seconds",  # only with ClickHouse
     *("crcr_disk_free_bytes", "crcr_disk_size_bytes"),  # only with SQLite
@@ -63,7 +63,7 @@ def test_an_alert_says_how_bad_it_is_what_it_is_and_where_to_read_on(rule: dict[
     assert rule["labels"]["severity"] in {"critical", "warning"}
     assert set(rule["annotations"]) == {"summary", "description", "runbook_url"}
     assert len(rule["annotations"]["summary"]) <= 90
-    assert rule["annotations"]["runbook_url"] == f"docs/operations.md#{rule['alert'].lower()}"
+    assert rule["annotations"]["runbook_url"] == f"docs/observe.md#{rule['alert'].lower()}"
 
 
 @every_rule
@@ -88,12 +88,12 @@ def test_fault_42_whatever_is_judged_is_missed_when_it_is_gone() -> None:
 @every_rule
 def test_an_alert_is_explained_with_what_to_do(rule: dict[str, Any]) -> None:
     found = re.search(
-        rf"^### {rule['alert']}\n\n(.+?)(?=^##|\Z)", OPERATIONS.read_text(), re.DOTALL | re.MULTILINE
+        rf"^### {rule['alert']}\n\n(.+?)(?=^##|\Z)", OBSERVE.read_text(), re.DOTALL | re.MULTILINE
     )
-    assert found, f"docs/operations.md has no section {rule['alert']}"
+    assert found, f"docs/observe.md has no section {rule['alert']}"
     assert len(found[1].split()) >= 15
 
 
 def test_no_alert_is_explained_that_is_gone() -> None:
-    told = set(re.findall(r"^### (Crcr\w+)$", OPERATIONS.read_text(), re.MULTILINE))
+    told = set(re.findall(r"^### (Crcr\w+)$", OBSERVE.read_text(), re.MULTILINE))
     assert told == {rule["alert"] for rule in rules()}

@@ -12,7 +12,7 @@ import pytest
 from crcr.cli.run.process import GRACE_S
 from crcr.settings import Settings, load_settings
 from crcr.wiring.background import GRACE_S as COMPANY_GRACE_S
-from github_sim.oidc.rsa_keys import private_pem
+from github_sim.oidc.signing import private_pem
 from support.deploy.deploy_files import DEPLOY, DRAIN_ROOM_S, STOP_S
 from support.paths import ROOT
 
@@ -115,7 +115,7 @@ def _settings(name: str, folder: Path) -> Settings:
 def test_the_time_to_stop_covers_what_the_code_takes_and_is_told_the_same_everywhere() -> None:
     """Requests have their grace after the drain; what runs beside them has its own from the signal on."""
     assert max(GRACE_S, COMPANY_GRACE_S) + 10 <= STOP_S
-    told = (ROOT / "docs" / "operations.md").read_text()
+    told = (ROOT / "docs" / "deploy.md").read_text()
     assert set(re.findall(r"`CRCR_DRAIN_S` and (\d+) s", told)) == {str(STOP_S)}
 
 

@@ -1,4 +1,4 @@
-"""The closed set of webhook events that the relay knows; everything else is `Unwanted` with a reason.
+"""The closed set of webhook events that the relay knows; everything else is `UnusedEvent` with a reason.
 
 These are the facts that decisions need, nothing more: the raw body stays beside them for the dispatch.
 """
@@ -13,7 +13,7 @@ from crcr.decide.model import RepoName
 
 
 @dataclass(frozen=True, slots=True)
-class PullRequest:
+class PullRequestEvent:
     upstream: RepoName
     repository_id: int
     action: str
@@ -38,7 +38,7 @@ class PullRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Push:
+class PushEvent:
     upstream: RepoName
     repository_id: int
     ref: str
@@ -59,7 +59,7 @@ class InstalledRepository:
 
 
 @dataclass(frozen=True, slots=True)
-class Installation:
+class InstallationEvent:
     """`installation` (created, deleted, suspend, unsuspend, new_permissions_accepted)."""
 
     action: str
@@ -71,7 +71,7 @@ class Installation:
 
 
 @dataclass(frozen=True, slots=True)
-class InstallationRepositories:
+class InstallationRepositoriesEvent:
     action: str
     installation_id: int
     account: str
@@ -81,7 +81,7 @@ class InstallationRepositories:
 
 
 @dataclass(frozen=True, slots=True)
-class RepositoryMoved:
+class RepositoryEvent:
     """`repository` renamed or transferred: the same id under a new name; or edited: the name as it is."""
 
     action: str
@@ -97,7 +97,7 @@ class RepositoryMoved:
 
 
 @dataclass(frozen=True, slots=True)
-class MergeGroup:
+class MergeGroupEvent:
     """`merge_group` (checks_requested, destroyed): a commit that the merge queue made and wants judged."""
 
     upstream: RepoName
@@ -114,7 +114,7 @@ class MergeGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckAsked:
+class CheckRunEvent:
     """`check_run` rerequested (Re-run beside one check) or requested_action (a button of it, by `identifier`)."""
 
     upstream: RepoName
@@ -131,7 +131,7 @@ class CheckAsked:
 
 
 @dataclass(frozen=True, slots=True)
-class SuiteAsked:
+class CheckSuiteEvent:
     """`check_suite` rerequested: Re-run all checks of a commit."""
 
     upstream: RepoName
@@ -143,7 +143,7 @@ class SuiteAsked:
 
 
 @dataclass(frozen=True, slots=True)
-class Commented:
+class IssueCommentEvent:
     """`issue_comment` created on a pull request, with at least one line that begins with `/crcr`."""
 
     upstream: RepoName
@@ -159,7 +159,7 @@ class Commented:
 
 
 @dataclass(frozen=True, slots=True)
-class RunTold:
+class WorkflowRunEvent:
     """`workflow_run` of a downstream where the App is installed: GitHub's own word about a run."""
 
     repository: RepoName
@@ -170,7 +170,7 @@ class RunTold:
 
 
 @dataclass(frozen=True, slots=True)
-class JobTold:
+class WorkflowJobEvent:
     """`workflow_job` of a downstream where the App is installed: GitHub's own word about a job."""
 
     repository: RepoName
@@ -182,27 +182,34 @@ class JobTold:
 
 
 @dataclass(frozen=True, slots=True)
-class Ping:
+class PingEvent:
     zen: str
 
 
 @dataclass(frozen=True, slots=True)
-class Unwanted:
+class UnusedEvent:
     """Authentic, understood, and of no interest."""
 
     reason: str
 
 
-Dispatched = PullRequest | Push | MergeGroup
+DispatchedEvent = PullRequestEvent | PushEvent | MergeGroupEvent
 """What downstreams are told of."""
-Asked = CheckAsked | SuiteAsked | Commented
+PeopleRequest = CheckRunEvent | CheckSuiteEvent | IssueCommentEvent
 """What people ask of the relay on the upstream's pages."""
-Told = RunTold | JobTold
+WorkflowEvent = WorkflowRunEvent | WorkflowJobEvent
 """What GitHub says of a downstream's Actions."""
-RepositoryFact = RunTold | JobTold | RepositoryMoved
+DownstreamEvent = WorkflowRunEvent | WorkflowJobEvent | RepositoryEvent
 """What tells a downstream's default branch beside what it is about."""
 Event = (
-    Dispatched | Asked | Told | Installation | InstallationRepositories | RepositoryMoved | Ping | Unwanted
+    DispatchedEvent
+    | PeopleRequest
+    | WorkflowEvent
+    | InstallationEvent
+    | InstallationRepositoriesEvent
+    | RepositoryEvent
+    | PingEvent
+    | UnusedEvent
 )
 
 USED_ACTIONS: Mapping[str, frozenset[str]] = MappingProxyType(

@@ -8,7 +8,7 @@ from enum import StrEnum
 from hashlib import sha256
 
 
-class Step(StrEnum):
+class TraceStep(StrEnum):
     WEBHOOK = "webhook"
     """From its first byte to its answer; what all others come from."""
     RECORD = "record"
@@ -28,27 +28,27 @@ def trace_id(delivery: str) -> int:
     return int.from_bytes(_digest(delivery)[:16]) or 1
 
 
-def span_id(step: Step, delivery: str, downstream: str = "") -> int:
+def span_id(step: TraceStep, delivery: str, downstream: str = "") -> int:
     """64 bits, never zero: who comes after a step finds it without having been told."""
     return int.from_bytes(_digest(step.value, delivery, downstream.lower())[:8]) or 1
 
 
-def fixed_span(step: Step, delivery: str, downstream: str | None) -> int | None:
+def fixed_span(step: TraceStep, delivery: str, downstream: str | None) -> int | None:
     """The id of a step that others come from; None for the steps that may happen any number of times."""
-    if step is Step.WEBHOOK:
+    if step is TraceStep.WEBHOOK:
         return span_id(step, delivery)
-    if step is Step.DISPATCH and downstream:
+    if step is TraceStep.DISPATCH and downstream:
         return span_id(step, delivery, downstream)
     return None
 
 
-def parent_span(step: Step, delivery: str, downstream: str | None) -> int | None:
+def parent_span(step: TraceStep, delivery: str, downstream: str | None) -> int | None:
     """What a step comes from: the dispatch to its downstream, or the webhook."""
-    if step is Step.WEBHOOK:
+    if step is TraceStep.WEBHOOK:
         return None
-    if step in {Step.CALLBACK, Step.TELL} and downstream:
-        return span_id(Step.DISPATCH, delivery, downstream)
-    return span_id(Step.WEBHOOK, delivery)
+    if step in {TraceStep.CALLBACK, TraceStep.TELL} and downstream:
+        return span_id(TraceStep.DISPATCH, delivery, downstream)
+    return span_id(TraceStep.WEBHOOK, delivery)
 
 
 def _digest(*parts: str) -> bytes:

@@ -19,7 +19,7 @@ from crcr.ports import Clock
 log = structlog.get_logger(__name__)
 
 LEASE = timedelta(seconds=20)
-"""Twice what one call may take (`github.http.requests`)."""
+"""Twice what one call may take (`github.http.transport`)."""
 _LEAST_LEASE = timedelta(seconds=11)
 """More than any one call may take: with less left, nothing is begun."""
 _RENEW_BELOW = timedelta(seconds=15)

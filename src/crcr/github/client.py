@@ -1,57 +1,342 @@
-"""Asks GitHub: one call per dispatch once token and installation are known.
+"""GitHub's REST API by subject: `github.checks.create(…)`, `github.repositories.dispatch(…)`.
 
-Each call is what `api.py` and its neighbours describe, sent over the `Line` with a token for no more than that; the
-calls beside dispatching stand by subject in `calls.py`.
+All subjects share one `GitHubTransport`. A call sends a request of `github.api` with a token for one repository and the
+one permission that it needs, and reads the response with the reader beside that request. Failures are the `Outside…`
+errors of `errors.py`. Lists end after a number of pages that no honest repository reaches.
 """
 
-from crcr.decide.github.values import FilePlace, FileText, PullFacts, RepositoryFacts, Target
+from collections import OrderedDict
+from datetime import datetime
+from itertools import chain
+
+from crcr.decide.checks.check_run import CheckContent
+from crcr.decide.github.inspection import AppFacts, BranchFacts, HookFacts, InstallationFacts, ListedFile
+from crcr.decide.github.values import (
+    ActionsJob,
+    ActionsRun,
+    ChangedFiles,
+    Comparison,
+    DeliveryLogPage,
+    FileLocation,
+    FileText,
+    ListedCheck,
+    PostedComment,
+    PullFacts,
+    RepositoryFacts,
+    Role,
+    Target,
+)
 from crcr.decide.model import RepoName
+from crcr.decide.outbox.urgency import Urgency
 from crcr.errors import OutsideRefused
-from crcr.github.api import core
-from crcr.github.auth.installation_tokens import Scope
-from crcr.github.calls import ActionsCalls, ChangeCalls, CheckCalls, LogCalls, PeopleCalls
-from crcr.github.calls_history import HistoryCalls
-from crcr.github.calls_setup import SetupCalls
+from crcr.github.api import actions, checks, comments_and_roles, commits, core, delivery_log, setup
+from crcr.github.api.core import Request, Response
+from crcr.github.app_auth import TokenScope
+from crcr.github.http.transport import GitHubTransport, token_scope
 
 _KNOWN_INSTALLATIONS = 1000
+_CHECK_PAGES = 5
+_PULL_FILE_PAGES = 30
+_PAGES = 10
+_NO_SUCH_COMMIT = frozenset({404, 422})
 
 
-class GitHubClient(CheckCalls, ChangeCalls, PeopleCalls, ActionsCalls, LogCalls, SetupCalls, HistoryCalls):
-    """The ports to GitHub over HTTP. The caller owns `http` and closes it."""
+class GitHubClient:
+    """Every call that the relay makes to GitHub. The caller owns the transport's HTTP client and closes it."""
+
+    def __init__(self, transport: GitHubTransport) -> None:
+        self.repositories = RepositoriesApi(transport)
+        self.pull_requests = PullRequestsApi(transport)
+        self.commits = CommitsApi(transport)
+        self.checks = ChecksApi(transport)
+        self.comments = CommentsApi(transport)
+        self.actions = ActionsApi(transport)
+        self.workflow_files = WorkflowFilesApi(transport)
+        self.app = AppApi(transport)
+        self.delivery_log = DeliveryLogApi(transport)
+
+
+class RepositoriesApi:
+    """A repository, the App's installation on it, dispatches to it, and its files."""
+
+    def __init__(self, transport: GitHubTransport) -> None:
+        self._transport = transport
+        # The installation ids that GitHub last returned.
+        self._installations: OrderedDict[RepoName, int] = OrderedDict()
 
     async def find_installation(self, repo: RepoName) -> int:
-        """Ask GitHub anew; `read_file` goes by the last answer."""
+        """Return the installation's id, always asked of GitHub; `read_file` uses the last answer."""
         try:
-            found = core.installation_id(await self._as_app(core.find_installation(repo)))
-        except OutsideRefused as refused:
+            installation_id = core.installation_id(
+                await self._transport.send_as_app(core.find_installation(repo))
+            )
+        except OutsideRefused as refusal:
             self._installations.pop(repo, None)
-            if refused.status != 404:
+            if refusal.status != 404:
                 raise
             raise OutsideRefused(f"The App is not installed on {repo}.", status=404) from None
-        self._installations[repo] = found
+        self._installations[repo] = installation_id
         if len(self._installations) > _KNOWN_INSTALLATIONS:
             self._installations.popitem(last=False)
-        return found
+        return installation_id
 
-    async def read_repository(self, repo: RepoName, installation_id: int) -> RepositoryFacts:
-        scope = Scope(installation_id, None, core.METADATA_READ)
-        return core.repository_facts(await self._in_scope(core.read_repository(repo), scope))
+    async def read_installation(self, repo: RepoName) -> InstallationFacts | None:
+        """Return the App's installation, or None where it is not installed."""
+        try:
+            return setup.installation(await self._transport.send_as_app(core.find_installation(repo)))
+        except OutsideRefused as refusal:
+            if refusal.status != 404:
+                raise
+            return None
+
+    async def read(self, repo: RepoName, installation_id: int) -> RepositoryFacts:
+        scope = TokenScope(installation_id, None, core.METADATA_READ)
+        return core.repository_facts(await self._transport.send_in_scope(core.read_repository(repo), scope))
+
+    async def read_default_branch(self, where: Target) -> BranchFacts:
+        request = setup.read_branch(where.repository)
+        return setup.branch(await self._transport.send(where, request, core.METADATA_READ))
 
     async def dispatch(self, target: Target, body: bytes) -> None:
-        await self._at(target, core.dispatch(target.repository, body), core.CONTENTS_WRITE)
+        request = core.dispatch(target.repository, body)
+        await self._transport.send(target, request, core.CONTENTS_WRITE)
 
-    async def read_pull(self, repo: RepoName, number: int, installation_id: int) -> PullFacts:
-        scope = Scope(installation_id, None, core.PULLS_READ)
-        return core.pull_facts(await self._in_scope(core.read_pull(repo, number), scope))
-
-    async def read_file(self, place: FilePlace, *, etag: str | None) -> FileText | None:
-        request = core.read_file(place, etag)
-        repo = place.repository
+    async def read_file(self, file: FileLocation, *, etag: str | None) -> FileText | None:
+        """Return the file's text, or None when `etag` still matches."""
+        request = core.read_file(file, etag)
+        repo = file.repository
         installation_id = self._installations.get(repo) or await self.find_installation(repo)
-        scope = Scope(installation_id, None, core.CONTENTS_READ)
+        scope = TokenScope(installation_id, None, core.CONTENTS_READ)
         try:
-            return core.file_text(await self._in_scope(request, scope))
+            return core.file_text(await self._transport.send_in_scope(request, scope))
         except OutsideRefused:
-            # The App may have been installed anew, under another id.
+            # The App may have been reinstalled, under another id.
             self._installations.pop(repo, None)
             raise
+
+
+class PullRequestsApi:
+    def __init__(self, transport: GitHubTransport) -> None:
+        self._transport = transport
+
+    async def read(self, repo: RepoName, number: int, installation_id: int) -> PullFacts:
+        scope = TokenScope(installation_id, None, core.PULLS_READ)
+        return core.pull_facts(await self._transport.send_in_scope(core.read_pull(repo, number), scope))
+
+    async def list_files(self, where: Target, number: int) -> ChangedFiles:
+        request = commits.pull_files(where.repository, number)
+        scope = token_scope(where, core.PULLS_READ)
+        return commits.changed_files(await self._transport.send_pages(request, scope, _PULL_FILE_PAGES))
+
+
+class CommitsApi:
+    """Commits, comparisons and branches of an upstream."""
+
+    def __init__(self, transport: GitHubTransport) -> None:
+        self._transport = transport
+
+    async def compare(self, where: Target, base: str, head: str) -> Comparison:
+        request = commits.compare(where.repository, base, head)
+        scope = token_scope(where, core.CONTENTS_READ)
+        return commits.comparison(await self._transport.send_pages(request, scope, _PAGES))
+
+    async def read_tree_sha(self, where: Target, sha: str) -> str:
+        request = commits.commit_tree(where.repository, sha)
+        return commits.tree_sha(await self._transport.send(where, request, core.CONTENTS_READ))
+
+    async def list_open_pulls(self, where: Target, sha: str) -> tuple[int, ...]:
+        """Return the numbers of the open pull requests into this repository that contain the commit."""
+        request = commits.commit_pulls(where.repository, sha)
+        pages = await self._transport.send_pages(request, token_scope(where, core.PULLS_READ), _PAGES)
+        return tuple(chain.from_iterable(commits.open_pulls(page, where) for page in pages))
+
+    # These four need the same permission, so a missing one is noticed at the first call.
+
+    async def read_default_branch(self, where: Target) -> str:
+        request = commits.repository(where.repository)
+        return commits.default_branch(await self._transport.send(where, request, core.CONTENTS_READ))
+
+    async def list_branches(self, where: Target, prefix: str) -> tuple[str, ...]:
+        request = commits.matching_branches(where.repository, prefix)
+        return commits.branches(await self._transport.send(where, request, core.CONTENTS_READ), prefix)
+
+    async def exists(self, where: Target, sha: str) -> bool:
+        """Whether GitHub has the commit in this repository or in a fork of it."""
+        return await self._send_or_none(where, commits.commit(where.repository, sha)) is not None
+
+    async def is_on_branch(self, where: Target, branch: str, sha: str) -> bool:
+        """Whether the branch exists and has the commit in its history."""
+        response = await self._send_or_none(where, commits.ancestry(where.repository, branch, sha))
+        return response is not None and commits.is_ancestor(response)
+
+    async def _send_or_none(self, where: Target, request: Request) -> Response | None:
+        try:
+            return await self._transport.send(where, request, core.CONTENTS_READ)
+        except OutsideRefused as refusal:
+            if refusal.status not in _NO_SUCH_COMMIT:
+                raise
+            return None
+
+
+class ChecksApi:
+    """An upstream's check runs; `urgency` orders the calls while GitHub's limits leave too few."""
+
+    def __init__(self, transport: GitHubTransport) -> None:
+        self._transport = transport
+
+    async def create(
+        self,
+        where: Target,
+        *,
+        head_sha: str,
+        name: str,
+        external_id: str,
+        shown: CheckContent,
+        urgency: Urgency = Urgency.FIRST,
+    ) -> int:
+        """Return the check run's id. Not idempotent: two calls create two check runs of the same name."""
+        request = checks.create_check(
+            where.repository,
+            head_sha=head_sha,
+            name=name,
+            external_id=external_id,
+            shown=shown,
+            urgency=urgency,
+        )
+        return checks.check_run_id(await self._transport.send(where, request, core.CHECKS_WRITE))
+
+    async def update(
+        self, where: Target, check_run_id: int, shown: CheckContent, *, urgency: Urgency = Urgency.FIRST
+    ) -> None:
+        """Replace what the check run shows; annotations are added to those that it already has."""
+        request = checks.update_check(where.repository, check_run_id, shown, urgency=urgency)
+        await self._transport.send(where, request, core.CHECKS_WRITE)
+
+    async def find(
+        self, where: Target, head_sha: str, name: str, *, urgency: Urgency = Urgency.FIRST
+    ) -> tuple[ListedCheck, ...]:
+        """Return the check runs of that name, those of other Apps included."""
+        request = checks.find_checks(where.repository, head_sha, name, urgency=urgency)
+        scope = token_scope(where, core.CHECKS_READ)
+        pages = await self._transport.send_pages(request, scope, _CHECK_PAGES)
+        return tuple(chain.from_iterable(map(checks.found_checks, pages)))
+
+
+class CommentsApi:
+    """Comments on pull requests, reactions to them, and the role of their authors."""
+
+    def __init__(self, transport: GitHubTransport) -> None:
+        self._transport = transport
+
+    async def create(self, where: Target, number: int, body: str) -> int:
+        """Return the comment's id."""
+        request = comments_and_roles.comment(where.repository, number, body)
+        return comments_and_roles.comment_id(await self._transport.send(where, request, core.PULLS_WRITE))
+
+    async def list_since(self, where: Target, number: int, since: datetime) -> tuple[PostedComment, ...]:
+        """Return the comments that anybody wrote or changed since then."""
+        request = comments_and_roles.comments(where.repository, number, since)
+        pages = await self._transport.send_pages(request, token_scope(where, core.PULLS_READ), _PAGES)
+        return tuple(chain.from_iterable(map(comments_and_roles.posted_comments, pages)))
+
+    async def react(self, where: Target, comment_id: int, content: str) -> None:
+        """React to a comment. Idempotent: two calls leave one reaction."""
+        request = comments_and_roles.react(where.repository, comment_id, content)
+        await self._transport.send(where, request, core.PULLS_WRITE)
+
+    async def read_role(self, where: Target, login: str) -> Role:
+        request = comments_and_roles.permission(where.repository, login)
+        try:
+            return comments_and_roles.role(await self._transport.send(where, request, core.METADATA_READ))
+        except OutsideRefused as refusal:
+            if refusal.status != 404:
+                raise
+            return Role.NONE
+
+
+class ActionsApi:
+    """A downstream's workflow runs."""
+
+    def __init__(self, transport: GitHubTransport) -> None:
+        self._transport = transport
+
+    async def rerun(self, where: Target, run_id: int, *, failed_only: bool) -> None:
+        request = actions.rerun(where.repository, run_id, failed_only=failed_only)
+        await self._transport.send(where, request, core.ACTIONS_WRITE)
+
+    async def read_run(self, where: Target, run_id: int, *, urgency: Urgency = Urgency.FIRST) -> ActionsRun:
+        request = actions.read_run(where.repository, run_id, urgency=urgency)
+        return actions.run(await self._transport.send(where, request, core.ACTIONS_READ))
+
+    async def list_runs(
+        self,
+        where: Target,
+        *,
+        event: str,
+        since: datetime,
+        until: datetime,
+        urgency: Urgency = Urgency.FIRST,
+    ) -> tuple[ActionsRun, ...]:
+        request = actions.list_runs(where.repository, event=event, since=since, until=until, urgency=urgency)
+        pages = await self._transport.send_pages(request, token_scope(where, core.ACTIONS_READ), _PAGES)
+        return tuple(chain.from_iterable(map(actions.runs, pages)))
+
+    async def list_jobs(
+        self, where: Target, run_id: int, attempt: int, *, urgency: Urgency = Urgency.FIRST
+    ) -> tuple[ActionsJob, ...]:
+        request = actions.run_jobs(where.repository, run_id, attempt, urgency=urgency)
+        pages = await self._transport.send_pages(request, token_scope(where, core.ACTIONS_READ), _PAGES)
+        return tuple(chain.from_iterable(actions.jobs(page, attempt) for page in pages))
+
+
+class WorkflowFilesApi:
+    """A downstream's workflow files."""
+
+    def __init__(self, transport: GitHubTransport) -> None:
+        self._transport = transport
+
+    async def list_all(self, where: Target, ref: str) -> tuple[ListedFile, ...]:
+        """Return the files of `.github/workflows`; none where that folder does not exist."""
+        request = setup.workflow_files(where.repository, ref)
+        try:
+            return setup.files(await self._transport.send(where, request, core.CONTENTS_READ))
+        except OutsideRefused as refusal:
+            if refusal.status != 404:
+                raise
+            return ()
+
+    async def read(self, where: Target, path: str, ref: str) -> str:
+        request = setup.workflow_file(where.repository, path, ref)
+        return setup.text(await self._transport.send(where, request, core.CONTENTS_READ))
+
+    async def read_states(self, where: Target) -> dict[str, str]:
+        """Return GitHub's word for the state of each workflow, by its path."""
+        request = setup.workflow_states(where.repository)
+        return setup.states(await self._transport.send(where, request, core.ACTIONS_READ))
+
+
+class AppApi:
+    """The App itself and its webhook, read with the App's own JWT."""
+
+    def __init__(self, transport: GitHubTransport) -> None:
+        self._transport = transport
+
+    async def read(self) -> AppFacts:
+        return setup.app(await self._transport.send_as_app(setup.read_app()))
+
+    async def read_webhook(self) -> HookFacts:
+        return setup.hook(await self._transport.send_as_app(setup.read_hook()))
+
+
+class DeliveryLogApi:
+    """GitHub's log of the App's webhook deliveries: the port `DeliveryLog`."""
+
+    def __init__(self, transport: GitHubTransport) -> None:
+        self._transport = transport
+
+    async def read_page(self, cursor: str | None) -> DeliveryLogPage:
+        return delivery_log.log_page(await self._transport.send_as_app(delivery_log.delivery_log(cursor)))
+
+    async def read_delivery(self, log_id: int) -> tuple[str, str, bytes]:
+        """Return the GUID, the event's name and the payload."""
+        return delivery_log.delivered(await self._transport.send_as_app(delivery_log.logged_delivery(log_id)))

@@ -11,16 +11,16 @@ from crcr.clock import SystemClock
 from crcr.decide.checks.wanted_checks import JobChecks
 from crcr.decide.model import RepoName
 from crcr.errors import BadSettings
-from crcr.github.auth.app_key import AppAuth
-from crcr.github.auth.installation_tokens import TokenCache
+from crcr.github.app_auth import AppAuth, TokenCache
 from crcr.github.client import GitHubClient
 from crcr.github.http.connections import open_http
-from crcr.github.http.rate_limiter import Governor
+from crcr.github.http.rate_limiter import RateLimiter
+from crcr.github.http.transport import GitHubTransport
 from crcr.ports import Clock, Trace, Untraced
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.receive.oidc.issuers import GITHUB_ACTIONS
 from crcr.record.checks.check_runs import CommitChecks
-from crcr.record.checks.refresh import GATHERING, Publishing, UpstreamPolicy
+from crcr.record.checks.refresh import COALESCE_DELAY, CheckRefresher, UpstreamPolicy
 from crcr.record.checks.requests import PeopleRequests
 from crcr.record.migrations.run import migrate
 from crcr.record.reports.forwards import Forwards
@@ -30,11 +30,11 @@ from crcr.record.repositories.downstreams import Targets
 from crcr.record.store.database import Database
 from crcr.record.store.signals import Signals
 from crcr.record.views.relay.health import HealthViews
-from crcr.settings import Settings, Sqlite, UpstreamSetting
+from crcr.settings import Settings, SqliteSetting, UpstreamSetting
 from crcr.show.live.shared_health import SHARED_FOR_S, SharedHealth
 from crcr.show.metrics.registry import Metrics
-from crcr.wiring.clickhouse import Past, past_of
-from crcr.wiring.database import open_database, place_of
+from crcr.wiring.clickhouse import ClickHouse, open_clickhouse
+from crcr.wiring.database import database_location, open_database
 from crcr.wiring.drivers import require_drivers
 
 
@@ -48,7 +48,7 @@ class Seams:
     on_crash: Callable[[Exception], None] = lambda _: None
     health_shared_for_s: float = SHARED_FOR_S
     """How long one reading of the relay's health serves all readers; a clock that stands still needs 0."""
-    check_gathering: timedelta = GATHERING
+    check_gathering: timedelta = COALESCE_DELAY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +59,8 @@ class Core:
     metrics: Metrics
     trace: Trace
     database: Database
-    past: Past
-    publishing: Publishing
+    clickhouse: ClickHouse
+    refresher: CheckRefresher
     targets: Targets
     allowlists: Allowlists
     checks: CommitChecks
@@ -69,7 +69,7 @@ class Core:
     api_http: httpx.AsyncClient
     keys_http: httpx.AsyncClient
     forward_http: httpx.AsyncClient
-    governor: Governor
+    limiter: RateLimiter
     github: GitHubClient
 
     @property
@@ -85,35 +85,35 @@ class Core:
         return timedelta(seconds=self.settings.job_timeout_s)
 
 
-def open_ground(settings: Settings, seams: Seams) -> Core:
+def open_core(settings: Settings, seams: Seams) -> Core:
     require_drivers(settings)
-    migrate(place_of(settings))
-    signals, metrics = Signals(), metrics_of(settings, seams.clock)
+    migrate(database_location(settings))
+    signals, metrics = Signals(), build_metrics(settings, seams.clock)
     database = open_database(settings, signals, metrics.store)
-    publishing = publishing_of(settings, seams.check_gathering)
-    targets = Targets(database, publishing)
-    allowlists = Allowlists(database, targets, publishing, read_allowlist)
-    checks = _checks(settings, database, allowlists, publishing)
-    api_http, governor = seams.http(settings.github_api_url), Governor()
+    refresher = check_refresher(settings, seams.check_gathering)
+    targets = Targets(database, refresher)
+    allowlists = Allowlists(database, targets, refresher, read_allowlist)
+    checks = _checks(settings, database, allowlists, refresher)
+    api_http, limiter = seams.http(settings.github_api_url), RateLimiter()
     return Core(
         settings=settings,
         seams=seams,
         signals=signals,
         metrics=metrics,
-        trace=trace_of(settings),
+        trace=build_trace(settings),
         database=database,
-        past=past_of(settings, database),
-        publishing=publishing,
+        clickhouse=open_clickhouse(settings, database),
+        refresher=refresher,
         targets=targets,
         allowlists=allowlists,
         checks=checks,
-        desk=PeopleRequests(database, checks, publishing),
+        desk=PeopleRequests(database, checks, refresher),
         health=_health(settings, database, seams),
         api_http=api_http,
         keys_http=seams.http(GITHUB_ACTIONS),
         forward_http=seams.http(settings.hud_forward_url or GITHUB_ACTIONS),
-        governor=governor,
-        github=github_client(settings, api_http, seams.clock, metrics, governor),
+        limiter=limiter,
+        github=build_github_client(settings, api_http, seams.clock, metrics, limiter),
     )
 
 
@@ -122,13 +122,13 @@ def _health(settings: Settings, database: Database, seams: Seams) -> SharedHealt
     return SharedHealth(views, seams.clock, shared_for_s=seams.health_shared_for_s)
 
 
-def outcomes_of(ground: Core) -> Outcomes:
-    return Outcomes(Forwards(enabled=ground.settings.hud_forward_url is not None))
+def build_outcomes(core: Core) -> Outcomes:
+    return Outcomes(Forwards(enabled=core.settings.hud_forward_url is not None))
 
 
-def publishing_of(settings: Settings, gathering: timedelta = GATHERING) -> Publishing:
+def check_refresher(settings: Settings, coalesce_delay: timedelta = COALESCE_DELAY) -> CheckRefresher:
     policies = {each.name.key: _policy(each) for each in settings.upstreams}
-    return Publishing(policies, gathering=gathering)
+    return CheckRefresher(policies, coalesce_delay=coalesce_delay)
 
 
 def _policy(upstream: UpstreamSetting) -> UpstreamPolicy:
@@ -136,32 +136,32 @@ def _policy(upstream: UpstreamSetting) -> UpstreamPolicy:
         gate=upstream.gate,
         label_prefixes=upstream.label_prefixes,
         l3_fails_red=upstream.l3_conclusion == "failure",
-        l3_pends=upstream.l3_pending == "in_progress",
+        show_l3_pending=upstream.l3_pending == "in_progress",
         job_checks=JobChecks(upstream.job_checks),
     )
 
 
 def _checks(
-    settings: Settings, database: Database, allowlists: Allowlists, publishing: Publishing
+    settings: Settings, database: Database, allowlists: Allowlists, refresher: CheckRefresher
 ) -> CommitChecks:
     return CommitChecks(
         database,
         allowlists,
-        publishing,
+        refresher,
         gate_timeout=timedelta(seconds=settings.gate_timeout_s),
         job_timeout=timedelta(seconds=settings.job_timeout_s),
         hud_url=settings.public_url,
     )
 
 
-def metrics_of(settings: Settings, clock: Clock) -> Metrics:
+def build_metrics(settings: Settings, clock: Clock) -> Metrics:
     metrics = Metrics(lambda: clock.now().timestamp())
-    if isinstance(settings.database, Sqlite):
+    if isinstance(settings.database, SqliteSetting):
         metrics.store.watch_disk(settings.database.path.parent)
     return metrics
 
 
-def trace_of(settings: Settings) -> Trace:
+def build_trace(settings: Settings) -> Trace:
     if settings.otel_endpoint is None:
         return Untraced()
     from crcr.tracing import OtlpTrace  # noqa: PLC0415  an extra that few install, and nobody else pays for
@@ -169,26 +169,27 @@ def trace_of(settings: Settings) -> Trace:
     return OtlpTrace(settings.otel_endpoint)
 
 
-def github_client(
+def build_github_client(
     settings: Settings,
     http: httpx.AsyncClient,
     clock: Clock,
     metrics: Metrics | None = None,
-    governor: Governor | None = None,
+    limiter: RateLimiter | None = None,
 ) -> GitHubClient:
     try:
         auth = AppAuth(settings.github_app_id, settings.github_app_private_key.get_secret_value(), clock)
     except ValueError as fault:
         raise BadSettings([f"CRCR_GITHUB_APP_PRIVATE_KEY: {fault}"]) from None
-    keeps = governor or Governor()
+    limiter = limiter or RateLimiter()
     if metrics is not None:
-        metrics.github.watch(lambda: keeps.budgets(clock.now().timestamp()))
-    return GitHubClient(
+        metrics.github.watch(lambda: limiter.budgets(clock.now().timestamp()))
+    transport = GitHubTransport(
         http,
         api_url=settings.github_api_url,
         auth=auth,
         tokens=TokenCache(clock),
-        governor=keeps,
+        limiter=limiter,
         clock=clock,
-        tally=metrics.github if metrics else None,
+        counters=metrics.github if metrics else None,
     )
+    return GitHubClient(transport)

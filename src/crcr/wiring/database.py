@@ -4,12 +4,12 @@ from crcr.errors import NotFound
 from crcr.record.migrations.run import revision
 from crcr.record.store.database import Database, DatabaseLocation, PostgresLocation, StoreCounters
 from crcr.record.store.signals import Signals
-from crcr.settings import Settings, Sqlite
+from crcr.settings import Settings, SqliteSetting
 
 
-def place_of(settings: Settings) -> DatabaseLocation:
+def database_location(settings: Settings) -> DatabaseLocation:
     database = settings.database
-    if isinstance(database, Sqlite):
+    if isinstance(database, SqliteSetting):
         return database.path
     return PostgresLocation(
         database.url.get_secret_value(), connections=settings.database_pool, ca=settings.database_ca
@@ -17,7 +17,7 @@ def place_of(settings: Settings) -> DatabaseLocation:
 
 
 def open_database(settings: Settings, signals: Signals, tally: StoreCounters | None = None) -> Database:
-    place = place_of(settings)
+    place = database_location(settings)
     if isinstance(place, PostgresLocation):
         from crcr.record.store.postgres.connection import PostgresLink  # noqa: PLC0415
         from crcr.record.store.postgres.database import PostgresDatabase  # noqa: PLC0415  one of the two is enough
@@ -30,7 +30,7 @@ def open_database(settings: Settings, signals: Signals, tally: StoreCounters | N
 
 def require_database(settings: Settings) -> None:
     """Raise `NotFound` where no relay has ever kept anything: commands make no database by mistake."""
-    place = place_of(settings)
+    place = database_location(settings)
     there = revision(place) is not None if isinstance(place, PostgresLocation) else place.exists()
     if not there:
         where = settings.database.place

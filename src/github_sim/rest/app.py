@@ -15,17 +15,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from github_sim.oidc import request_tokens
 from github_sim.rest import (
     actions,
-    branches,
     checks,
     comments,
     commits,
     git_refs,
     github_app,
     oidc,
-    other_cis,
     repositories,
 )
 from github_sim.rest.auth import may
@@ -47,13 +44,10 @@ ROUTES: tuple[Route, ...] = tuple(
             *checks.ROUTES,
             *repositories.ROUTES,
             *commits.ROUTES,
-            *branches.ROUTES,
             *comments.ROUTES,
             *actions.ROUTES,
             *oidc.ROUTES,
             *git_refs.ROUTES,
-            *other_cis.ROUTES,
-            *request_tokens.ROUTES,
         ),
         key=lambda route: -len(route.template),
     )

@@ -1,6 +1,6 @@
-"""Runs workflow files really: the simulator's runners, for GitHub Actions and, in small, for other CIs.
+"""Executes workflow files for real: the simulator's runner of GitHub Actions.
 
-Far enough for the files that `crcr init` writes: steps are executed by a real shell with the environment that the CI
-would set. What a file asks for and this cannot do is a `Problem` in words, never a guess. There is no sandbox: it
-runs the files of whoever started the simulator, as that person.
+It covers what the files of `crcr init` need. A real shell runs the steps with the environment that GitHub sets.
+Anything that a file uses and the runner does not support is reported as a `Problem`, never guessed. There is no
+sandbox: steps run with the rights of the person who started the simulator.
 """

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from crcr.decide.allowlist.entries import Reading
-from crcr.decide.dispatch.plan import Receipt
+from crcr.decide.allowlist.entries import AllowlistReading
+from crcr.decide.dispatch.plan import ReceivedDelivery
 from crcr.decide.model import DeliveryState, RepoName
-from crcr.decide.outbox.effect import Failure
+from crcr.decide.outbox.effect import FailedAttempt
 from crcr.decide.outbox.retry import TryAgain
 from crcr.decide.report.identity import IssuerKind
-from crcr.decide.report.refusal import Refusal
+from crcr.decide.report.refusal import RefusedReport
 from crcr.decide.views.backend import BackendQuery, JobKey
 from crcr.decide.views.joining import SandboxQuery
 from crcr.decide.views.logs import AuditQuery, DeliveryQuery, EffectQuery, WaiverQuery
@@ -25,7 +25,7 @@ from crcr.decide.views.overview import JobQuery
 from crcr.errors import BadReport, BadRequest, CrcrError, NotFound
 from crcr.receive.callback.parse_report import MAX_ATTEMPT, parse_report
 from crcr.receive.ingest.parse_envelope import parse_envelope
-from crcr.record.checks.refresh import Publishing
+from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.reports.forwards import Forwards
 from crcr.record.reports.ingested import IngestedResults
 from crcr.record.reports.outcomes import Outcomes
@@ -54,7 +54,7 @@ def told(**workflow: Any) -> bytes:
 async def relay(stores: Stores) -> Reports:
     await stores.prepare({CORE: "L2: [org/backend]\n"}, NOW)
     await stores.inbox.take(
-        Receipt("d1", "pull_request", "test", b"", 0, NOW), a_pull(upstream=CORE, updated_at=NOW)
+        ReceivedDelivery("d1", "pull_request", "test", b"", 0, NOW), a_pull(upstream=CORE, updated_at=NOW)
     )
     [effect] = await stores.outbox("w").claim(9, NOW)
     await stores.outbox("w").finish(effect, began_at=NOW, now=NOW)
@@ -63,7 +63,7 @@ async def relay(stores: Stores) -> Reports:
         allowlists=stores.allowlists,
         targets=stores.targets,
         outcomes=Outcomes(Forwards(enabled=True)),
-        publishing=Publishing({}),
+        refresher=CheckRefresher({}),
         upstreams=UPSTREAMS,
         job_timeout=NOW - NOW.replace(hour=0),
     )
@@ -97,7 +97,7 @@ async def test_counts_beyond_all_tests_there_are_lose_no_result(
 async def test_a_pull_request_with_the_largest_number_is_kept_and_found(stores: Stores) -> None:
     await stores.prepare({CORE: "L2: [org/backend]\n"}, NOW)
     event = a_pull(upstream=CORE, number=INT4, updated_at=NOW, repository_id=INT8, installation_id=INT8)
-    await stores.inbox.take(Receipt("d9", "pull_request", "test", b"", 0, NOW), event)
+    await stores.inbox.take(ReceivedDelivery("d9", "pull_request", "test", b"", 0, NOW), event)
     views = SqlViews(stores.database, stores.allowlists, (CORE,))
     assert (await views.pull(CORE, INT4, NOW)).number == INT4
     assert [
@@ -149,14 +149,14 @@ async def test_whatever_somebody_writes_can_be_kept_and_is_the_same_everywhere(
 ) -> None:
     await stores.prepare({CORE: "L2: [org/backend]\n"}, NOW)
     event = a_pull(upstream=CORE, updated_at=NOW, title=nasty, author=nasty, labels=(nasty,))
-    await stores.inbox.take(Receipt("d1", "pull_request", "test", b"", 0, NOW), event)
-    await stores.allowlists.take_reading(CORE, Reading(nasty, f"L2: [{nasty}"), NOW)
+    await stores.inbox.take(ReceivedDelivery("d1", "pull_request", "test", b"", 0, NOW), event)
+    await stores.allowlists.take_reading(CORE, AllowlistReading(nasty, f"L2: [{nasty}"), NOW)
     await stores.acts.pause(CORE, who=nasty, now=NOW, reason=nasty)
-    said = Refusal(
+    said = RefusedReport(
         caller=BACKEND, code="gone", detail=nasty, hint=nasty, run_id=nasty, job_name=nasty, delivery_id=nasty
     )
     await Refusals(stores.database, stores.allowlists, stores.targets, UPSTREAMS).note(said, NOW)
-    failed = Failure(decision=TryAgain(NOW), error=nasty, unsure=True, counts=True)
+    failed = FailedAttempt(decision=TryAgain(NOW), error=nasty, unsure=True, counts=True)
     for effect in await stores.outbox("w").claim(9, NOW):
         await stores.outbox("w").fail(effect, failed, NOW)
     [pull] = await stores.rows("SELECT title, author FROM pulls")
@@ -234,7 +234,9 @@ async def test_the_longest_names_of_all_can_be_kept_together(relay: Reports, sto
 async def test_the_longest_branch_of_all_can_be_pushed_to(stores: Stores) -> None:
     await stores.prepare({CORE: "L2: [org/backend]\n"}, NOW)
     ref = f"refs/heads/{long_name(3_000, 4)}"
-    await stores.inbox.take(Receipt("d1", "push", "test", b"", 0, NOW), a_push(upstream=CORE, ref=ref))
+    await stores.inbox.take(
+        ReceivedDelivery("d1", "push", "test", b"", 0, NOW), a_push(upstream=CORE, ref=ref)
+    )
     assert [row["state"] for row in await stores.rows("SELECT state FROM dispatches")] == ["waiting"]
 
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from crcr.decide.dispatch.plan import Ignored, Receipt, Seen, Taken
+from crcr.decide.dispatch.plan import AcceptedDelivery, AlreadyProcessed, IgnoredEvent, ReceivedDelivery
 from crcr.decide.model import DeliveryState
 from crcr.errors import NoAllowlist, StoreUnavailable
 from crcr.record.store.postgres.database import PostgresDatabase
@@ -22,8 +22,8 @@ PULL = a_pull(upstream=CORE, number=1, updated_at=NOW)
 PUSH = a_push(upstream=CORE, ref="refs/heads/gh/someone/1/head")
 
 
-def receipt(guid: str = "d1", event: str = "pull_request") -> Receipt:
-    return Receipt(guid, event, "test", b"packed", 6, NOW)
+def receipt(guid: str = "d1", event: str = "pull_request") -> ReceivedDelivery:
+    return ReceivedDelivery(guid, event, "test", b"packed", 6, NOW)
 
 
 async def count(stores: Stores) -> tuple[int, int, int]:
@@ -43,7 +43,7 @@ async def listed(stores: Stores) -> Stores:
 async def test_a_delivery_stands_with_all_that_follows_from_it(stores: Stores) -> None:
     taken = await (await listed(stores)).inbox.take(receipt(), replace(PULL, draft=True))
 
-    assert taken == Taken(2, DeliveryState.ACCEPTED)
+    assert taken == AcceptedDelivery(2, DeliveryState.ACCEPTED)
     assert await count(stores) == (1, 2, 1)  # the draft is held at one target
 
 
@@ -52,7 +52,7 @@ async def test_what_is_answered_is_committed_another_process_sees_it(open_databa
     await (await listed(one)).inbox.take(receipt(), PULL)
 
     assert await count(two) == (1, 2, 2)
-    assert await two.inbox.take(receipt(), PULL) == Seen()
+    assert await two.inbox.take(receipt(), PULL) == AlreadyProcessed()
 
 
 async def test_fault_04_of_many_at_once_in_two_processes_one_is_taken(open_database: OpenDatabase) -> None:
@@ -60,8 +60,8 @@ async def test_fault_04_of_many_at_once_in_two_processes_one_is_taken(open_datab
     await listed(one)
     outcomes = await asyncio.gather(*(each.inbox.take(receipt(), PULL) for each in (one, two) * 25))
 
-    assert sum(isinstance(each, Taken) for each in outcomes) == 1
-    assert sum(isinstance(each, Seen) for each in outcomes) == 49
+    assert sum(isinstance(each, AcceptedDelivery) for each in outcomes) == 1
+    assert sum(isinstance(each, AlreadyProcessed) for each in outcomes) == 49
     assert await count(one) == (1, 2, 2)
 
 
@@ -71,7 +71,7 @@ async def test_many_different_deliveries_at_once_are_all_taken(stores: Stores) -
         *(inbox.take(receipt(f"d{number}"), replace(PULL, number=number)) for number in range(1, 301))
     )
 
-    assert outcomes == [Taken(2, DeliveryState.ACCEPTED)] * 300
+    assert outcomes == [AcceptedDelivery(2, DeliveryState.ACCEPTED)] * 300
     assert await count(stores) == (300, 600, 600)
 
 
@@ -79,14 +79,14 @@ async def test_one_guid_of_two_upstreams_is_two_deliveries(stores: Stores) -> No
     inbox = (await listed(stores)).inbox
     await inbox.take(receipt(), PULL)
 
-    assert isinstance(await inbox.take(receipt(), replace(PULL, upstream=OTHER)), Taken)
+    assert isinstance(await inbox.take(receipt(), replace(PULL, upstream=OTHER)), AcceptedDelivery)
     assert await count(stores) == (2, 4, 4)
 
 
 async def test_what_nobody_wants_leaves_no_trace(stores: Stores) -> None:
     ignored = await (await listed(stores)).inbox.take(receipt(event="push"), PUSH)
 
-    assert isinstance(ignored, Ignored)
+    assert isinstance(ignored, IgnoredEvent)
     assert await count(stores) == (0, 0, 0)
 
 
@@ -108,7 +108,7 @@ async def test_one_that_fails_takes_none_of_its_neighbours_with_it(stores: Store
         return_exceptions=True,
     )
 
-    assert [type(each) for each in outcomes] == [Taken, NoAllowlist] * 5
+    assert [type(each) for each in outcomes] == [AcceptedDelivery, NoAllowlist] * 5
     assert await count(stores) == (5, 10, 10)
 
 
@@ -117,7 +117,7 @@ async def test_a_stale_delivery_is_recorded_and_dispatches_nothing(stores: Store
     await inbox.take(receipt("new"), replace(PULL, head_sha="b" * 40, updated_at=NOW + timedelta(seconds=1)))
     old = await inbox.take(receipt("old"), PULL)
 
-    assert old == Taken(0, DeliveryState.SUPERSEDED)
+    assert old == AcceptedDelivery(0, DeliveryState.SUPERSEDED)
     assert await count(stores) == (2, 2, 2)
 
 
@@ -126,7 +126,7 @@ async def test_a_doubt_is_recorded_with_the_question_that_ends_it(stores: Stores
     await inbox.take(receipt("one"), PULL)
     doubt = replace(PULL, action="synchronize", head_sha="c" * 40, before="b" * 40)
 
-    assert await inbox.take(receipt("two"), doubt) == Taken(2, DeliveryState.IN_DOUBT)
+    assert await inbox.take(receipt("two"), doubt) == AcceptedDelivery(2, DeliveryState.IN_DOUBT)
     [asked] = await stores.rows("SELECT kind, target, delivery FROM effects WHERE kind = 'confirm_head'")
     assert asked == {"kind": "confirm_head", "target": CORE.key, "delivery": "two"}
 
@@ -150,8 +150,8 @@ async def test_a_caller_that_goes_away_does_not_undo_or_block_anything(stores: S
     with suppress(asyncio.CancelledError):
         await gone
 
-    assert isinstance(await inbox.take(receipt("next"), replace(PULL, number=2)), Taken)
-    assert (await inbox.take(receipt("gone"), PULL)) == Seen()
+    assert isinstance(await inbox.take(receipt("next"), replace(PULL, number=2)), AcceptedDelivery)
+    assert (await inbox.take(receipt("gone"), PULL)) == AlreadyProcessed()
 
 
 async def test_an_outage_is_said_to_be_one(stores: Stores) -> None:

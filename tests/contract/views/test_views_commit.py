@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from crcr.decide.checks.commit import Verification
-from crcr.decide.checks.status import Standing
-from crcr.decide.dispatch.body_compression import pack
+from crcr.decide.checks.status import GateStatus
+from crcr.decide.dispatch.body_compression import compress_body
 from crcr.decide.github.commit_origin import ELSEWHERE, UNCHECKED, CommitPlace, CommitStanding
 from crcr.decide.model import DispatchState, Level
 from crcr.decide.statistics.window import Span
@@ -25,7 +25,7 @@ from crcr.decide.views.commit import (
     PullView,
     WaiverState,
 )
-from crcr.decide.views.overview import Answer
+from crcr.decide.views.overview import DispatchAnswer
 from crcr.errors import BadRequest, NotFound
 from crcr.record.schema.core import pulls
 from crcr.record.schema.joining import commits
@@ -123,8 +123,8 @@ async def test_the_gate_is_judged_anew_with_every_reason(world: World) -> None:
     assert gate.title == "gate/one failed (build)"
     [subject] = gate.subjects
     assert [(str(row.backend), row.standing) for row in subject.rows] == [
-        ("Gate/One", Standing.FAILED),
-        ("gate/two", Standing.NOT_CONCERNED),
+        ("Gate/One", GateStatus.FAILED),
+        ("gate/two", GateStatus.NOT_CONCERNED),
     ]
     failed = subject.rows[0]
     assert [(part.name, part.reason) for part in failed.parts] == [
@@ -153,7 +153,7 @@ async def test_a_delivery_that_an_earlier_release_wrote_counts_for_the_base_in_i
     world: World, base: str, rows: int
 ) -> None:
     world.pull(head_sha="f" * 40)
-    body = pack(json.dumps({"pull_request": {"base": {"ref": base}}}).encode())
+    body = compress_body(json.dumps({"pull_request": {"base": {"ref": base}}}).encode())
     delivery = world.delivery(number=8, head_sha=HEAD, base_ref=None, body=body)
     world.add(pulls, {**OLD_PULL, "head_sha": HEAD})
     gating(world, delivery)
@@ -205,7 +205,7 @@ async def test_a_backend_without_jobs_tells_how_far_it_came(
     shown = backend(await seen(world), "Good/Backend")
     assert shown.state is state
     assert shown.dispatch is not None
-    assert shown.dispatch.answer == (Answer(facts["answer"]) if "answer" in facts else None)
+    assert shown.dispatch.answer == (DispatchAnswer(facts["answer"]) if "answer" in facts else None)
 
 
 @pytest.mark.parametrize(
@@ -417,7 +417,7 @@ async def test_merge_groups_that_hold_it_are_told_and_have_a_page(world: World) 
     assert view.group is not None
     assert view.gate is not None
     assert [one.numbers for one in view.gate.subjects] == [(7, 9)]
-    assert view.gate.subjects[0].rows[0].standing is Standing.WAIVED
+    assert view.gate.subjects[0].rows[0].standing is GateStatus.WAIVED
     assert {each.who for each in view.waivers} == {"mia", "ida"}
     assert [str(each.name) for each in view.backends] == ["Gate/One"]
 

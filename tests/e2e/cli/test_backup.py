@@ -1,4 +1,4 @@
-"""Back up and restore as docs/operations.md says, with its own commands, on relays that take webhooks meanwhile."""
+"""Back up and restore as docs/maintain.md says, with its own commands, on relays that take webhooks meanwhile."""
 
 import asyncio
 import os
@@ -30,8 +30,8 @@ ROLE = "plain_relay"
 
 
 def documented(word: str) -> str:
-    """The commands of the one block in docs/operations.md that has a line beginning so."""
-    [block] = [body for body in blocks(DOCS / "operations.md", "sh") if f"\n{word}" in f"\n{body}"]
+    """The commands of the one block in docs/maintain.md that has a line beginning so."""
+    [block] = [body for body in blocks(DOCS / "maintain.md", "sh") if f"\n{word}" in f"\n{body}"]
     return block
 
 

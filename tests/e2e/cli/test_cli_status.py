@@ -1,73 +1,75 @@
-"""`crcr status` and `crcr effects list`: what is held back and until when, in a terminal."""
+"""`crcr status` and `crcr effects list`: what GitHub's rate limit holds back and until when, in a terminal.
 
-import sqlite3
+The effects are held back by a real relay, on a simulated GitHub whose hour is used up; the commands read its database.
+"""
+
+import asyncio
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import pytest
-
-from support.data.operator_database import World, history
-from support.stage import UPSTREAM
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return history(tmp_path)
+from support.data.operator_database import World
+from support.github.gated_upstream import finish, gate, gated, newest_run, open_pull, start
+from support.stage import UPSTREAM, environment
 
 
-def change(world: World, sql: str, *params: object) -> None:
-    with sqlite3.connect(world.folder / "crcr.db") as connection:
-        connection.execute(sql, params)
-    connection.close()
+def now() -> datetime:
+    """The minute that the commands see on their clock."""
+    return datetime.now(UTC).replace(second=0, microsecond=0)
 
 
-def us(at: datetime) -> int:
-    return int(at.timestamp() * 1_000_000)
+def minute(at: datetime) -> str:
+    day = "" if at.date() == datetime.now(UTC).date() else f"{at:%b} {at.day}, "
+    return f"{day}{at:%H:%M} UTC"
 
 
-def hold(world: World, target: str = "checks/backend", *, until: datetime) -> None:
-    """A worker was told by GitHub to wait."""
-    now = us(datetime.now(UTC))
-    columns = "upstream, kind, target, lane, state, due_at, created_at, first_attempt_at, held_by"
-    change(
-        world,
-        f"INSERT INTO effects ({columns}) VALUES (?, 'publish_checks', ?, ?, 'waiting', ?, ?, ?, 'hour')",  # noqa: S608
-        *(UPSTREAM, target, "a" * 40, us(until), now, now),
-    )
+def held(at: datetime) -> str:
+    """GitHub's hour begins with the first call, and the relay waits a moment longer."""
+    until = minute(at + timedelta(minutes=61))
+    return f"held back by GitHub's rate limit until {until} (requests per hour)"
 
 
-def quiet(world: World) -> None:
-    """Nothing is parked, and a webhook came just now."""
-    change(world, "DELETE FROM effects")
-    change(world, "UPDATE deliveries SET received_at = ?", us(datetime.now(UTC)))
+def relay_with(folder: Path, at: datetime, *, calls_left: int, gate_shown: str = "success") -> World:
+    """A backend has passed, when so many calls of the upstream's hour were left; then the relay has ended."""
+    return World(folder, asyncio.run(_live(folder, at, calls_left, gate_shown)))
 
 
-def test_a_relay_in_order_is_green(world: World) -> None:
-    quiet(world)
+async def _live(folder: Path, at: datetime, calls_left: int, gate_shown: str) -> dict[str, str]:
+    async with gated(folder) as it:
+        it.clock.advance(at - it.clock.now())
+        pull = await open_pull(it)
+        await start(it, newest_run(it))
+        it.github.spend_hour(UPSTREAM, leave=calls_left)
+        await finish(it, newest_run(it))
+        assert gate(it, pull) == gate_shown
+        return environment(folder, it.github, folder / "allowlist.yml")
+
+
+def test_a_relay_in_order_is_green(tmp_path: Path) -> None:
+    world = relay_with(tmp_path, now(), calls_left=5_000)
     assert world.ok("status") == f"{UPSTREAM}: green\n  Nothing is held back, nothing undelivered.\n"
     [found] = world.json("status")
     assert (found["upstream"], found["health"]["state"]) == (UPSTREAM, "green")
 
 
-def test_what_is_held_back_is_told_with_its_end(world: World) -> None:
-    quiet(world)
-    until = (datetime.now(UTC) + timedelta(minutes=30)).replace(second=0, microsecond=0)
-    hold(world, until=until)
-    day = "" if until.date() == datetime.now(UTC).date() else f"{until:%b} {until.day}, "
-    held = f"held back by GitHub's rate limit until {day}{until:%H:%M} UTC (requests per hour)"
+def test_what_is_held_back_is_told_with_its_end(tmp_path: Path) -> None:
+    at = now()
+    world = relay_with(tmp_path, at, calls_left=200)
     out = world.ok("status")
     assert f"{UPSTREAM}: amber" in out
-    assert f"  Backend checks of 1 commit are {held}." in out
-    assert held in world.ok("effects", "list")
-    [effect] = world.json("effects", "list")
-    assert (effect["held_by"], effect["fault"]) == ("hour", None)
+    assert f"  Backend checks of 1 commit are {held(at)}." in out
+    assert held(at) in world.ok("effects", "list")
+    effects = world.json("effects", "list")
+    assert {(each["target"], each["held_by"], each["fault"]) for each in effects} == {
+        ("checks/backend", "hour", None)
+    }
 
 
-def test_red_is_a_failure_for_scripts(world: World) -> None:
-    quiet(world)
-    hold(world, "checks/gate", until=datetime.now(UTC) + timedelta(minutes=30))
+def test_red_is_a_failure_for_scripts(tmp_path: Path) -> None:
+    at = now()
+    world = relay_with(tmp_path, at, calls_left=0, gate_shown="pending")
     result = world.crcr("status")
     assert result.exit_code == 1
     assert f"{UPSTREAM}: red" in result.stdout
-    assert "1 gate is decided and not yet published on GitHub" in result.stdout
+    late = f"1 gate is decided and not yet published on GitHub, since {minute(at)}: {held(at)}."
+    assert f"  {late}\n" in result.stdout
     assert world.crcr("status", "--upstream", "no/such").exit_code == 2

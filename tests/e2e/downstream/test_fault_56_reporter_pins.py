@@ -151,7 +151,7 @@ async def test_fault_56_a_generated_workflow_ends_red_for_a_strangers_dispatch_a
             runs = it.github.runs(DOWNSTREAM)
             logs = "".join(step.log for run in runs for job in run.jobs for step in job.steps)
             assert [run.conclusion for run in runs] == ["failure", "failure"], logs
-            assert (stranger.got, minted(it), it.jobs(), it.runner.builds.all) == ([], 0, [], []), logs
+            assert (stranger.got, minted(it), it.jobs(), it.builds) == ([], 0, [], []), logs
             assert f"{url} with the audience {AUDIENCE}" in logs
             assert "ran-the-build" not in logs
 

@@ -25,7 +25,7 @@ WAITS = 'echo begun > "%s"; sleep 120'
 def said(it: Joined) -> str:
     """Everything that the jobs wrote, for a failing test to show."""
     runs = [step.log for run in it.github.runs(DOWNSTREAM) for job in run.jobs for step in job.steps]
-    builds = [job.log for build in it.runner.builds.all for job in build.jobs.values()]
+    builds = [job.log for build in it.builds for job in build.jobs.values()]
     return "".join([*runs, *builds])
 
 
@@ -116,7 +116,7 @@ async def test_a_buildkite_build_of_a_closed_pull_request_is_cancelled(tmp_path:
         await it.github.close_pr(pull)
         async with asyncio.timeout(60):
             await it.go()
-        assert [build.state for build in it.runner.builds.all] == ["canceled"]
+        assert [build.state for build in it.builds] == ["canceled"]
 
 
 @EVERY_CI

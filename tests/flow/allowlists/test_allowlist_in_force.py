@@ -7,7 +7,7 @@ from structlog.testing import capture_logs
 
 from crcr.deliver.allowlist_source import AllowlistRefresher, FileSource
 from crcr.receive.allowlist_yaml import read_allowlist
-from crcr.record.checks.refresh import Publishing
+from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.repositories.allowlists import Allowlists
 from crcr.record.repositories.downstreams import Targets
 from crcr.record.store.signals import Signals
@@ -83,7 +83,7 @@ async def test_fault_53_text_that_failed_to_parse_never_becomes_good(tmp_path: P
             await it.refresh()
         assert versions(it) == [1, 0]
         database = open_database(it.services.settings, Signals())
-        anew = Allowlists(database, Targets(database, Publishing({})), Publishing({}), read_allowlist)
+        anew = Allowlists(database, Targets(database, CheckRefresher({})), CheckRefresher({}), read_allowlist)
         in_force = await anew.current(repo(UPSTREAM))
         await database.close()
 
@@ -154,7 +154,9 @@ async def test_another_process_sees_a_refresh_with_its_next_delivery(tmp_path: P
     async with stage(tmp_path, TWO, downstreams=BOTH) as it:
         await it.github.open_pr(UPSTREAM)  # the version in force is in this process's memory now
         database = open_database(it.services.settings, Signals())
-        other = Allowlists(database, Targets(database, Publishing({})), Publishing({}), read_allowlist)
+        other = Allowlists(
+            database, Targets(database, CheckRefresher({})), CheckRefresher({}), read_allowlist
+        )
         path = it.write_allowlist("L1:\n  - org/two\n")
         await AllowlistRefresher(repo(UPSTREAM), FileSource(path), other, it.clock).refresh()
         await database.close()

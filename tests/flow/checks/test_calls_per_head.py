@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from crcr.record.checks.refresh import GATHERING
+from crcr.record.checks.refresh import COALESCE_DELAY
 from github_sim.github import PullRequest
 from github_sim.world.call_counts import InstallationCalls, count_calls
 from support.github.checks import checks_of, jobs_named, states, upstream_settings
@@ -28,7 +28,7 @@ async def large(folder: Path, allowlist: str = LISTED, **settings: str) -> Async
     """Two L4 backends and an L3 backend of ten jobs each, each in its own account; checks gather as in a real relay."""
     if settings:
         upstream_settings(folder, **settings)
-    async with gated(folder, allowlist, downstreams=BACKENDS, check_gathering=GATHERING) as it:
+    async with gated(folder, allowlist, downstreams=BACKENDS, check_gathering=COALESCE_DELAY) as it:
         for name in BACKENDS:
             it.github.repository(name).workflows = [jobs_named(*JOBS)]
         yield it

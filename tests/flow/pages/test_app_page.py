@@ -20,7 +20,7 @@ class Apps:
         self.away = away
         self.asked = 0
 
-    async def read_app(self) -> AppFacts:
+    async def read(self) -> AppFacts:
         self.asked += 1
         if self.asked <= self.away:
             raise OutsideUnreachable("nobody there")

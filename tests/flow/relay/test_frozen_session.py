@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 from structlog.testing import capture_logs
 
-from crcr.settings import Postgres
+from crcr.settings import PostgresSetting
 from support.downstream.callbacks import dispatched, outcome, post, refused
 from support.stage import Stage
 
@@ -19,11 +19,11 @@ ANSWERED_WITHIN_S = 8.0
 LOCK = "BEGIN; SELECT * FROM jobs FOR UPDATE"
 FREEZING = f"""
 import asyncio, sys
-from crcr.record.store.database import PostgresPlace
+from crcr.record.store.database import PostgresLocation
 from crcr.record.store.postgres.connection import connect
 
 async def hold():
-    connection = await connect(PostgresPlace(sys.argv[1]))
+    connection = await connect(PostgresLocation(sys.argv[1]))
     await connection.execute({LOCK!r})
     print("held", flush=True)
     await asyncio.sleep(60)
@@ -39,7 +39,7 @@ def _on_postgresql(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def url_of(it: Stage) -> str:
     database = it.services.settings.database
-    assert isinstance(database, Postgres)
+    assert isinstance(database, PostgresSetting)
     return database.url.get_secret_value()
 
 

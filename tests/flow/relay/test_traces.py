@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from crcr.decide.trace_steps import Step, span_id, trace_id
+from crcr.decide.trace_steps import TraceStep, span_id, trace_id
 from support.deploy.otlp_collector import collector, facts
 from support.downstream.callbacks import BACKEND, LISTED, dispatched, post
 from support.live_page import open_page, told_of
@@ -82,10 +82,10 @@ def test_nothing_is_imported_while_nobody_wants_traces() -> None:
 def test_ids_follow_from_the_delivery_and_tell_steps_and_downstreams_apart(guid: str) -> None:
     assert trace_id(guid).to_bytes(16) == sha256(guid.encode()).digest()[:16]
     spans = {
-        span_id(Step.WEBHOOK, guid),
-        span_id(Step.DISPATCH, guid, "org/a"),
-        span_id(Step.DISPATCH, guid, "org/b"),
-        span_id(Step.DISPATCH, guid + "x", "org/a"),
+        span_id(TraceStep.WEBHOOK, guid),
+        span_id(TraceStep.DISPATCH, guid, "org/a"),
+        span_id(TraceStep.DISPATCH, guid, "org/b"),
+        span_id(TraceStep.DISPATCH, guid + "x", "org/a"),
     }
     assert len(spans) == 4
-    assert span_id(Step.DISPATCH, guid, "Org/A") == span_id(Step.DISPATCH, guid, "org/a")
+    assert span_id(TraceStep.DISPATCH, guid, "Org/A") == span_id(TraceStep.DISPATCH, guid, "org/a")

@@ -10,11 +10,12 @@ import jwt
 import pytest
 
 from github_sim.github import GitHub
-from github_sim.runner.other_cis.circleci_values import filled, holds
-from github_sim.runner.other_cis.gitlab_rules import holds as gitlab_holds
-from github_sim.runner.other_cis.projects import OtherCis, Project
-from github_sim.runner.problems import Problem
+from github_sim.runner.yaml_text import WorkflowError
 from support.downstream.workflow_runs import DOWNSTREAM, Bench, bench
+from support.other_cis.builds import Project
+from support.other_cis.circleci import condition_holds, fill_parameters
+from support.other_cis.gitlab import rule_holds as gitlab_holds
+from support.other_cis.projects import OtherCis
 
 pytestmark = pytest.mark.slow
 
@@ -177,7 +178,7 @@ async def test_circleci(github: GitHub, tmp_path: Path, colour: str, good: str, 
 
 async def test_circleci_runs_nothing_without_its_condition(github: GitHub, tmp_path: Path) -> None:
     assert (await built(github, tmp_path, "circleci", colour="grey"))[0] == {}
-    with pytest.raises(Problem, match="shape"):
+    with pytest.raises(WorkflowError, match="shape"):
         await built(github, tmp_path / "other", "circleci", shape="round")
 
 
@@ -196,7 +197,7 @@ async def test_circleci_runs_nothing_without_its_condition(github: GitHub, tmp_p
 async def test_only_who_has_the_token_can_start_a_build(
     github: GitHub, tmp_path: Path, ci: str, path: str, body: dict[str, Any]
 ) -> None:
-    async with project(github, tmp_path, ci) as (it, _, made), httpx.AsyncClient() as http:
+    async with project(github, tmp_path, ci) as (it, cis, made), httpx.AsyncClient() as http:
         for token, status in (("guessed", 401), (made.token, 201)):
             headers = {"Authorization": f"Bearer {token}", "Circle-Token": token}
             answer = await http.post(
@@ -204,7 +205,7 @@ async def test_only_who_has_the_token_can_start_a_build(
             )
             assert answer.status_code == status
         await it.runner.settle()
-        assert len(it.runner.builds.all) == 1
+        assert len(cis.builds) == 1
 
 
 async def test_a_job_of_buildkite_gets_no_token_after_its_end(github: GitHub, tmp_path: Path) -> None:
@@ -243,7 +244,7 @@ async def test_what_they_cannot_do_is_told(
     github: GitHub, tmp_path: Path, ci: str, path: str, text: str, words: str
 ) -> None:
     async with project(github, tmp_path, ci, **{path: text}) as (it, cis, made):
-        with pytest.raises(Problem, match=words.replace("$", r"\$")):
+        with pytest.raises(WorkflowError, match=words.replace("$", r"\$")):
             cis.start(made, {})
         assert len(it.runner.problems) == 1
 
@@ -253,5 +254,5 @@ def test_conditions() -> None:
     assert gitlab_holds('$A == "x" && $B == null || $EMPTY', values)
     assert not gitlab_holds("$EMPTY || $B", values)
     assert gitlab_holds('$A != "y" && $A', values)
-    assert holds({"or": ["", {"and": ["a", {"not": {"equal": [1, 2]}}]}]})
-    assert filled({"a": ["<< x >>", "b << x >>"]}, {"x": True}) == {"a": [True, "b True"]}
+    assert condition_holds({"or": ["", {"and": ["a", {"not": {"equal": [1, 2]}}]}]})
+    assert fill_parameters({"a": ["<< x >>", "b << x >>"]}, {"x": True}) == {"a": [True, "b True"]}

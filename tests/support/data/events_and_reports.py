@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from crcr.decide.events import PullRequest, Push
+from crcr.decide.events import PullRequestEvent, PushEvent
 from crcr.decide.model import RepoName
 from crcr.decide.report.identity import Identity, IssuerKind
 from crcr.decide.report.report import Report, ReportStatus
@@ -13,7 +13,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 UPSTREAM = RepoName("up/stream")
 BACKEND = RepoName("org/backend")
 
-_PULL = PullRequest(
+_PULL = PullRequestEvent(
     upstream=UPSTREAM,
     repository_id=1,
     action="opened",
@@ -31,7 +31,7 @@ _PULL = PullRequest(
     author_association="NONE",
     installation_id=1,
 )
-_PUSH = Push(
+_PUSH = PushEvent(
     upstream=UPSTREAM,
     repository_id=1,
     ref="refs/heads/main",
@@ -77,11 +77,11 @@ _START = Report(
 )
 
 
-def a_pull(**changes: Any) -> PullRequest:
+def a_pull(**changes: Any) -> PullRequestEvent:
     return replace(_PULL, **changes)
 
 
-def a_push(**changes: Any) -> Push:
+def a_push(**changes: Any) -> PushEvent:
     return replace(_PUSH, **changes)
 
 

@@ -16,9 +16,9 @@ from typing import Any
 from sqlalchemy import Table, delete, insert
 
 from crcr.decide.model import RepoName
-from crcr.decide.statistics.window import Kind
+from crcr.decide.statistics.window import ResultKind
 from crcr.receive.allowlist_yaml import read_allowlist as check
-from crcr.record.checks.refresh import Publishing
+from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.repositories.allowlists import Allowlists
 from crcr.record.repositories.downstreams import Targets
 from crcr.record.schema import checks, core, statistics
@@ -60,7 +60,7 @@ class World:
         """Work out the sums of the jobs and dispatches that are there: rows that go in by hand are in none."""
         with self.engine.begin() as connection:
             for table in (statistics.hours, statistics.days, statistics.job_days):
-                connection.execute(delete(table).where(table.c.kind != Kind.INGESTED.value))
+                connection.execute(delete(table).where(table.c.kind != ResultKind.INGESTED.value))
             sum_anew(connection)
             find_extremes(connection)
 
@@ -220,7 +220,7 @@ async def open_world(
     elif not (folder / "crcr.db").exists():
         place_empty_database(folder / "crcr.db")
     engine, database = outright(where), opened(where)
-    lists = Allowlists(database, Targets(database, Publishing({})), Publishing({}), check)
+    lists = Allowlists(database, Targets(database, CheckRefresher({})), CheckRefresher({}), check)
     clock = ManualClock(now) if now else ManualClock()
     world = World(engine, database, SqlViews(database, lists, upstreams), clock)
     for each in upstreams:

@@ -10,18 +10,18 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
 
-from crcr.decide.allowlist.entries import Reading
-from crcr.decide.dispatch.plan import Receipt
-from crcr.decide.events import MergeGroup
+from crcr.decide.allowlist.entries import AllowlistReading
+from crcr.decide.dispatch.plan import ReceivedDelivery
+from crcr.decide.events import MergeGroupEvent
 from crcr.decide.github.values import ActionsJob, ActionsRun
 from crcr.decide.model import Conclusion, EffectKind, RepoName
-from crcr.decide.outbox.effect import ClaimedEffect, Failure
+from crcr.decide.outbox.effect import ClaimedEffect, FailedAttempt
 from crcr.decide.outbox.retry import GiveUp, TryAgain
 from crcr.decide.report.identity import Identity, IssuerKind
 from crcr.decide.report.report import Report, ReportStatus
 from crcr.errors import NotPossible
 from crcr.record.admin.operations import ParkedFilter
-from crcr.record.checks.refresh import Publishing
+from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.deliveries.merge_groups import let_go
 from crcr.record.reports.forwards import Forwards
 from crcr.record.reports.outcomes import Outcomes
@@ -57,13 +57,13 @@ class Walk:
     numbers: int = 0
 
     def __post_init__(self) -> None:
-        stores, quiet, unforwarded = self.stores, Publishing({}), Outcomes(Forwards(enabled=False))
+        stores, quiet, unforwarded = self.stores, CheckRefresher({}), Outcomes(Forwards(enabled=False))
         self.reports = Reports(
             stores.database,
             allowlists=stores.allowlists,
             targets=stores.targets,
             outcomes=unforwarded,
-            publishing=quiet,
+            refresher=quiet,
             upstreams=(CORE,),
             job_timeout=timedelta(hours=6),
         )
@@ -153,7 +153,7 @@ class Walk:
 
     async def _take(self, event: str, told: Any) -> str:
         guid = f"d{self.number()}"
-        await self.stores.inbox.take(Receipt(guid, event, "test", b"packed", 6, self.now), told)
+        await self.stores.inbox.take(ReceivedDelivery(guid, event, "test", b"packed", 6, self.now), told)
         return guid
 
     # What the relay sends
@@ -183,9 +183,9 @@ class Walk:
                 case "forgotten":
                     pass  # its lease runs out
 
-    def _failure(self, effect: ClaimedEffect, *, unsure: bool) -> Failure:
+    def _failure(self, effect: ClaimedEffect, *, unsure: bool) -> FailedAttempt:
         again = TryAgain(self.now + timedelta(seconds=effect.attempts))
-        return Failure(decision=again, error="lost", unsure=unsure, counts=True)
+        return FailedAttempt(decision=again, error="lost", unsure=unsure, counts=True)
 
     async def replay(self) -> None:
         guids = sorted({row["delivery"] for row in await self.rows("SELECT delivery FROM dispatches")})
@@ -205,7 +205,7 @@ class Walk:
 
     async def change_expectations(self) -> None:
         text = LISTED.format(expected=self.random.choice(("failure", "success", "timed_out")))
-        await self.stores.allowlists.take_reading(CORE, Reading("test", text), self.now)
+        await self.stores.allowlists.take_reading(CORE, AllowlistReading("test", text), self.now)
 
     # What backends report
 
@@ -360,8 +360,8 @@ class Walk:
         )
 
 
-def _group(head_sha: str, action: str) -> MergeGroup:
-    return MergeGroup(
+def _group(head_sha: str, action: str) -> MergeGroupEvent:
+    return MergeGroupEvent(
         upstream=CORE,
         repository_id=1,
         action=action,

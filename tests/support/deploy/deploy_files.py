@@ -10,7 +10,7 @@ DEPLOY = ROOT / "deploy"
 CONTAINER = DEPLOY / "container" / "Containerfile"
 
 STOP_S = 45
-"""How long a process may take to stop, beside its `CRCR_DRAIN_S`; docs/operations.md says so."""
+"""How long a process may take to stop, beside its `CRCR_DRAIN_S`; docs/deploy.md says so."""
 DRAIN_ROOM_S = 30
 """The longest `CRCR_DRAIN_S` that what we ship leaves room for."""
 

@@ -1,4 +1,4 @@
-"""crcr installed as docs/operations.md says: its own commands, in a fresh environment, from a copy of the sources.
+"""crcr installed as docs/deploy.md says: its own commands, in a fresh environment, from a copy of the sources.
 
 The plain installation is made once for all test processes, under a lock. One with an extra stands on top of it: only
 what the extra adds is installed anew.
@@ -50,8 +50,8 @@ def _run(command: list[str], folder: Path, **more: str) -> str:
 
 
 def documented_commands() -> str:
-    """The block of docs/operations.md that installs the package."""
-    [block] = [body for body in blocks(DOCS / "operations.md", "sh") if "requirements/app.txt" in body]
+    """The block of docs/deploy.md that installs the package."""
+    [block] = [body for body in blocks(DOCS / "deploy.md", "sh") if "requirements/app.txt" in body]
     return block
 
 

@@ -11,7 +11,7 @@ import httpx
 
 from crcr.app import Edge
 from crcr.errors import StoreUnavailable
-from crcr.record.checks.refresh import Publishing
+from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.reports.forwards import Forwards
 from crcr.record.reports.outcomes import Outcomes
 from crcr.record.reports.reports import Reports
@@ -122,7 +122,7 @@ async def on_store(it: Stage, store: Database) -> AsyncIterator[httpx.AsyncClien
         allowlists=services.allowlists,
         targets=services.targets,
         outcomes=Outcomes(Forwards(enabled=False)),
-        publishing=Publishing({}),
+        refresher=CheckRefresher({}),
         upstreams=services.upstreams,
         job_timeout=timedelta(hours=6),
     )

@@ -9,10 +9,10 @@ import httpx
 from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from crcr.github.auth.app_key import AppAuth
-from crcr.github.auth.installation_tokens import TokenCache
+from crcr.github.app_auth import AppAuth, TokenCache
 from crcr.github.client import GitHubClient
-from crcr.github.http.rate_limiter import Governor
+from crcr.github.http.rate_limiter import RateLimiter
+from crcr.github.http.transport import GitHubTransport
 from support.clock import ManualClock
 
 PEM = (
@@ -61,12 +61,13 @@ class FakeGitHub:
 def connect(
     server: Callable[[httpx.Request], object], clock: ManualClock, *, total_s: float = 10.0
 ) -> GitHubClient:
-    return GitHubClient(
+    transport = GitHubTransport(
         httpx.AsyncClient(transport=httpx.MockTransport(server)),  # type: ignore[arg-type]
         api_url="https://api.github.test/",
         auth=AppAuth("1234", PEM, clock),
         tokens=TokenCache(clock),
-        governor=Governor(),
+        limiter=RateLimiter(),
         clock=clock,
         total_s=total_s,
     )
+    return GitHubClient(transport)

@@ -14,11 +14,11 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import text
 
-from crcr.decide.allowlist.entries import Reading
+from crcr.decide.allowlist.entries import AllowlistReading
 from crcr.decide.model import RepoName
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.record.admin.operations import AdminOperations
-from crcr.record.checks.refresh import Publishing
+from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.deliveries.inbox import Inbox
 from crcr.record.outbox.claims import Outbox
 from crcr.record.repositories.allowlists import Allowlists
@@ -84,20 +84,20 @@ class Stores:
 
     @classmethod
     def over(cls, database: Database) -> "Stores":
-        targets = Targets(database, Publishing({}))
-        allowlists = Allowlists(database, targets, Publishing({}), read_allowlist)
+        targets = Targets(database, CheckRefresher({}))
+        allowlists = Allowlists(database, targets, CheckRefresher({}), read_allowlist)
         ignored: dict[str, tuple[str, ...]] = {each.key: ("refs/heads/gh/**",) for each in UPSTREAMS}
-        inbox = Inbox(database, allowlists, targets, Publishing({}), ignored)
+        inbox = Inbox(database, allowlists, targets, CheckRefresher({}), ignored)
         return cls(database, allowlists, targets, inbox, AdminOperations(database, targets, allowlists))
 
     def outbox(self, owner: str) -> Outbox:
-        return Outbox(self.database, UPSTREAMS, Publishing({}), owner=owner, lease=LEASE)
+        return Outbox(self.database, UPSTREAMS, CheckRefresher({}), owner=owner, lease=LEASE)
 
     async def prepare(self, listed: dict[RepoName, str], now: datetime) -> None:
         """Register the upstreams with their allowlists; nobody waits to be identified."""
         await self.acts.register_upstreams(UPSTREAMS, now)
         for upstream, allowlist in listed.items():
-            await self.allowlists.take_reading(upstream, Reading("test", allowlist), now)
+            await self.allowlists.take_reading(upstream, AllowlistReading("test", allowlist), now)
         await self.database.write(lambda tx: tx.run(_NO_EFFECTS))
 
     async def rows(self, sql: str) -> list[dict[str, Any]]:

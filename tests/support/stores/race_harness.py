@@ -11,11 +11,11 @@ from typing import TypeVar
 
 from sqlalchemy import text
 
-from crcr.decide.dispatch.plan import Receipt
+from crcr.decide.dispatch.plan import ReceivedDelivery
 from crcr.decide.report.identity import Identity
-from crcr.decide.report.judge import Outcome
+from crcr.decide.report.judge import ReportOutcome
 from crcr.receive.callback.parse_report import parse_report
-from crcr.record.checks.refresh import Publishing
+from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.reports.forwards import Forwards
 from crcr.record.reports.outcomes import Outcomes
 from crcr.record.reports.reports import Reports
@@ -50,7 +50,7 @@ class Process:
             allowlists=stores.allowlists,
             targets=stores.targets,
             outcomes=Outcomes(Forwards(enabled=False)),
-            publishing=Publishing({}),
+            refresher=CheckRefresher({}),
             upstreams=UPSTREAMS,
             job_timeout=timedelta(hours=6),
         )
@@ -58,7 +58,7 @@ class Process:
 
     async def report(
         self, guid: str, status: str = "in_progress", *, who: Identity | None = None, **workflow: str
-    ) -> Outcome:
+    ) -> ReportOutcome:
         caller = who or a_caller()
         said = {"status": status, "name": "CI", "run_id": caller.run_id, "job_name": "build", **workflow}
         body = json.dumps({"delivery_id": guid, "workflow": said}).encode()
@@ -68,7 +68,9 @@ class Process:
     async def pull(self, number: int) -> str:
         """A pull request arrives; return its delivery."""
         event = a_pull(upstream=CORE, number=number, updated_at=NOW, head_sha=f"{number:040x}")
-        await self.stores.inbox.take(Receipt(f"d{number}", "pull_request", "test", b"", 0, NOW), event)
+        await self.stores.inbox.take(
+            ReceivedDelivery(f"d{number}", "pull_request", "test", b"", 0, NOW), event
+        )
         return f"d{number}"
 
     async def sent(self, number: int) -> str:

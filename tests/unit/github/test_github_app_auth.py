@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
 )
 
-from crcr.github.auth.app_key import AppAuth, load_private_key
+from crcr.github.app_auth import AppAuth, load_private_key
 from support.clock import ManualClock
 
 KEY = rsa.generate_private_key(65537, 2048)

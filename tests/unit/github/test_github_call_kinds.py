@@ -9,27 +9,26 @@ from typing import Any
 import httpx
 import pytest
 
-from crcr.decide.checks.check_run import CheckStatus, Shown
-from crcr.decide.github.values import Budget, CallKind, FilePlace, Target
+from crcr.decide.checks.check_run import CheckContent, CheckStatus
+from crcr.decide.github.values import Budget, CallKind, FileLocation, Target
 from crcr.decide.model import RepoName
 from crcr.decide.outbox.urgency import Urgency
 from crcr.errors import OutsideFault
-from crcr.github.api import actions, changes, checks, comments_and_roles, commits, core, delivery_log, setup
+from crcr.github.api import actions, checks, comments_and_roles, commits, core, delivery_log, setup
 from crcr.github.api.core import Request
-from crcr.github.auth.app_key import AppAuth
-from crcr.github.auth.installation_tokens import TokenCache
+from crcr.github.app_auth import AppAuth, TokenCache
 from crcr.github.client import GitHubClient
-from crcr.github.http.call_kinds import kind_of, status_class
-from crcr.github.http.rate_limiter import Governor
+from crcr.github.http.rate_limiter import RateLimiter
+from crcr.github.http.transport import GitHubTransport, call_kind, status_class
 from support.clock import ManualClock
 from support.github.fake_github import PEM, FakeGitHub
 
-MODULES = (core, actions, delivery_log, changes, checks, commits, comments_and_roles, setup)
-SHOWN = Shown(status=CheckStatus.QUEUED, conclusion=None, title="t", summary="s")
+MODULES = (core, actions, delivery_log, checks, commits, comments_and_roles, setup)
+SHOWN = CheckContent(status=CheckStatus.QUEUED, conclusion=None, title="t", summary="s")
 NOW = datetime(2026, 8, 3, 12, tzinfo=UTC)
 BY_NAME: dict[str, Any] = {
     "repo": RepoName("actions/dispatches"),
-    "place": FilePlace(RepoName("app/pulls"), "main", "a.yml"),
+    "file": FileLocation(RepoName("app/pulls"), "main", "a.yml"),
     "shown": SHOWN,
     "permissions": (("contents", "read"),),
     "repository_ids": (1,),
@@ -37,7 +36,7 @@ BY_NAME: dict[str, Any] = {
     "until": NOW,
     "failed_only": True,
 }
-NOT_CALLS = {"listing", "turned", "onward"}
+NOT_CALLS = {"listing", "for_page", "follow_redirect"}
 
 
 def calls() -> list[tuple[str, Any]]:
@@ -64,7 +63,7 @@ def _argument(parameter: inspect.Parameter) -> Any:
 def test_every_call_there_is_has_a_kind(name: str, call: Any) -> None:
     wanted = inspect.signature(call).parameters.values()
     arguments = {each.name: _argument(each) for each in wanted if each.default is each.empty}
-    assert kind_of(call(**arguments).path) is not CallKind.OTHER
+    assert call_kind(call(**arguments).path) is not CallKind.OTHER
 
 
 @pytest.mark.parametrize(
@@ -81,7 +80,7 @@ def test_every_call_there_is_has_a_kind(name: str, call: Any) -> None:
     ],
 )
 def test_a_kind_is_read_off_its_place_in_the_address(path: str, kind: str) -> None:
-    assert kind_of(path).value == kind
+    assert call_kind(path).value == kind
 
 
 @pytest.mark.parametrize(("status", "told"), [(204, "2xx"), (304, "3xx"), (599, "5xx"), (999, "other")])
@@ -102,24 +101,27 @@ class Counted:
         self.pauses.append((reason, urgency))
 
 
-async def ask(*answers: httpx.Response | Exception, times: int = 1) -> tuple[Counted, Governor, ManualClock]:
+async def ask(
+    *answers: httpx.Response | Exception, times: int = 1
+) -> tuple[Counted, RateLimiter, ManualClock]:
     """Dispatch so often to a GitHub that answers so."""
-    clock, tally, governor = ManualClock(), Counted(), Governor()
+    clock, tally, governor = ManualClock(), Counted(), RateLimiter()
     github = FakeGitHub(clock)
     github.will("/repos/org/repo/dispatches", *answers)
     async with httpx.AsyncClient(transport=httpx.MockTransport(github)) as http:
-        client = GitHubClient(
+        transport = GitHubTransport(
             http,
             api_url="https://api.github.test",
             auth=AppAuth("1", PEM, clock),
             tokens=TokenCache(clock),
-            governor=governor,
+            limiter=governor,
             clock=clock,
-            tally=tally,
+            counters=tally,
         )
+        client = GitHubClient(transport)
         for _ in range(times):
             with suppress(OutsideFault):
-                await client.dispatch(Target(RepoName("org/repo"), 5, 9), b"{}")
+                await client.repositories.dispatch(Target(RepoName("org/repo"), 5, 9), b"{}")
     return tally, governor, clock
 
 

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 import httpx
 import pytest
 
-from crcr.decide.checks.check_run import CheckStatus, Shown
-from crcr.decide.github.values import FoundCheck, LogPage, PostedComment, Role, Target
+from crcr.decide.checks.check_run import CheckContent, CheckStatus
+from crcr.decide.github.values import DeliveryLogPage, ListedCheck, PostedComment, Role, Target
 from crcr.decide.model import Conclusion, RepoName
 from crcr.decide.outbox.urgency import Urgency
 from crcr.errors import HeldBy, OutsideLimited, OutsideRefused, OutsideUnsure
@@ -26,7 +26,7 @@ FOUND = "/repos/org/up/commits/abc/check-runs"
 COMMENTS = "/repos/org/up/issues/7/comments"
 ROLE = "/repos/org/up/collaborators/a%5Bbot%5D/permission"
 LOG = "/app/hook/deliveries"
-SHOWN = Shown(
+SHOWN = CheckContent(
     status=CheckStatus.COMPLETED, conclusion=Conclusion.SUCCESS, title="All passed", summary="Fine."
 )
 RUN = {"id": 3, "event": "push", "created_at": "2026-01-01T00:00:00Z"}
@@ -59,58 +59,68 @@ def asked_at(server: FakeGitHub, path: str) -> list[str]:
 
 
 async def create(github: GitHubClient, urgency: Urgency = Urgency.FIRST) -> int:
-    return await github.create_check(
+    return await github.checks.create(
         HERE, head_sha="abc", name="crcr/gate", external_id="g/1", shown=SHOWN, urgency=urgency
     )
 
 
 PERMISSIONS: list[tuple[Call, str, object, dict[str, str]]] = [
     (create, CHECKS, {"id": 4}, {"checks": "write"}),
-    (lambda g: g.update_check(HERE, 4, SHOWN), f"{CHECKS}/4", {"id": 4}, {"checks": "write"}),
-    (lambda g: g.find_checks(HERE, "abc", "x"), FOUND, {"check_runs": []}, {"checks": "read"}),
-    (lambda g: g.pull_files(HERE, 7), "/repos/org/up/pulls/7/files", [], {"pull_requests": "read"}),
+    (lambda g: g.checks.update(HERE, 4, SHOWN), f"{CHECKS}/4", {"id": 4}, {"checks": "write"}),
+    (lambda g: g.checks.find(HERE, "abc", "x"), FOUND, {"check_runs": []}, {"checks": "read"}),
     (
-        lambda g: g.compare(HERE, "a", "b"),
+        lambda g: g.pull_requests.list_files(HERE, 7),
+        "/repos/org/up/pulls/7/files",
+        [],
+        {"pull_requests": "read"},
+    ),
+    (
+        lambda g: g.commits.compare(HERE, "a", "b"),
         "/repos/org/up/compare/a...b",
         {"total_commits": 0, "commits": []},
         {"contents": "read"},
     ),
     (
-        lambda g: g.commit_tree(HERE, "abc"),
+        lambda g: g.commits.read_tree_sha(HERE, "abc"),
         "/repos/org/up/git/commits/abc",
         {"tree": {"sha": "d"}},
         {"contents": "read"},
     ),
-    (lambda g: g.commit_pulls(HERE, "abc"), "/repos/org/up/commits/abc/pulls", [], {"pull_requests": "read"}),
     (
-        lambda g: g.permission(HERE, "me"),
+        lambda g: g.commits.list_open_pulls(HERE, "abc"),
+        "/repos/org/up/commits/abc/pulls",
+        [],
+        {"pull_requests": "read"},
+    ),
+    (
+        lambda g: g.comments.read_role(HERE, "me"),
         "/repos/org/up/collaborators/me/permission",
         {"permission": "read"},
         {"metadata": "read"},
     ),
-    (lambda g: g.comment(HERE, 7, "x"), COMMENTS, {"id": 8}, {"pull_requests": "write"}),
-    (lambda g: g.comments(HERE, 7, NOW), COMMENTS, [], {"pull_requests": "read"}),
+    (lambda g: g.comments.create(HERE, 7, "x"), COMMENTS, {"id": 8}, {"pull_requests": "write"}),
+    (lambda g: g.comments.list_since(HERE, 7, NOW), COMMENTS, [], {"pull_requests": "read"}),
     (
-        lambda g: g.react(HERE, 8, "eyes"),
+        lambda g: g.comments.react(HERE, 8, "eyes"),
         "/repos/org/up/issues/comments/8/reactions",
         {},
         {"pull_requests": "write"},
     ),
     (
-        lambda g: g.rerun(HERE, 3, failed_only=True),
+        lambda g: g.actions.rerun(HERE, 3, failed_only=True),
         "/repos/org/up/actions/runs/3/rerun-failed-jobs",
         {},
         {"actions": "write"},
     ),
-    (lambda g: g.read_run(HERE, 3), "/repos/org/up/actions/runs/3", RUN, {"actions": "read"}),
+    (lambda g: g.actions.read_run(HERE, 3), "/repos/org/up/actions/runs/3", RUN, {"actions": "read"}),
     (
-        lambda g: g.list_runs(HERE, event="push", since=NOW, until=NOW),
+        lambda g: g.actions.list_runs(HERE, event="push", since=NOW, until=NOW),
         "/repos/org/up/actions/runs",
         {"workflow_runs": [RUN]},
         {"actions": "read"},
     ),
     (
-        lambda g: g.run_jobs(HERE, 3, 1),
+        lambda g: g.actions.list_jobs(HERE, 3, 1),
         "/repos/org/up/actions/runs/3/attempts/1/jobs",
         {"jobs": []},
         {"actions": "read"},
@@ -153,45 +163,45 @@ async def test_a_repository_whose_id_is_unknown_is_named_to_the_token(
     github: GitHubClient, server: FakeGitHub
 ) -> None:
     server.will("/repos/org/up/actions/runs/3", httpx.Response(200, json=RUN))
-    await github.read_run(Target(REPO, None, 5), 3)
+    await github.actions.read_run(Target(REPO, None, 5), 3)
     assert json.loads(server.asked[0].content)["repositories"] == ["up"]
 
 
 async def test_a_check_comes_back_with_its_id(github: GitHubClient, server: FakeGitHub) -> None:
     server.will(CHECKS, httpx.Response(201, json={"id": 44}))
     assert await create(github) == 44
-    await github.update_check(HERE, 44, SHOWN)
+    await github.checks.update(HERE, 44, SHOWN)
     assert [request.method for request in server.asked] == ["POST", "POST", "PATCH"]
 
 
 async def test_pages_are_read_to_the_last(github: GitHubClient, server: FakeGitHub) -> None:
     pages = [page({"check_runs": [{"id": n, "external_id": "e"}]}, more=n < 3) for n in (1, 2, 3)]
     server.will(FOUND, *pages)
-    assert await github.find_checks(HERE, "abc", "crcr/gate") == tuple(FoundCheck(n, "e") for n in (1, 2, 3))
+    assert await github.checks.find(HERE, "abc", "crcr/gate") == tuple(ListedCheck(n, "e") for n in (1, 2, 3))
     assert asked_at(server, FOUND) == ["1", "2", "3"]
     assert {request.url.host for request in server.asked} == {"api.github.test"}
     assert server.asked[-1].url.params["check_name"] == "crcr/gate"
 
 
 ENDLESS: list[tuple[Call, str, object, int]] = [
-    (lambda g: g.find_checks(HERE, "abc", "x"), FOUND, {"check_runs": []}, 5),
-    (lambda g: g.pull_files(HERE, 7), "/repos/org/up/pulls/7/files", [], 30),
+    (lambda g: g.checks.find(HERE, "abc", "x"), FOUND, {"check_runs": []}, 5),
+    (lambda g: g.pull_requests.list_files(HERE, 7), "/repos/org/up/pulls/7/files", [], 30),
     (
-        lambda g: g.compare(HERE, "a", "b"),
+        lambda g: g.commits.compare(HERE, "a", "b"),
         "/repos/org/up/compare/a...b",
         {"total_commits": 1, "commits": []},
         10,
     ),
-    (lambda g: g.commit_pulls(HERE, "abc"), "/repos/org/up/commits/abc/pulls", [], 10),
-    (lambda g: g.comments(HERE, 7, NOW), COMMENTS, [], 10),
+    (lambda g: g.commits.list_open_pulls(HERE, "abc"), "/repos/org/up/commits/abc/pulls", [], 10),
+    (lambda g: g.comments.list_since(HERE, 7, NOW), COMMENTS, [], 10),
     (
-        lambda g: g.list_runs(HERE, event="push", since=NOW, until=NOW),
+        lambda g: g.actions.list_runs(HERE, event="push", since=NOW, until=NOW),
         "/repos/org/up/actions/runs",
         {"workflow_runs": []},
         10,
     ),
     (
-        lambda g: g.run_jobs(HERE, 3, 1),
+        lambda g: g.actions.list_jobs(HERE, 3, 1),
         "/repos/org/up/actions/runs/3/attempts/1/jobs",
         {"jobs": []},
         10,
@@ -213,7 +223,7 @@ async def test_a_fault_on_a_later_page_is_the_fault_of_the_call(
 ) -> None:
     server.will(COMMENTS, page([{"id": 1, "body": "a"}], more=True), httpx.Response(502))
     with pytest.raises(OutsideUnsure):
-        await github.comments(HERE, 7, NOW)
+        await github.comments.list_since(HERE, 7, NOW)
 
 
 async def test_changes_too_large_to_read_are_said_to_be_incomplete(
@@ -223,8 +233,8 @@ async def test_changes_too_large_to_read_are_said_to_be_incomplete(
     large = httpx.Response(200, content=b" " * (MAX_LIST_BYTES + 1), headers={"Link": '<x>; rel="next"'})
     server.will(files, page([{"filename": "a"}], more=True), large)
     server.will("/repos/org/up/compare/a...b", large)
-    changed = await github.pull_files(HERE, 7)
-    between = await github.compare(HERE, "a", "b")
+    changed = await github.pull_requests.list_files(HERE, 7)
+    between = await github.commits.compare(HERE, "a", "b")
     assert (changed.paths, changed.complete) == (("a",), False)
     assert (between.files.complete, between.complete) == (False, False)
     assert asked_at(server, files) == ["1", "2"]
@@ -235,36 +245,36 @@ async def test_a_list_of_another_kind_that_is_too_large_is_no_answer(
 ) -> None:
     server.will(FOUND, httpx.Response(200, content=b" " * (MAX_LIST_BYTES + 1)))
     with pytest.raises(OutsideUnsure, match="larger than"):
-        await github.find_checks(HERE, "abc", "x")
+        await github.checks.find(HERE, "abc", "x")
 
 
 async def test_a_login_travels_as_one_segment(github: GitHubClient, server: FakeGitHub) -> None:
     server.will("/repos/org/up/collaborators/a[bot]/permission", page({"permission": "write"}))
-    assert await github.permission(HERE, "a[bot]") is Role.WRITE
+    assert await github.comments.read_role(HERE, "a[bot]") is Role.WRITE
     assert server.asked[-1].url.raw_path.decode() == ROLE
 
 
 async def test_somebody_github_does_not_know_has_no_role(github: GitHubClient, server: FakeGitHub) -> None:
     path = "/repos/org/up/collaborators/ghost/permission"
     server.will(path, httpx.Response(404), httpx.Response(500))
-    assert await github.permission(HERE, "ghost") is Role.NONE
+    assert await github.comments.read_role(HERE, "ghost") is Role.NONE
     with pytest.raises(OutsideUnsure):
-        await github.permission(HERE, "ghost")
+        await github.comments.read_role(HERE, "ghost")
 
 
 async def test_comments_are_written_read_and_reacted_to(github: GitHubClient, server: FakeGitHub) -> None:
     server.will(COMMENTS, httpx.Response(201, json={"id": 8}), page([{"id": 8, "body": "Done."}]))
-    assert await github.comment(HERE, 7, "Done.") == 8
-    assert await github.comments(HERE, 7, NOW) == (PostedComment(8, "Done."),)
+    assert await github.comments.create(HERE, 7, "Done.") == 8
+    assert await github.comments.list_since(HERE, 7, NOW) == (PostedComment(8, "Done."),)
     assert server.asked[-1].url.params["since"] == "2026-01-01T00:00:00Z"
     for status in (200, 201):
         server.will("/repos/org/up/issues/comments/8/reactions", httpx.Response(status, json={"id": 1}))
-        await github.react(HERE, 8, "eyes")
+        await github.comments.react(HERE, 8, "eyes")
 
 
 async def test_a_rerun_has_no_body(github: GitHubClient, server: FakeGitHub) -> None:
     server.will("/repos/org/up/actions/runs/3/rerun", httpx.Response(201, json={}))
-    await github.rerun(HERE, 3, failed_only=False)
+    await github.actions.rerun(HERE, 3, failed_only=False)
     assert server.asked[-1].content == b""
     assert server.asked[-1].headers["content-length"] == "0"
 
@@ -278,8 +288,8 @@ async def test_urgent_checks_go_when_others_wait(github: GitHubClient, server: F
     assert caught.value.retry_after_s == 60
     await create(github, urgency=Urgency.CHECKS)
     with pytest.raises(OutsideLimited):
-        await github.update_check(HERE, 4, SHOWN, urgency=Urgency.DETAILS)
-    await github.update_check(HERE, 4, SHOWN)
+        await github.checks.update(HERE, 4, SHOWN, urgency=Urgency.DETAILS)
+    await github.checks.update(HERE, 4, SHOWN)
 
 
 async def test_the_81st_comment_of_a_minute_waits_and_checks_do_not(
@@ -288,21 +298,21 @@ async def test_the_81st_comment_of_a_minute_waits_and_checks_do_not(
     server.will(COMMENTS, httpx.Response(201, json={"id": 8}))
     server.will(CHECKS, httpx.Response(201, json={"id": 4}))
     for _ in range(80):
-        await github.comment(HERE, 7, "x")
+        await github.comments.create(HERE, 7, "x")
     with pytest.raises(OutsideLimited) as caught:
-        await github.comment(HERE, 7, "x")
+        await github.comments.create(HERE, 7, "x")
     assert caught.value.held_by is HeldBy.CONTENT
     await create(github)
     clock.advance(60)
-    await github.comment(HERE, 7, "x")
+    await github.comments.create(HERE, 7, "x")
     assert server.paths().count(COMMENTS) == 81
 
 
 async def test_the_log_is_read_in_the_apps_name(github: GitHubClient, server: FakeGitHub) -> None:
     following = {"Link": '<https://api.github.test/app/hook/deliveries?cursor=v1_7>; rel="next"'}
     server.will(LOG, httpx.Response(200, json=[], headers=following), page([]))
-    assert await github.delivery_log(None) == LogPage((), "v1_7")
-    assert await github.delivery_log("v1_7") == LogPage((), None)
+    assert await github.delivery_log.read_page(None) == DeliveryLogPage((), "v1_7")
+    assert await github.delivery_log.read_page("v1_7") == DeliveryLogPage((), None)
     assert server.asked[-1].url.params["cursor"] == "v1_7"
     assert server.minted == 0
     assert all(bearer.startswith("Bearer eyJ") for bearer in server.bearers(LOG))
@@ -314,7 +324,7 @@ async def test_a_logged_delivery_may_be_as_large_as_a_webhook(
     payload = {"a": "x" * (25 << 20)}
     body = {"guid": "g", "event": "push", "request": {"payload": payload}}
     server.will(f"{LOG}/7", httpx.Response(200, json=body))
-    guid, event, data = await github.logged_delivery(7)
+    guid, event, data = await github.delivery_log.read_delivery(7)
     assert (guid, event, json.loads(data)) == ("g", "push", payload)
 
 
@@ -323,5 +333,5 @@ async def test_a_delivery_that_the_log_no_longer_has_is_refused(
 ) -> None:
     server.will(f"{LOG}/7", httpx.Response(404, json={"message": "Not Found"}))
     with pytest.raises(OutsideRefused) as caught:
-        await github.logged_delivery(7)
+        await github.delivery_log.read_delivery(7)
     assert caught.value.status == 404

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from crcr import __version__
-from crcr.decide.github.values import FilePlace, FileText, PullFacts, RepositoryFacts, Target
+from crcr.decide.github.values import FileLocation, FileText, PullFacts, RepositoryFacts, Target
 from crcr.decide.model import RepoName
 from crcr.errors import (
     HeldBy,
@@ -21,7 +21,7 @@ from crcr.errors import (
 )
 from crcr.github.api.core import MAX_ANSWER_BYTES
 from crcr.github.client import GitHubClient
-from crcr.ports import GitHub, still_held
+from crcr.ports import still_held
 from support.clock import ManualClock
 from support.github.fake_github import FakeGitHub, connect
 
@@ -47,28 +47,28 @@ def github(server: FakeGitHub, clock: ManualClock) -> GitHubClient:
     return connect(server, clock)
 
 
-async def test_the_client_keeps_to_the_port(github: GitHubClient) -> None:
-    port: GitHub = github
-    assert "ghs_" not in repr(port)
+async def test_the_client_keeps_its_tokens_out_of_its_repr(github: GitHubClient) -> None:
+    await github.repositories.dispatch(TARGET, BODY)
+    assert "ghs_" not in repr((github, vars(github)))
 
 
 async def test_a_dispatch_is_one_call_once_the_token_is_known(
     github: GitHubClient, server: FakeGitHub
 ) -> None:
     for _ in range(3):
-        await github.dispatch(TARGET, BODY)
+        await github.repositories.dispatch(TARGET, BODY)
     assert server.paths() == [MINT, DISPATCHES, DISPATCHES, DISPATCHES]
     assert server.asked[1].content == BODY
 
 
 async def test_a_hundred_dispatches_at_once_mint_one_token(github: GitHubClient, server: FakeGitHub) -> None:
-    await asyncio.gather(*(github.dispatch(TARGET, BODY) for _ in range(100)))
+    await asyncio.gather(*(github.repositories.dispatch(TARGET, BODY) for _ in range(100)))
     assert server.paths().count(MINT) == 1
     assert server.paths().count(DISPATCHES) == 100
 
 
 async def test_every_request_says_who_asks_and_how(github: GitHubClient, server: FakeGitHub) -> None:
-    await github.dispatch(TARGET, BODY)
+    await github.repositories.dispatch(TARGET, BODY)
     for request in server.asked:
         assert request.headers["user-agent"] == f"crcr/{__version__}"
         assert request.headers["x-github-api-version"] == "2022-11-28"
@@ -90,11 +90,11 @@ async def test_tokens_are_minted_for_their_use_only(github: GitHubClient, server
         "updated_at": "2026-01-01T00:00:00Z",
     }
     server.will("/repos/org/backend/pulls/7", httpx.Response(200, json=pull))
-    await github.dispatch(TARGET, BODY)
-    await github.dispatch(Target(REPO, None, 5), BODY)
-    assert await github.read_repository(REPO, 5) == RepositoryFacts(9, 2, "a/b")
+    await github.repositories.dispatch(TARGET, BODY)
+    await github.repositories.dispatch(Target(REPO, None, 5), BODY)
+    assert await github.repositories.read(REPO, 5) == RepositoryFacts(9, 2, "a/b")
     expected = PullFacts("abc", "main", is_open=False, updated_at=server.clock.now())
-    assert await github.read_pull(REPO, 7, 5) == expected
+    assert await github.pull_requests.read(REPO, 7, 5) == expected
     assert [json.loads(r.content) for r in server.asked if r.url.path == MINT] == [
         {"permissions": {"contents": "write"}, "repository_ids": [9]},
         {"permissions": {"contents": "write"}, "repositories": ["backend"]},
@@ -106,15 +106,15 @@ async def test_tokens_are_minted_for_their_use_only(github: GitHubClient, server
 async def test_a_token_is_renewed_before_it_expires(
     github: GitHubClient, server: FakeGitHub, clock: ManualClock
 ) -> None:
-    await github.dispatch(TARGET, BODY)
+    await github.repositories.dispatch(TARGET, BODY)
     clock.advance(3400)
-    await github.dispatch(TARGET, BODY)
+    await github.repositories.dispatch(TARGET, BODY)
     assert server.bearers(DISPATCHES) == ["Bearer ghs_1_x.y-z", "Bearer ghs_2_x.y-z"]
 
 
 async def test_a_revoked_token_is_replaced_once(github: GitHubClient, server: FakeGitHub) -> None:
     server.will(DISPATCHES, httpx.Response(401), httpx.Response(204))
-    await github.dispatch(TARGET, BODY)
+    await github.repositories.dispatch(TARGET, BODY)
     assert server.paths() == [MINT, DISPATCHES, MINT, DISPATCHES]
     assert server.bearers(DISPATCHES) == ["Bearer ghs_1_x.y-z", "Bearer ghs_2_x.y-z"]
 
@@ -123,7 +123,7 @@ async def test_a_revoked_token_is_replaced_once(github: GitHubClient, server: Fa
 async def test_a_second_401_is_a_refusal(github: GitHubClient, server: FakeGitHub, path: str) -> None:
     server.will(path, httpx.Response(401, json={"message": "Bad credentials"}))
     with pytest.raises(OutsideRefused, match="Bad credentials") as caught:
-        await github.dispatch(TARGET, BODY)
+        await github.repositories.dispatch(TARGET, BODY)
     assert caught.value.status == 401
     assert server.paths().count(path) == 2
 
@@ -132,7 +132,7 @@ async def test_a_second_401_is_a_refusal(github: GitHubClient, server: FakeGitHu
 async def test_nothing_but_a_401_is_sent_again(github: GitHubClient, server: FakeGitHub, status: int) -> None:
     server.will(DISPATCHES, httpx.Response(status))
     with pytest.raises(OutsideUnsure if status >= 500 else OutsideRefused):
-        await github.dispatch(TARGET, BODY)
+        await github.repositories.dispatch(TARGET, BODY)
     assert server.paths() == [MINT, DISPATCHES]
 
 
@@ -157,7 +157,7 @@ async def test_fault_31_a_broken_connection_is_named_and_shows_no_token(
 ) -> None:
     server.will(DISPATCHES, error("Illegal header value b'Bearer ghs_1_x.y-z'"))
     with pytest.raises(kind) as caught:
-        await github.dispatch(TARGET, BODY)
+        await github.repositories.dispatch(TARGET, BODY)
     assert type(caught.value) is kind
     shown = "".join(traceback.format_exception(caught.value)) + repr(caught.value)
     assert "ghs_" not in shown
@@ -172,7 +172,7 @@ async def test_an_answer_that_never_comes_is_given_up(clock: ManualClock) -> Non
         raise AssertionError
 
     with pytest.raises(OutsideUnsure, match="TimeoutError"):
-        await connect(silent, clock, total_s=0.001).dispatch(TARGET, BODY)
+        await connect(silent, clock, total_s=0.001).repositories.dispatch(TARGET, BODY)
 
 
 async def test_a_limit_blocks_the_installation_without_asking_again(
@@ -181,17 +181,17 @@ async def test_a_limit_blocks_the_installation_without_asking_again(
     server.will(DISPATCHES, httpx.Response(429, headers={"Retry-After": "30"}), httpx.Response(204))
     other = Target(RepoName("org/other"), 10, 6)
     with pytest.raises(OutsideLimited) as caught:
-        await github.dispatch(TARGET, BODY)
+        await github.repositories.dispatch(TARGET, BODY)
     clock.advance(10)
     with pytest.raises(OutsideLimited) as again:
-        await github.dispatch(TARGET, BODY)
-    await github.dispatch(other, BODY)
+        await github.repositories.dispatch(TARGET, BODY)
+    await github.repositories.dispatch(other, BODY)
     assert (caught.value.retry_after_s, again.value.retry_after_s) == (30, 20)
     assert (caught.value.held_by, again.value.held_by) == (HeldBy.SECONDARY, HeldBy.SECONDARY)
     assert "held back until 00:00:30 UTC" in caught.value.detail
     assert again.value.detail == "GitHub's secondary limit of installation 5: held back until 00:00:30 UTC."
     clock.advance(20)
-    await github.dispatch(TARGET, BODY)
+    await github.repositories.dispatch(TARGET, BODY)
     assert server.paths().count(DISPATCHES) == 2
 
 
@@ -204,7 +204,7 @@ async def test_limits_without_a_time_grow(
     waits = []
     for _ in range(3):
         with pytest.raises(OutsideLimited) as caught:
-            await github.dispatch(TARGET, BODY)
+            await github.repositories.dispatch(TARGET, BODY)
         waits.append(caught.value.retry_after_s)
         clock.advance(waits[-1])
     assert waits == [60, 120, 240]
@@ -214,22 +214,22 @@ async def test_the_181st_write_of_a_minute_is_not_sent(
     github: GitHubClient, server: FakeGitHub, clock: ManualClock
 ) -> None:
     outcomes = await asyncio.gather(
-        *(github.dispatch(TARGET, BODY) for _ in range(200)), return_exceptions=True
+        *(github.repositories.dispatch(TARGET, BODY) for _ in range(200)), return_exceptions=True
     )
     limited = [outcome for outcome in outcomes if isinstance(outcome, OutsideLimited)]
     assert server.paths().count(DISPATCHES) == 180
     assert [(fault.retry_after_s, fault.held_by) for fault in limited] == [(60, HeldBy.MINUTE)] * 20
     clock.advance(60)
-    await github.dispatch(TARGET, BODY)
+    await github.repositories.dispatch(TARGET, BODY)
 
 
 async def test_an_hour_used_up_is_not_overdrawn(github: GitHubClient, server: FakeGitHub) -> None:
     reset = str(int(server.clock.now().timestamp()) + 90)
     used_up = {"x-ratelimit-remaining": "0", "x-ratelimit-reset": reset}
     server.will(DISPATCHES, httpx.Response(204, headers=used_up))
-    await github.dispatch(TARGET, BODY)
+    await github.repositories.dispatch(TARGET, BODY)
     with pytest.raises(OutsideLimited) as caught:
-        await github.dispatch(TARGET, BODY)
+        await github.repositories.dispatch(TARGET, BODY)
     assert (caught.value.retry_after_s, caught.value.held_by) == (90, HeldBy.HOUR)
     assert server.paths().count(DISPATCHES) == 1
 
@@ -238,7 +238,7 @@ async def test_a_thousand_installations_are_reached_from_a_cold_start(
     github: GitHubClient, server: FakeGitHub
 ) -> None:
     targets = [Target(RepoName(f"org/r{i}"), i, i) for i in range(1, 1001)]
-    await asyncio.gather(*(github.dispatch(target, BODY) for target in targets))
+    await asyncio.gather(*(github.repositories.dispatch(target, BODY) for target in targets))
     assert len(server.asked) == 2000
 
 
@@ -247,14 +247,14 @@ async def test_a_moved_repository_is_read_where_it_is_now(github: GitHubClient, 
     server.will("/repos/org/backend", httpx.Response(301, headers={"Location": there}))
     facts = {"id": 9, "full_name": "new/name", "owner": {"id": 2}}
     server.will("/repositories/9", httpx.Response(200, json=facts))
-    assert await github.read_repository(REPO, 5) == RepositoryFacts(9, 2, "new/name")
+    assert await github.repositories.read(REPO, 5) == RepositoryFacts(9, 2, "new/name")
 
 
 async def test_a_second_move_is_not_followed(github: GitHubClient, server: FakeGitHub) -> None:
     there = httpx.Response(301, headers={"Location": "/repos/org/backend"})
     server.will("/repos/org/backend", there)
     with pytest.raises(OutsideRefused, match="the repository has moved"):
-        await github.read_repository(REPO, 5)
+        await github.repositories.read(REPO, 5)
     assert server.paths().count("/repos/org/backend") == 2
 
 
@@ -266,23 +266,23 @@ async def test_no_token_travels_to_another_host(
     server.will("/repos/org/backend", elsewhere)
     server.will(DISPATCHES, elsewhere)
     with pytest.raises(OutsideRefused):
-        await github.read_repository(REPO, 5)
+        await github.repositories.read(REPO, 5)
     with pytest.raises(OutsideRefused):
-        await github.dispatch(TARGET, BODY)
+        await github.repositories.dispatch(TARGET, BODY)
     assert {request.url.host for request in server.asked} == {"api.github.test"}
 
 
 async def test_a_moved_target_is_not_dispatched_to(github: GitHubClient, server: FakeGitHub) -> None:
     server.will(DISPATCHES, httpx.Response(307, headers={"Location": "/repositories/9/dispatches"}))
     with pytest.raises(OutsideRefused, match="the repository has moved") as caught:
-        await github.dispatch(TARGET, BODY)
+        await github.repositories.dispatch(TARGET, BODY)
     assert caught.value.status == 307
     assert server.paths() == [MINT, DISPATCHES]
 
 
 INSTALLATION = "/repos/org/backend/installation"
 FILE = "/repos/org/backend/contents/allow.yml"
-PLACE = FilePlace(REPO, "main", "allow.yml")
+PLACE = FileLocation(REPO, "main", "allow.yml")
 
 
 async def test_fault_9_an_app_that_is_not_installed_is_said_so(
@@ -290,15 +290,15 @@ async def test_fault_9_an_app_that_is_not_installed_is_said_so(
 ) -> None:
     server.will(INSTALLATION, httpx.Response(404))
     with pytest.raises(OutsideRefused, match="The App is not installed on org/backend") as caught:
-        await github.find_installation(REPO)
+        await github.repositories.find_installation(REPO)
     assert caught.value.status == 404
 
 
 async def test_a_file_is_read_raw_and_asked_for_by_its_etag(github: GitHubClient, server: FakeGitHub) -> None:
     server.will(INSTALLATION, httpx.Response(200, json={"id": 5}))
     server.will(FILE, httpx.Response(200, text="L1: [ü/x]", headers={"ETag": '"e1"'}), httpx.Response(304))
-    assert await github.read_file(PLACE, etag=None) == FileText("L1: [ü/x]", '"e1"')
-    assert await github.read_file(PLACE, etag='"e1"') is None
+    assert await github.repositories.read_file(PLACE, etag=None) == FileText("L1: [ü/x]", '"e1"')
+    assert await github.repositories.read_file(PLACE, etag='"e1"') is None
     assert server.paths() == [INSTALLATION, MINT, FILE, FILE]
     first, second = server.asked[2:]
     assert first.headers["accept"] == "application/vnd.github.raw+json"
@@ -314,22 +314,22 @@ async def test_a_refused_file_makes_us_look_for_the_installation_again(
     server.will(MINT, httpx.Response(404))
     server.will(FILE, httpx.Response(200, text="L1: []"))
     with pytest.raises(OutsideRefused):
-        await github.read_file(PLACE, etag=None)
-    assert await github.read_file(PLACE, etag=None) == FileText("L1: []", None)
+        await github.repositories.read_file(PLACE, etag=None)
+    assert await github.repositories.read_file(PLACE, etag=None) == FileText("L1: []", None)
 
 
 async def test_an_endless_answer_is_cut_off(github: GitHubClient, server: FakeGitHub) -> None:
     server.will("/repos/org/backend", httpx.Response(200, content=b" " * (MAX_ANSWER_BYTES + 1)))
     with pytest.raises(OutsideUnsure, match="larger than"):
-        await github.read_repository(REPO, 5)
+        await github.repositories.read(REPO, 5)
 
 
 async def test_a_failed_mint_leaves_the_dispatch_unsent(github: GitHubClient, server: FakeGitHub) -> None:
     server.will(MINT, httpx.Response(502), server.mint())
     with pytest.raises(OutsideUnsure):
-        await github.dispatch(TARGET, BODY)
+        await github.repositories.dispatch(TARGET, BODY)
     assert DISPATCHES not in server.paths()
-    await github.dispatch(TARGET, BODY)
+    await github.repositories.dispatch(TARGET, BODY)
 
 
 @pytest.mark.parametrize(("passes", "sent"), [(0, 0), (1, 1)])
@@ -346,8 +346,8 @@ async def test_fault_72_nothing_is_sent_for_a_lost_lease_and_its_late_answer_is_
 
     token = still_held.set(check)
     with pytest.raises(LeaseLost):
-        await github.dispatch(TARGET, BODY)
+        await github.repositories.dispatch(TARGET, BODY)
     still_held.reset(token)
     assert server.paths().count(DISPATCHES) == sent
-    await github.dispatch(TARGET, BODY)
+    await github.repositories.dispatch(TARGET, BODY)
     assert server.paths().count(MINT) == 1, "a token is for all, whoever first needed it"

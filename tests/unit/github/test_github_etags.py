@@ -8,15 +8,15 @@ import pytest
 from crcr.decide.github.values import Role, Target
 from crcr.decide.model import RepoName
 from crcr.github.api.core import Request, Response
-from crcr.github.auth.installation_tokens import Scope
+from crcr.github.app_auth import TokenScope
 from crcr.github.client import GitHubClient
-from crcr.github.http.etags import KeptAnswers, conditional
+from crcr.github.http.transport import EtagCache, conditional
 from support.clock import ManualClock
 from support.github.fake_github import connect
 
 HERE = Target(RepoName("org/up"), 9, 5)
 READS = (("contents", "read"),)
-HERE_READS = Scope(5, 9, READS)
+HERE_READS = TokenScope(5, 9, READS)
 
 
 class TaggingGitHub:
@@ -55,9 +55,9 @@ def github(server: TaggingGitHub) -> GitHubClient:
 async def test_a_repeated_read_is_answered_from_memory_until_it_changes(
     github: GitHubClient, server: TaggingGitHub
 ) -> None:
-    assert [await github.permission(HERE, "ann") for _ in range(3)] == [Role.WRITE] * 3
+    assert [await github.comments.read_role(HERE, "ann") for _ in range(3)] == [Role.WRITE] * 3
     server.role = "admin"
-    assert [await github.permission(HERE, "ann") for _ in range(2)] == [Role.ADMIN] * 2
+    assert [await github.comments.read_role(HERE, "ann") for _ in range(2)] == [Role.ADMIN] * 2
     assert server.statuses == [200, 304, 304, 200, 304]
 
 
@@ -66,7 +66,7 @@ async def test_an_unchanged_answer_takes_nothing_of_the_hour(
 ) -> None:
     server.remaining = 2
     for _ in range(10):
-        assert await github.permission(HERE, "ann") is Role.WRITE
+        assert await github.comments.read_role(HERE, "ann") is Role.WRITE
     assert server.statuses == [200, *[304] * 9]
 
 
@@ -74,9 +74,9 @@ def answer(text: str, *, status: int = 200, etag: str | None = '"1"') -> Respons
     return Response(status, {"etag": etag} if etag else {}, text.encode())
 
 
-def keep(answers: KeptAnswers, path: str, text: str) -> None:
+def keep(answers: EtagCache, path: str, text: str) -> None:
     request = Request("GET", path)
-    answers.settle(request, HERE_READS, answer(text), answers.find(request, HERE_READS))
+    answers.resolve(request, HERE_READS, answer(text), answers.find(request, HERE_READS))
 
 
 OTHERS = {
@@ -84,15 +84,15 @@ OTHERS = {
     "another form": (Request("GET", "/files", accept="application/vnd.github.raw+json"), HERE_READS),
     "a write": (Request("POST", "/files", writes=True), HERE_READS),
     "a read that names its own answer": (Request("GET", "/files", etag='"mine"'), HERE_READS),
-    "another repository": (Request("GET", "/files"), Scope(5, 10, READS)),
-    "another installation": (Request("GET", "/files"), Scope(6, 9, READS)),
-    "another permission": (Request("GET", "/files"), Scope(5, 9, (("checks", "read"),))),
+    "another repository": (Request("GET", "/files"), TokenScope(5, 10, READS)),
+    "another installation": (Request("GET", "/files"), TokenScope(6, 9, READS)),
+    "another permission": (Request("GET", "/files"), TokenScope(5, 9, (("checks", "read"),))),
 }
 
 
 @pytest.mark.parametrize(("request_", "scope"), OTHERS.values(), ids=OTHERS)
-def test_no_other_request_gets_the_answer(request_: Request, scope: Scope) -> None:
-    answers = KeptAnswers()
+def test_no_other_request_gets_the_answer(request_: Request, scope: TokenScope) -> None:
+    answers = EtagCache()
     keep(answers, "/files", "a")
     assert answers.find(request_, scope) is None
     assert conditional(request_, None) is request_
@@ -108,14 +108,14 @@ def test_no_other_request_gets_the_answer(request_: Request, scope: Scope) -> No
     ],
 )
 def test_what_cannot_be_asked_for_again_is_not_kept(not_kept: Response) -> None:
-    answers, request = KeptAnswers(largest_bytes=10), Request("GET", "/files")
+    answers, request = EtagCache(largest_bytes=10), Request("GET", "/files")
     keep(answers, "/files", "old")
-    assert answers.settle(request, HERE_READS, not_kept, None) is not_kept
+    assert answers.resolve(request, HERE_READS, not_kept, None) is not_kept
     assert answers.find(request, HERE_READS) is None
 
 
 def test_the_least_recently_used_answers_make_room() -> None:
-    answers = KeptAnswers(most_bytes=3 * 1100)
+    answers = EtagCache(most_bytes=3 * 1100)
     for path in ("/a", "/b", "/c"):
         keep(answers, path, "x")
     answers.find(Request("GET", "/a"), HERE_READS)
@@ -125,8 +125,8 @@ def test_the_least_recently_used_answers_make_room() -> None:
 
 
 def test_an_answer_that_made_room_while_github_was_asked_still_counts() -> None:
-    answers, request = KeptAnswers(most_bytes=1100), Request("GET", "/a")
+    answers, request = EtagCache(most_bytes=1100), Request("GET", "/a")
     keep(answers, "/a", "x")
     kept = answers.find(request, HERE_READS)
     keep(answers, "/b", "x")
-    assert answers.settle(request, HERE_READS, answer("", status=304), kept) is kept
+    assert answers.resolve(request, HERE_READS, answer("", status=304), kept) is kept

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import httpx
 import pytest
 
-from crcr.github.http.connections import Lanes, open_http
+from crcr.github.http.connections import ConnectionPool, open_http
 
 
 @dataclass
@@ -54,7 +54,7 @@ async def listening() -> AsyncIterator[Listener]:
 
 
 async def test_requests_in_turn_share_a_connection_and_at_once_do_not() -> None:
-    async with listening() as listener, httpx.AsyncClient(transport=Lanes()) as http:
+    async with listening() as listener, httpx.AsyncClient(transport=ConnectionPool()) as http:
         for _ in range(5):
             assert (await http.get(f"{listener.url}/")).text == "ok"
         assert listener.connections == 1
@@ -67,7 +67,7 @@ async def test_requests_in_turn_share_a_connection_and_at_once_do_not() -> None:
 
 
 async def test_a_lane_serves_again_after_a_failure() -> None:
-    transport = Lanes()
+    transport = ConnectionPool()
     async with listening() as listener, httpx.AsyncClient(transport=transport) as http:
         with pytest.raises(httpx.RemoteProtocolError):
             await http.get(f"{listener.url}/drop")
@@ -82,7 +82,7 @@ async def test_a_lane_serves_again_after_a_failure() -> None:
 
 
 async def test_an_answer_left_unread_frees_its_lane() -> None:
-    transport = Lanes()
+    transport = ConnectionPool()
     async with listening() as listener, httpx.AsyncClient(transport=transport) as http:
         async with http.stream("GET", f"{listener.url}/"):
             assert len(transport._busy) == 1

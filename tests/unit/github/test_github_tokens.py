@@ -7,10 +7,10 @@ import pytest
 
 from crcr.errors import OutsideUnsure
 from crcr.github.api.core import CONTENTS_READ, CONTENTS_WRITE, Token
-from crcr.github.auth.installation_tokens import Scope, TokenCache
+from crcr.github.app_auth import TokenCache, TokenScope
 from support.clock import ManualClock, settle
 
-SCOPE = Scope(5, 9, CONTENTS_WRITE)
+SCOPE = TokenScope(5, 9, CONTENTS_WRITE)
 
 
 class Mint:
@@ -18,12 +18,12 @@ class Mint:
 
     def __init__(self, clock: ManualClock) -> None:
         self.clock = clock
-        self.scopes: list[Scope] = []
+        self.scopes: list[TokenScope] = []
         self.go = asyncio.Event()
         self.go.set()
         self.broken = False
 
-    async def __call__(self, scope: Scope) -> Token:
+    async def __call__(self, scope: TokenScope) -> Token:
         self.scopes.append(scope)
         await self.go.wait()
         if self.broken:
@@ -60,7 +60,12 @@ async def test_a_token_is_renewed_five_minutes_before_its_end(clock: ManualClock
 
 async def test_each_scope_has_its_own_token(clock: ManualClock, mint: Mint) -> None:
     cache = TokenCache(clock)
-    scopes = [SCOPE, Scope(5, 8, CONTENTS_WRITE), Scope(5, None, CONTENTS_WRITE), Scope(5, 9, CONTENTS_READ)]
+    scopes = [
+        SCOPE,
+        TokenScope(5, 8, CONTENTS_WRITE),
+        TokenScope(5, None, CONTENTS_WRITE),
+        TokenScope(5, 9, CONTENTS_READ),
+    ]
     tokens = [await cache.get(scope, mint) for scope in scopes]
     assert mint.scopes == scopes
     assert len({token.value for token in tokens}) == len(scopes)
@@ -121,7 +126,7 @@ async def test_a_refused_token_is_minted_anew_once_for_all_who_had_it(clock: Man
 
 async def test_the_least_recently_used_makes_room(clock: ManualClock, mint: Mint) -> None:
     cache = TokenCache(clock, size=2)
-    one, two, three = (Scope(number, None, CONTENTS_READ) for number in (1, 2, 3))
+    one, two, three = (TokenScope(number, None, CONTENTS_READ) for number in (1, 2, 3))
     for scope in (one, two, one, three, one, two):
         await cache.get(scope, mint)
     assert mint.scopes == [one, two, three, two]

@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crcr.decide.events import (
-    Installation,
-    InstallationRepositories,
+    InstallationEvent,
+    InstallationRepositoriesEvent,
     InstalledRepository,
-    Ping,
-    PullRequest,
-    Push,
-    RepositoryMoved,
-    Unwanted,
+    PingEvent,
+    PullRequestEvent,
+    PushEvent,
+    RepositoryEvent,
+    UnusedEvent,
 )
 from crcr.decide.model import RepoName
 from crcr.errors import BadRequest
@@ -61,17 +61,17 @@ def test_every_published_example_is_taken() -> None:
     events = Counter(type(parse_event(name, body)).__name__ for name, body in webhook_examples())
     assert events == {
         "PullRequest": 19,
-        "Push": 7,
+        "PushEvent": 7,
         "MergeGroup": 2,
         "CheckAsked": 3,
         "SuiteAsked": 2,
         "RunTold": 5,
         "JobTold": 7,
-        "Installation": 7,
-        "InstallationRepositories": 3,
-        "RepositoryMoved": 6,
-        "Ping": 4,
-        "Unwanted": 264,
+        "InstallationEvent": 7,
+        "InstallationRepositoriesEvent": 3,
+        "RepositoryEvent": 6,
+        "PingEvent": 4,
+        "UnusedEvent": 264,
     }
 
 
@@ -81,7 +81,7 @@ def test_every_published_payload_is_read_whole() -> None:
 
 
 def test_a_synchronized_pull_request_is_read_in_full() -> None:
-    assert parse_event("pull_request", example("pull_request", "synchronize")) == PullRequest(
+    assert parse_event("pull_request", example("pull_request", "synchronize")) == PullRequestEvent(
         upstream=RepoName("Codertocat/Hello-World"),
         repository_id=186853002,
         action="synchronize",
@@ -105,7 +105,7 @@ def test_a_synchronized_pull_request_is_read_in_full() -> None:
 @pytest.mark.parametrize("action", USED_PULL_ACTIONS)
 def test_every_used_action_of_a_pull_request_is_parsed(action: str) -> None:
     event = _parse("pull_request", _pull() | {"action": action})
-    assert isinstance(event, PullRequest)
+    assert isinstance(event, PullRequestEvent)
     assert event.action == action
 
 
@@ -143,23 +143,23 @@ def test_a_time_out_of_range_is_refused_by_its_path(time: str | int) -> None:
 
 @pytest.mark.parametrize("action", ["locked", "assigned", "enqueued", "of_next_year"])
 def test_an_action_that_we_do_not_use_is_unwanted_whatever_its_form(action: str) -> None:
-    assert _parse("pull_request", {"action": action}) == Unwanted(f"action {action} of pull_request")
-    assert _parse("pull_request", _pull() | {"action": action}) == Unwanted(
+    assert _parse("pull_request", {"action": action}) == UnusedEvent(f"action {action} of pull_request")
+    assert _parse("pull_request", _pull() | {"action": action}) == UnusedEvent(
         f"action {action} of pull_request"
     )
 
 
 @pytest.mark.parametrize("action", ["<script>", "a\nb", "x" * 1_000_000, ""])
 def test_an_action_that_is_no_word_does_not_reach_the_reason(action: str) -> None:
-    assert _parse("repository", {"action": action}) == Unwanted("action (not a word) of repository")
+    assert _parse("repository", {"action": action}) == UnusedEvent("action (not a word) of repository")
 
 
 @pytest.mark.parametrize("name", ["star", "deployment", "of_next_year"])
 def test_other_events_are_unwanted(name: str) -> None:
-    assert _parse(name, {"action": "created"}) == Unwanted(f"event {name}")
+    assert _parse(name, {"action": "created"}) == UnusedEvent(f"event {name}")
 
 
-@pytest.mark.parametrize("name", ["", "Push", "pull request", "push\n", "x" * 101, "événement"])
+@pytest.mark.parametrize("name", ["", "PushEvent", "pull request", "push\n", "x" * 101, "événement"])
 def test_a_name_that_is_no_events_name_is_refused(name: str) -> None:
     assert "X-GitHub-Event" in _refusal(name, {})
 
@@ -171,7 +171,7 @@ def test_a_push_names_the_paths_of_its_commits() -> None:
         {"added": None, "modified": ["d/é"]},
     ]
     event = _parse("push", body)
-    assert isinstance(event, Push)
+    assert isinstance(event, PushEvent)
     assert event.changed_paths == {"a", "b", "c", "d/é"}
 
 
@@ -192,12 +192,12 @@ def test_a_push_to_all_zeros_is_a_deletion_even_if_it_does_not_say_so() -> None:
 def test_installations_name_their_repositories() -> None:
     hello = InstalledRepository(186853002, RepoName("Codertocat/Hello-World"))
     created = parse_event("installation", example("installation", "created"))
-    assert created == Installation("created", 957387, "Codertocat", (hello,), reads_actions=False)
+    assert created == InstallationEvent("created", 957387, "Codertocat", (hello,), reads_actions=False)
     suspended = parse_event("installation", example("installation", "suspend"))
-    assert isinstance(suspended, Installation)
+    assert isinstance(suspended, InstallationEvent)
     assert suspended.repositories == ()
     added = parse_event("installation_repositories", example("installation_repositories", "added"))
-    assert isinstance(added, InstallationRepositories)
+    assert isinstance(added, InstallationRepositoriesEvent)
     assert (added.added, added.removed) == (
         (InstalledRepository(186853007, RepoName("Codertocat/Space")),),
         (),
@@ -206,7 +206,7 @@ def test_installations_name_their_repositories() -> None:
 
 def test_an_installation_on_an_enterprise_is_named_by_its_slug() -> None:
     body = {"action": "created", "installation": {"id": 5, "account": {"id": 1, "slug": "big-corp"}}}
-    assert _parse("installation", body) == Installation("created", 5, "big-corp", ())
+    assert _parse("installation", body) == InstallationEvent("created", 5, "big-corp", ())
 
 
 def _moved(action: str, changes: Any) -> Any:
@@ -218,7 +218,7 @@ def _moved(action: str, changes: Any) -> Any:
 
 def test_a_moved_repository_is_known_by_both_names() -> None:
     transferred = parse_event("repository", example("repository", "transferred"))
-    assert isinstance(transferred, RepositoryMoved)
+    assert isinstance(transferred, RepositoryEvent)
     assert transferred.old_name == RepoName("octocat/Hello-World")
     assert transferred.new_name == RepoName("Octocoders/Hello-World")
     assert _moved(
@@ -230,8 +230,8 @@ def test_a_moved_repository_is_known_by_both_names() -> None:
 
 
 def test_a_ping_is_answered() -> None:
-    assert isinstance(parse_event("ping", example("ping")), Ping)
-    assert parse_event("ping", b"{}") == Ping("")
+    assert isinstance(parse_event("ping", example("ping")), PingEvent)
+    assert parse_event("ping", b"{}") == PingEvent("")
 
 
 @pytest.mark.parametrize(
@@ -310,7 +310,7 @@ def test_what_is_not_a_json_object_is_refused(name: str, body: bytes) -> None:
 def test_of_two_equal_keys_the_last_counts_for_us_as_for_the_dispatch() -> None:
     body = example("pull_request", "opened").replace(b'{"action"', b'{"action":"closed","action"', 1)
     event = parse_event("pull_request", body)
-    assert isinstance(event, PullRequest)
+    assert isinstance(event, PullRequestEvent)
     assert event.action == parse_payload(body)["action"] == "opened"
 
 

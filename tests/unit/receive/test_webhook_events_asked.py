@@ -4,7 +4,14 @@ from typing import Any
 
 import pytest
 
-from crcr.decide.events import CheckAsked, Commented, Event, MergeGroup, SuiteAsked, Unwanted
+from crcr.decide.events import (
+    CheckRunEvent,
+    CheckSuiteEvent,
+    Event,
+    IssueCommentEvent,
+    MergeGroupEvent,
+    UnusedEvent,
+)
 from crcr.decide.model import RepoName
 from crcr.errors import BadRequest
 from crcr.receive.webhook.parse import parse_event
@@ -35,7 +42,7 @@ def _group(action: str, **changes: Any) -> dict[str, Any]:
 
 
 def test_a_merge_group_that_wants_checks_is_read_in_full() -> None:
-    assert parse_event("merge_group", example("merge_group", "checks_requested")) == MergeGroup(
+    assert parse_event("merge_group", example("merge_group", "checks_requested")) == MergeGroupEvent(
         upstream=RepoName("octo-org/octo-repo"),
         repository_id=17273051,
         action="checks_requested",
@@ -50,7 +57,7 @@ def test_a_merge_group_that_wants_checks_is_read_in_full() -> None:
 
 def test_a_destroyed_merge_group_is_told_whatever_the_reason() -> None:
     event = _parse("merge_group", _group("destroyed") | {"reason": "of next year"})
-    assert isinstance(event, MergeGroup)
+    assert isinstance(event, MergeGroupEvent)
     assert (event.action, event.installation_id) == ("destroyed", None)
 
 
@@ -62,7 +69,7 @@ def test_a_wrong_field_of_a_merge_group_is_refused_by_its_path(field: str, value
 
 
 def test_a_button_of_a_check_is_read_in_full() -> None:
-    assert parse_event("check_run", example("check_run", "requested_action")) == CheckAsked(
+    assert parse_event("check_run", example("check_run", "requested_action")) == CheckRunEvent(
         upstream=RepoName("electron/electron"),
         repository_id=9384267,
         action="requested_action",
@@ -83,7 +90,7 @@ def _check(action: str, **changes: Any) -> dict[str, Any]:
 
 
 def test_a_check_asked_again_has_what_github_leaves_out_as_none() -> None:
-    assert _parse("check_run", _check("rerequested", app=None, external_id="")) == CheckAsked(
+    assert _parse("check_run", _check("rerequested", app=None, external_id="")) == CheckRunEvent(
         upstream=UPSTREAM,
         repository_id=7,
         action="rerequested",
@@ -100,7 +107,7 @@ def test_a_check_asked_again_has_what_github_leaves_out_as_none() -> None:
 
 def test_our_own_id_of_a_check_comes_back() -> None:
     event = _parse("check_run", _check("rerequested", external_id="gate:1", app={"id": 12}))
-    assert isinstance(event, CheckAsked)
+    assert isinstance(event, CheckRunEvent)
     assert (event.external_id, event.app_id) == ("gate:1", 12)
 
 
@@ -112,7 +119,7 @@ def test_a_wrong_field_of_a_check_is_refused_by_its_path(field: str, value: Any)
 
 
 def test_a_suite_asked_again_is_read_in_full() -> None:
-    assert parse_event("check_suite", example("check_suite", "rerequested")) == SuiteAsked(
+    assert parse_event("check_suite", example("check_suite", "rerequested")) == CheckSuiteEvent(
         upstream=RepoName("Codertocat/Hello-World"),
         repository_id=186853002,
         head_sha="ec26c3e57ca3a959ca5aad62de7213c562f8c821",
@@ -135,7 +142,7 @@ def test_a_suite_asked_again_is_read_in_full() -> None:
     ],
 )
 def test_other_actions_are_unwanted_whatever_their_form(name: str, action: str) -> None:
-    assert _parse(name, {"action": action}) == Unwanted(f"action {action} of {name}")
+    assert _parse(name, {"action": action}) == UnusedEvent(f"action {action} of {name}")
 
 
 PERSON = {"login": "Octo-Cat", "type": "User"}
@@ -154,7 +161,7 @@ def _comment(issue: dict[str, Any] | None = None, **changes: Any) -> dict[str, A
 
 def test_a_commanding_comment_is_read_in_full() -> None:
     body = "Looks good.\r\n/crcr approve\r\n"
-    assert _parse("issue_comment", _comment(body=body)) == Commented(
+    assert _parse("issue_comment", _comment(body=body)) == IssueCommentEvent(
         upstream=UPSTREAM,
         repository_id=7,
         number=12,
@@ -169,14 +176,14 @@ def test_a_commanding_comment_is_read_in_full() -> None:
 
 @pytest.mark.parametrize("issue", [{"number": 12}, {"number": 12, "pull_request": None}])
 def test_a_comment_on_an_issue_is_unwanted_even_with_a_command(issue: dict[str, Any]) -> None:
-    assert _parse("issue_comment", _comment(issue)) == Unwanted("a comment on an issue")
+    assert _parse("issue_comment", _comment(issue)) == UnusedEvent("a comment on an issue")
 
 
 @pytest.mark.parametrize(
     "body", ["", None, "Thanks!", "> /crcr approve", "see /crcr approve", "```\n/crcr status"]
 )
 def test_a_comment_that_commands_nothing_is_unwanted(body: str | None) -> None:
-    assert _parse("issue_comment", _comment(body=body)) == Unwanted("a comment without a command")
+    assert _parse("issue_comment", _comment(body=body)) == UnusedEvent("a comment without a command")
 
 
 @pytest.mark.parametrize(
@@ -198,13 +205,13 @@ def test_a_comment_that_commands_nothing_is_unwanted(body: str | None) -> None:
 )
 def test_bots_apps_and_deleted_accounts_are_no_persons(changes: dict[str, Any]) -> None:
     event = _parse("issue_comment", _comment(**changes))
-    assert isinstance(event, Commented)
+    assert isinstance(event, IssueCommentEvent)
     assert not event.author_is_person
 
 
 def test_a_nul_in_a_comment_is_replaced() -> None:
     event = _parse("issue_comment", _comment(body="\0\n/crcr retry"))
-    assert isinstance(event, Commented)
+    assert isinstance(event, IssueCommentEvent)
     assert event.body == "\ufffd\n/crcr retry"
 
 

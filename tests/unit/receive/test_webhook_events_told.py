@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from crcr.decide.events import Event, JobTold, RunTold, Unwanted
+from crcr.decide.events import Event, UnusedEvent, WorkflowJobEvent, WorkflowRunEvent
 from crcr.decide.github.values import ActionsJob, ActionsRun
 from crcr.decide.model import Conclusion, RepoName
 from crcr.errors import BadRequest
@@ -42,19 +42,19 @@ def _job_body(action: str = "completed", **changes: Any) -> dict[str, Any]:
 
 def _run(**changes: Any) -> ActionsRun:
     event = _parse("workflow_run", _run_body(**changes))
-    assert isinstance(event, RunTold)
+    assert isinstance(event, WorkflowRunEvent)
     return event.run
 
 
 def _job(**changes: Any) -> ActionsJob:
     event = _parse("workflow_job", _job_body(**changes))
-    assert isinstance(event, JobTold)
+    assert isinstance(event, WorkflowJobEvent)
     return event.job
 
 
 def test_a_run_is_read_in_full() -> None:
     body = json.loads(example("workflow_run", "requested"))
-    assert _parse("workflow_run", body | {"installation": {"id": 3}}) == RunTold(
+    assert _parse("workflow_run", body | {"installation": {"id": 3}}) == WorkflowRunEvent(
         repository=RepoName("octo-org/octo-repo"),
         repository_id=300029405,
         run=ActionsRun(
@@ -75,7 +75,7 @@ def test_a_run_is_read_in_full() -> None:
 
 def test_a_job_is_read_in_full() -> None:
     body = json.loads(example("workflow_job", "completed"))
-    assert _parse("workflow_job", body | {"installation": {"id": 3}}) == JobTold(
+    assert _parse("workflow_job", body | {"installation": {"id": 3}}) == WorkflowJobEvent(
         repository=RepoName("Codertocat/Hello-World"),
         repository_id=186853002,
         run_id=2202229078,
@@ -171,8 +171,8 @@ def test_every_used_action_of_a_job_is_parsed(action: str) -> None:
 
 def test_a_waiting_job_is_unwanted() -> None:
     waiting = parse_event("workflow_job", example("workflow_job", "waiting"))
-    assert waiting == Unwanted("action waiting of workflow_job")
-    assert _parse("workflow_run", {"action": "of_next_year"}) == Unwanted(
+    assert waiting == UnusedEvent("action waiting of workflow_job")
+    assert _parse("workflow_run", {"action": "of_next_year"}) == UnusedEvent(
         "action of_next_year of workflow_run"
     )
 

@@ -1,25 +1,16 @@
-"""The ports to GitHub are narrow, and the client keeps to each of them."""
+"""Ports are narrow, and GitHub's delivery log keeps to its port."""
 
 import inspect
 
 import pytest
 
 from crcr import ports
-from crcr.github.client import GitHubClient
+from crcr.github.client import DeliveryLogApi, GitHubClient
 
 PORTS = [
     each
     for each in vars(ports).values()
     if inspect.isclass(each) and each.__module__ == "crcr.ports" and getattr(each, "_is_protocol", False)
-]
-GITHUB = [
-    ports.GitHub,
-    ports.Checks,
-    ports.Changes,
-    ports.History,
-    ports.People,
-    ports.Actions,
-    ports.DeliveryLog,
 ]
 
 
@@ -32,16 +23,12 @@ def test_a_port_stays_narrow(port: type) -> None:
     assert 1 <= len(methods(port)) <= 7
 
 
-@pytest.mark.parametrize("port", GITHUB, ids=lambda port: port.__name__)
-def test_the_client_answers_every_call_as_the_port_names_it(port: type) -> None:
-    for name in methods(port):
-        assert inspect.signature(getattr(GitHubClient, name)) == inspect.signature(getattr(port, name))
+def test_the_client_answers_every_call_as_the_port_names_it() -> None:
+    for name in methods(ports.DeliveryLog):
+        expected = inspect.signature(getattr(ports.DeliveryLog, name))
+        assert inspect.signature(getattr(DeliveryLogApi, name)) == expected
 
 
-def typed(
-    client: GitHubClient,
-) -> tuple[
-    ports.GitHub, ports.Checks, ports.Changes, ports.History, ports.People, ports.Actions, ports.DeliveryLog
-]:
-    """Return the client as each port, for the type checker to object."""
-    return client, client, client, client, client, client, client
+def typed(client: GitHubClient) -> ports.DeliveryLog:
+    """Return the client's log as the port, for the type checker to object."""
+    return client.delivery_log

@@ -7,25 +7,25 @@ written again (the live page shows the rest); once nothing is awaited any more t
 
 from collections.abc import Iterable
 
-from crcr.decide.checks.commit import Backend, Subject, Waiver
+from crcr.decide.checks.commit import BackendResults, GrantedWaiver, MergeSubject
 from crcr.decide.checks.gate import GateJudgement
-from crcr.decide.checks.status import BLOCKED, BackendJudgement, Part, Standing
+from crcr.decide.checks.status import BLOCKED, BackendJudgement, GateStatus, JudgedPart
 from crcr.decide.checks.text.parts import waivers_of
 from crcr.decide.model import Conclusion, JobState, Level
 
 HARMLESS = frozenset({Conclusion.SUCCESS, Conclusion.NEUTRAL, Conclusion.SKIPPED})
-_OPEN = frozenset({Standing.WAITING, Standing.HELD})
+_OPEN = frozenset({GateStatus.WAITING, GateStatus.HELD})
 
 
 def gate_brief(judgement: GateJudgement, incarnation: str) -> str | None:
     """What of an undecided gate must be published at once; None once no backend is awaited.
 
-    Its state; a doubt about the newest push; who is held and why, as only people release that; waivers, membership and possible renames, which people
-    change; and which backends are no longer what a published failure says. A second failing backend does not count:
-    the gate is red already, and that backend's own check shows it.
+    Its state; a doubt about the newest push; which backends are held and why, as only people release that; waivers,
+    membership and possible renames, which people change; and which backends are no longer what a published failure says.
+    A second failing backend does not count: the gate is red already, and that backend's own check shows it.
     """
     judged = [each for one in judgement.subjects for each in one.backends]
-    if not any(part.standing is Standing.WAITING for each in judged for part in each.parts):
+    if not any(part.standing is GateStatus.WAITING for each in judged for part in each.parts):
         return None
     return repr(
         (
@@ -55,7 +55,7 @@ def backend_brief(judged: BackendJudgement) -> str | None:
     )
 
 
-def failed_once(backend: Backend) -> frozenset[tuple[str, str]]:
+def failed_once(backend: BackendResults) -> frozenset[tuple[str, str]]:
     """Workflow and name of the jobs that failed in any attempt."""
     return frozenset(
         (job.workflow, job.name)
@@ -67,22 +67,22 @@ def failed_once(backend: Backend) -> frozenset[tuple[str, str]]:
 
 
 def _held(judged: BackendJudgement) -> list[str]:
-    return [part.reason for part in judged.parts if part.standing is Standing.HELD]
+    return [part.reason for part in judged.parts if part.standing is GateStatus.HELD]
 
 
-def _waivers(parts: Iterable[Part]) -> list[tuple[str, str, str, str]]:
+def _waivers(parts: Iterable[JudgedPart]) -> list[tuple[str, str, str, str]]:
     return [_waiver(each) for each in waivers_of(parts)]
 
 
-def _waiver(waiver: Waiver) -> tuple[str, str, str, str]:
+def _waiver(waiver: GrantedWaiver) -> tuple[str, str, str, str]:
     return str(waiver.downstream), waiver.job or "", waiver.who, str(waiver.until_at)
 
 
-def _listed(subject: Subject) -> list[Backend]:
+def _listed(subject: MergeSubject) -> list[BackendResults]:
     return [each for each in subject.backends if Level.L4 in {each.level, each.entry and each.entry.level}]
 
 
-def _membership(backend: Backend) -> tuple[str, bool, str, list[str]]:
+def _membership(backend: BackendResults) -> tuple[str, bool, str, list[str]]:
     level = backend.entry.level.name if backend.entry else ""
     return str(backend.name), backend.gates, level, [str(name) for name in backend.possible_renames]
 
@@ -98,6 +98,6 @@ def _recovering_jobs(judged: BackendJudgement) -> list[tuple[str, str]]:
         (part.job.workflow, part.job.name)
         for part in judged.parts
         if part.job is not None
-        and part.standing in {Standing.WAITING, Standing.PASSED}
+        and part.standing in {GateStatus.WAITING, GateStatus.PASSED}
         and (part.job.workflow, part.job.name) in failed
     ]

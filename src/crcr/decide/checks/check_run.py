@@ -36,7 +36,7 @@ class Button:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class CheckContent:
     """What a check shows; `conclusion` stands exactly when it is completed."""
 
     status: CheckStatus
@@ -73,7 +73,7 @@ class CheckToPublish:
     name: str
     head_sha: str
     incarnation: str
-    shown: Shown
+    shown: CheckContent
     digest: str
     digest_before: str = ""
     """What was recorded of it when this was worked out; when that has changed, another worker wrote it too."""

@@ -7,8 +7,8 @@ shard satisfies, or a name that two workflows share, says nothing while a run is
 from collections.abc import Iterable
 from datetime import timedelta
 
-from crcr.decide.checks.commit import Backend, Job, Run
-from crcr.decide.checks.status import Part, Standing
+from crcr.decide.checks.commit import BackendResults, DispatchRun, JobResult
+from crcr.decide.checks.status import GateStatus, JudgedPart
 from crcr.decide.globs import name_glob
 from crcr.decide.model import Conclusion, JobState
 
@@ -17,11 +17,11 @@ QUIET = timedelta(minutes=2)
 _HARMLESS = frozenset({Conclusion.SUCCESS, Conclusion.SKIPPED, Conclusion.NEUTRAL})
 
 
-def owed_parts(backend: Backend, jobs: tuple[Job, ...], *, late: bool) -> Iterable[Part]:
+def owed_parts(backend: BackendResults, jobs: tuple[JobResult, ...], *, late: bool) -> Iterable[JudgedPart]:
     """What is owed before the backend is complete, in place of jobs that have not reported."""
     unclear = why_names_needed(backend)
     if unclear is not None:
-        yield Part(standing=Standing.ERRORED, name=None, reason=unclear)
+        yield JudgedPart(standing=GateStatus.ERRORED, name=None, reason=unclear)
         return
     wanted = backend.entry.jobs if backend.entry is not None else None
     unnamed = tuple(_owed_by_name(wanted or (), jobs, late=late))
@@ -36,45 +36,49 @@ def owed_parts(backend: Backend, jobs: tuple[Job, ...], *, late: bool) -> Iterab
     elif not runs_are_over(backend):
         yield _owed_by_runs(backend, jobs, late=late)
     elif not jobs:
-        standing = Standing.MISSING if late else Standing.WAITING
-        yield Part(standing=standing, name=None, reason="its runs are over, and nobody has reported")
+        standing = GateStatus.MISSING if late else GateStatus.WAITING
+        yield JudgedPart(standing=standing, name=None, reason="its runs are over, and nobody has reported")
 
 
-def _owed_by_name(wanted: tuple[str, ...], jobs: tuple[Job, ...], *, late: bool) -> Iterable[Part]:
-    standing = Standing.MISSING if late else Standing.WAITING
+def _owed_by_name(
+    wanted: tuple[str, ...], jobs: tuple[JobResult, ...], *, late: bool
+) -> Iterable[JudgedPart]:
+    standing = GateStatus.MISSING if late else GateStatus.WAITING
     for glob in wanted:
         if not any(job.name == glob or name_glob(glob).matches(job.name) for job in jobs):
             reason = "nothing arrived in time" if late else "has not reported yet"
-            yield Part(standing=standing, name=glob, reason=reason)
+            yield JudgedPart(standing=standing, name=glob, reason=reason)
 
 
-def _owed_by_runs(backend: Backend, jobs: tuple[Job, ...], *, late: bool) -> Part:
+def _owed_by_runs(backend: BackendResults, jobs: tuple[JobResult, ...], *, late: bool) -> JudgedPart:
     if not backend.live_runs:
         return nothing_yet(late=late)
     if late:
-        standing = Standing.ERRORED if jobs else Standing.MISSING
+        standing = GateStatus.ERRORED if jobs else GateStatus.MISSING
         reason = "GitHub has not told in time that its runs are over"
     else:
-        standing, reason = Standing.WAITING, "GitHub has not told yet that its runs are over"
+        standing, reason = GateStatus.WAITING, "GitHub has not told yet that its runs are over"
         if all(run.over for run in backend.live_runs):
             reason = "its runs are over; another may still appear within 2 minutes"
-    return Part(standing=standing, name=None, reason=reason)
+    return JudgedPart(standing=standing, name=None, reason=reason)
 
 
-def _owed_by_failed_runs(backend: Backend, jobs: tuple[Job, ...], *, late: bool) -> Iterable[Part]:
+def _owed_by_failed_runs(
+    backend: BackendResults, jobs: tuple[JobResult, ...], *, late: bool
+) -> Iterable[JudgedPart]:
     """Runs that GitHub saw fail, and whose failure nobody has reported: a job ended before it could."""
     for run in backend.live_runs if backend.gates else ():
         if not _failed_unreported(run, backend, [job for job in jobs if job.run_id == run.run_id]):
             continue
         said = f"attempt {run.attempt} of run {run.run_id} ended as {run.conclusion} on GitHub"
         if run.rerun_from is not None and run.rerun_from >= run.attempt and not late:
-            yield Part(standing=Standing.WAITING, name=None, reason=f"runs again after: {said}")
+            yield JudgedPart(standing=GateStatus.WAITING, name=None, reason=f"runs again after: {said}")
         else:
             reason = f"{said}, and no job has reported a failure from it: run it again"
-            yield Part(standing=Standing.ERRORED, name=None, reason=reason)
+            yield JudgedPart(standing=GateStatus.ERRORED, name=None, reason=reason)
 
 
-def _failed_unreported(run: Run, backend: Backend, jobs: list[Job]) -> bool:
+def _failed_unreported(run: DispatchRun, backend: BackendResults, jobs: list[JobResult]) -> bool:
     """Whether no reported job accounts for the failure of a run that has reported.
 
     Who names its `jobs` literally has said which jobs count: another one may fail, unless the run ran again and
@@ -88,13 +92,13 @@ def _failed_unreported(run: Run, backend: Backend, jobs: list[Job]) -> bool:
     return all(job.conclusion in _HARMLESS for job in jobs if job.attempt == newest)
 
 
-def nothing_yet(*, late: bool) -> Part:
+def nothing_yet(*, late: bool) -> JudgedPart:
     if late:
-        return Part(standing=Standing.MISSING, name=None, reason="no run has answered in time")
-    return Part(standing=Standing.WAITING, name=None, reason="no run has answered yet")
+        return JudgedPart(standing=GateStatus.MISSING, name=None, reason="no run has answered in time")
+    return JudgedPart(standing=GateStatus.WAITING, name=None, reason="no run has answered yet")
 
 
-def why_names_needed(backend: Backend) -> str | None:
+def why_names_needed(backend: BackendResults) -> str | None:
     """Why nothing but a literal list of `jobs` could tell that a gating backend is complete, where it has none."""
     if not backend.gates or (backend.entry is not None and backend.entry.names_jobs):
         return None
@@ -105,19 +109,19 @@ def why_names_needed(backend: Backend) -> str | None:
     return None
 
 
-def known_runs_are_over(backend: Backend) -> bool:
+def known_runs_are_over(backend: BackendResults) -> bool:
     """GitHub says that every run that is known has ended; runs of another CI are nobody's to ask about."""
     return all(run.over for run in backend.live_runs if run.on_github)
 
 
-def awaits_end(backend: Backend) -> bool:
+def awaits_end(backend: BackendResults) -> bool:
     """Whether all that reported has ended and a run goes on: the news of its end may be lost, and nobody would ask."""
     jobs = backend.counted_jobs
     ended = bool(jobs) and all(job.state is not JobState.IN_PROGRESS for job in jobs)
     return ended and backend.readable is not False and not known_runs_are_over(backend)
 
 
-def runs_are_over(backend: Backend) -> bool:
+def runs_are_over(backend: BackendResults) -> bool:
     """GitHub says that every known run has ended, and listed no other for a while after the newest began."""
     runs = backend.live_runs
     listed_at = backend.listed_at

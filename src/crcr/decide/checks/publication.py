@@ -6,13 +6,13 @@ Level-triggered: whatever was missed, repeated or reordered, the next look sets 
 from dataclasses import dataclass
 from enum import StrEnum
 
-from crcr.decide.checks.check_run import CheckStatus, Shown
-from crcr.decide.checks.wanted_checks import Tier, Wanted
+from crcr.decide.checks.check_run import CheckContent, CheckStatus
+from crcr.decide.checks.wanted_checks import Tier, WantedCheck
 from crcr.decide.model import Conclusion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Published:
+class PublishedCheck:
     """The newest check of a name that we know to be on the commit, or to be on its way."""
 
     tier: Tier
@@ -30,7 +30,7 @@ class Published:
         return self.tier is Tier.GATE and not self.is_open and self.conclusion not in harmful
 
 
-class Act(StrEnum):
+class CheckAction(StrEnum):
     NOTHING = "nothing"
     CREATE = "create"
     UPDATE = "update"
@@ -39,9 +39,9 @@ class Act(StrEnum):
     """Create a check of the same name that is completed as ended."""
 
 
-def next_act(
-    published: Published | None, wanted: Wanted | None, digest: str, *, abandoned: bool = False
-) -> Act:
+def next_action(
+    published: PublishedCheck | None, wanted: WantedCheck | None, digest: str, *, abandoned: bool = False
+) -> CheckAction:
     """What to do about one name. A completed check does not reopen: a new one of the same name takes its place.
 
     `abandoned` says that the commit has no subject any more and was not merged: its green gate must not serve the
@@ -49,20 +49,24 @@ def next_act(
     """
     if wanted is None:
         if published is not None and published.is_open:
-            return Act.END
-        return Act.REPLACE if abandoned and published is not None and published.lets_merge else Act.NOTHING
+            return CheckAction.END
+        return (
+            CheckAction.REPLACE
+            if abandoned and published is not None and published.lets_merge
+            else CheckAction.NOTHING
+        )
     if published is None:
-        return Act.CREATE
+        return CheckAction.CREATE
     opens = wanted.shown.status is not CheckStatus.COMPLETED
     if published.awaited and opens:
-        return Act.CREATE  # it only looked completed to us; to GitHub it is
+        return CheckAction.CREATE  # it only looked completed to us; to GitHub it is
     if not published.is_open and (opens or published.incarnation != wanted.incarnation):
-        return Act.CREATE
-    return Act.NOTHING if published.digest == digest else Act.UPDATE
+        return CheckAction.CREATE
+    return CheckAction.NOTHING if published.digest == digest else CheckAction.UPDATE
 
 
-def ending(tier: Tier, reason: str) -> Shown:
+def ending_content(tier: Tier, reason: str) -> CheckContent:
     """How an open check ends that is no longer wanted. A gate never ends in a way that lets a merge through."""
     conclusion = Conclusion.CANCELLED if tier is Tier.GATE else Conclusion.NEUTRAL
     summary = f"This check ended without a result: {reason}."
-    return Shown(status=CheckStatus.COMPLETED, conclusion=conclusion, title=reason, summary=summary)
+    return CheckContent(status=CheckStatus.COMPLETED, conclusion=conclusion, title=reason, summary=summary)

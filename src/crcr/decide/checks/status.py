@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from crcr.decide.checks.commit import Backend, Job, Waiver
+from crcr.decide.checks.commit import BackendResults, GrantedWaiver, JobResult
 
 
-class Standing(StrEnum):
+class GateStatus(StrEnum):
     """Where a backend, or one job of it, stands with the gate."""
 
     FAILED = "failed"
@@ -25,7 +25,28 @@ class Standing(StrEnum):
     PASSED = "passed"
 
 
-BLOCKED = frozenset({Standing.FAILED, Standing.ERRORED, Standing.MISSING, Standing.DECLINED})
+_SHOWN_AS = {GateStatus.NOT_CONCERNED: "not affected"}
+_LEFT_OUT_BY = {
+    "approval": "it was never approved",
+    "authors": "the author is not among its `authors`",
+    "events": "the event is not in its `events`",
+    "labels": "no label matches `labels`",
+    "paths": "no changed file matches `paths`",
+    "refs": "the branch or tag is not in its `refs`",
+}
+
+
+def shown_standing(standing: GateStatus) -> str:
+    """Return the word for a standing in checks and on pages; its value is the word of the API."""
+    return _SHOWN_AS.get(standing, standing.value)
+
+
+def left_out_words(option: str | None) -> str:
+    """Say which option of its allowlist entry kept a backend from being dispatched."""
+    return f"skipped: {_LEFT_OUT_BY.get(option or '', f'left out by `{option}`')}"
+
+
+BLOCKED = frozenset({GateStatus.FAILED, GateStatus.ERRORED, GateStatus.MISSING, GateStatus.DECLINED})
 """What keeps the gate shut until somebody does something about it."""
 
 
@@ -35,9 +56,9 @@ class GateState(StrEnum):
     PASSED = "passed"
 
 
-STANDINGS = tuple(Standing)
-_OPEN = (Standing.WAITING, Standing.HELD)
-_PASSING = (Standing.WAIVED, Standing.EXCUSED, Standing.NOT_CONCERNED, Standing.PASSED)
+GATE_STATUSES = tuple(GateStatus)
+_OPEN = (GateStatus.WAITING, GateStatus.HELD)
+_PASSING = (GateStatus.WAIVED, GateStatus.EXCUSED, GateStatus.NOT_CONCERNED, GateStatus.PASSED)
 GATE_OF = {
     **dict.fromkeys(BLOCKED, GateState.FAILED),
     **dict.fromkeys(_OPEN, GateState.PENDING),
@@ -46,27 +67,27 @@ GATE_OF = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class JudgedPart:
     """One job of a backend, or what is owed in place of one, as the gate sees it."""
 
-    standing: Standing
+    standing: GateStatus
     name: str | None
     """None: the backend as a whole."""
     reason: str
-    job: Job | None = None
-    waiver: Waiver | None = None
+    job: JobResult | None = None
+    waiver: GrantedWaiver | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendJudgement:
-    backend: Backend
-    standing: Standing
-    parts: tuple[Part, ...]
+    backend: BackendResults
+    standing: GateStatus
+    parts: tuple[JudgedPart, ...]
     since: datetime
     deadline: datetime | None
     recheck_at: datetime | None = None
 
     @property
-    def telling(self) -> tuple[Part, ...]:
+    def telling(self) -> tuple[JudgedPart, ...]:
         """The parts that make it what it is."""
         return tuple(part for part in self.parts if part.standing is self.standing)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from crcr.decide.checks.commit import Verification
 from crcr.decide.github.values import ActionsJob
 from crcr.decide.model import Conclusion, JobState
-from crcr.decide.report.lifecycle import badness, worse
+from crcr.decide.report.lifecycle import badness, worse_conclusion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +24,7 @@ class ReportedJob:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class JobVerification:
     """What GitHub's view makes of a reported job."""
 
     verification: Verification
@@ -36,7 +36,7 @@ class Finding:
 _HARMLESS = frozenset({Conclusion.SUCCESS, Conclusion.SKIPPED, Conclusion.NEUTRAL})
 
 
-def match(
+def match_github_jobs(
     job: ReportedJob, reported: Iterable[ReportedJob], seen: Iterable[ActionsJob]
 ) -> tuple[ActionsJob, ...]:
     """The jobs of GitHub's that a row is held against: those with the name that it reported.
@@ -66,7 +66,9 @@ def _own_id(job: ReportedJob, reported: Iterable[ReportedJob]) -> str | None:
     return own_id if names <= {job.reported_name} else None
 
 
-def examine(job: ReportedJob, seen: tuple[ActionsJob, ...], *, whole: bool, run_over: bool) -> Finding | None:
+def compare_with_github(
+    job: ReportedJob, seen: tuple[ActionsJob, ...], *, whole: bool, run_over: bool
+) -> JobVerification | None:
     """What to write about a completed job; None while that is not known.
 
     Without the `whole` list only a failure says something: another job of the name may not be among `seen`.
@@ -76,7 +78,7 @@ def examine(job: ReportedJob, seen: tuple[ActionsJob, ...], *, whole: bool, run_
         if github is not None and github not in _HARMLESS:
             return _compare(job, github)
         none_can_come = whole and run_over and not seen
-        return Finding(Verification.NOT_VERIFIABLE, None, None) if none_can_come else None
+        return JobVerification(Verification.NOT_VERIFIABLE, None, None) if none_can_come else None
     return _compare(job, github)
 
 
@@ -85,13 +87,13 @@ def _worst(seen: tuple[ActionsJob, ...]) -> Conclusion | None:
     return max(ended, key=badness, default=None)
 
 
-def _compare(job: ReportedJob, github: Conclusion) -> Finding:
+def _compare(job: ReportedJob, github: Conclusion) -> JobVerification:
     reported = job.conclusion or Conclusion.NONE
     if reported is Conclusion.NONE:
-        return Finding(Verification.CONFIRMED, github, github)
+        return JobVerification(Verification.CONFIRMED, github, github)
     if github is reported:
-        return Finding(Verification.CONFIRMED, None, github)
-    return Finding(Verification.DISPUTED, worse(reported, github), github)
+        return JobVerification(Verification.CONFIRMED, None, github)
+    return JobVerification(Verification.DISPUTED, worse_conclusion(reported, github), github)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,7 @@ class SilentEnd:
     github: Conclusion | None
 
 
-def examine_silent(seen: tuple[ActionsJob, ...], *, whole: bool) -> SilentEnd | None:
+def compare_silent_with_github(seen: tuple[ActionsJob, ...], *, whole: bool) -> SilentEnd | None:
     """How a silent job ends by GitHub's word; None while GitHub has not seen its end."""
     github = _worst(seen)
     if github is not None and github not in _HARMLESS:

@@ -8,8 +8,8 @@ head: otherwise one could ride into the base branch on another's waiver.
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from crcr.decide.checks.commit import Backend, Waiver
-from crcr.decide.checks.status import GATE_OF, BackendJudgement, GateState, Part, Standing
+from crcr.decide.checks.commit import BackendResults, GrantedWaiver
+from crcr.decide.checks.status import GATE_OF, BackendJudgement, GateState, GateStatus, JudgedPart
 from crcr.decide.model import Conclusion
 
 
@@ -22,12 +22,15 @@ class OwnHead:
     """Whether its head is known, and is the one that the group was made from."""
     judged: BackendJudgement | None = None
     """None where the backend does not gate it."""
-    waivers: tuple[Waiver, ...] = ()
+    waivers: tuple[GrantedWaiver, ...] = ()
 
 
 def apply_waivers(
-    part: Part, backend: Backend, waivers: tuple[Waiver, ...], own_heads: tuple[OwnHead, ...] = ()
-) -> Part:
+    part: JudgedPart,
+    backend: BackendResults,
+    waivers: tuple[GrantedWaiver, ...],
+    own_heads: tuple[OwnHead, ...] = (),
+) -> JudgedPart:
     """The part, waived if a waiver covers it; otherwise with the reason why one of a merge group does not count.
 
     Who waives a backend takes the merge upon themselves: they need not wait for it to fail first.
@@ -39,17 +42,17 @@ def apply_waivers(
     for waiver in covering:
         found = [text for own in own_heads if (text := _objection(own, waiver, backend, part)) is not None]
         if not found:
-            return replace(part, standing=Standing.WAIVED, waiver=waiver)
+            return replace(part, standing=GateStatus.WAIVED, waiver=waiver)
         objections.append(f"the waiver of #{waiver.number} does not count here: {', '.join(found)}")
     return replace(part, reason="; ".join((part.reason, *dict.fromkeys(objections))))
 
 
-def _covers(waiver: Waiver, backend: Backend, part: Part) -> bool:
+def _covers(waiver: GrantedWaiver, backend: BackendResults, part: JudgedPart) -> bool:
     whole = waiver.job is None
-    return waiver.covers(backend, part.name) and (whole or part.standing is not Standing.WAITING)
+    return waiver.covers(backend, part.name) and (whole or part.standing is not GateStatus.WAITING)
 
 
-def _objection(own: OwnHead, waiver: Waiver, backend: Backend, part: Part) -> str | None:
+def _objection(own: OwnHead, waiver: GrantedWaiver, backend: BackendResults, part: JudgedPart) -> str | None:
     """Why a pull request stands against a waiver: it may be the one that breaks the part. None when it is not."""
     if not own.known:
         return f"which head of #{own.number} is in the group is not known"
@@ -60,21 +63,21 @@ def _objection(own: OwnHead, waiver: Waiver, backend: Backend, part: Part) -> st
     named = [each for each in own.judged.parts if part.name is not None and each.name == part.name]
     if part.job is not None and not named:
         return f"#{own.number} has no result of that job at its own head"
-    if all(map(_is_success, named)) if named else own.judged.standing is Standing.PASSED:
+    if all(map(_is_success, named)) if named else own.judged.standing is GateStatus.PASSED:
         return None
     state = _worst(named) if named else own.judged.standing
     return f"it is {state} for #{own.number} at its own head, and must have passed or be waived there"
 
 
-def _is_success(part: Part) -> bool:
+def _is_success(part: JudgedPart) -> bool:
     """A job that was skipped has shown nothing."""
-    if part.standing is Standing.WAIVED:
+    if part.standing is GateStatus.WAIVED:
         return True
     skipped = part.job is None or part.job.conclusion in {Conclusion.SKIPPED, Conclusion.NEUTRAL}
-    return part.standing is Standing.PASSED and not skipped
+    return part.standing is GateStatus.PASSED and not skipped
 
 
-def _worst(parts: Iterable[Part]) -> str:
-    standings = list(Standing)
+def _worst(parts: Iterable[JudgedPart]) -> str:
+    standings = list(GateStatus)
     worst = min((part.standing for part in parts), key=standings.index)
-    return "skipped" if worst is Standing.PASSED else worst.value
+    return "skipped" if worst is GateStatus.PASSED else worst.value

@@ -10,12 +10,12 @@ from datetime import datetime
 from enum import StrEnum
 from hashlib import sha256
 
-from crcr.decide.allowlist.entries import Entry
+from crcr.decide.allowlist.entries import AllowlistEntry
 from crcr.decide.checks.check_changes import HARMLESS, backend_brief, failed_once, gate_brief
-from crcr.decide.checks.check_run import GATE_NAME, CheckStatus, Shown
-from crcr.decide.checks.commit import Backend, Commit, Job, Subject
-from crcr.decide.checks.gate import HELD_FOR, GateJudgement, GateState, Policy, judge_for
-from crcr.decide.checks.status import BLOCKED, BackendJudgement, Part, Standing
+from crcr.decide.checks.check_run import GATE_NAME, CheckContent, CheckStatus
+from crcr.decide.checks.commit import BackendResults, CommitFacts, JobResult, MergeSubject
+from crcr.decide.checks.gate import HELD_FOR, GateJudgement, GatePolicy, GateState, judge_for_subject
+from crcr.decide.checks.status import BLOCKED, BackendJudgement, GateStatus, JudgedPart
 from crcr.decide.checks.text import check
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level
 
@@ -45,47 +45,47 @@ class JobChecks(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckPolicy:
-    gate: Policy
+    gate: GatePolicy
     gate_on: bool
     label_prefixes: tuple[str, ...]
     l3_fails_red: bool
-    l3_pends: bool
+    show_l3_pending: bool
     job_checks: JobChecks
     hud_url: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class WantedCheck:
     name: str
     tier: Tier
     downstream: str | None = None
     incarnation: str
     """Whose result it shows: another attempt or delivery makes another check of the same name."""
-    shown: Shown
+    shown: CheckContent
     brief: str | None = None
     """While it is still to change, what must be published at once when it changes; None: everything."""
 
 
 def wanted_checks(
-    commit: Commit,
+    commit: CommitFacts,
     judgement: GateJudgement | None,
     policy: CheckPolicy,
     now: datetime,
     published: frozenset[str] = frozenset(),
     *,
     tiers: Collection[Tier] = tuple(Tier),
-) -> tuple[Wanted, ...]:
+) -> tuple[WantedCheck, ...]:
     """Everything of these tiers that should be shown on the commit; nothing when nobody wants it merged any more.
 
     `published` are the names of the job checks that the commit has: what was shown as failed must show its mending.
     """
-    wanted: list[Wanted] = []
+    wanted: list[WantedCheck] = []
     if judgement is not None and Tier.GATE in tiers:
         wanted.append(_gate(commit, judgement, policy))
     if not {Tier.BACKEND, Tier.JOB} & set(tiers):
         return tuple(wanted)
     for subject, backend in _visible(commit, policy):
-        judged = judge_for(subject, backend, policy.gate, now)
+        judged = judge_for_subject(subject, backend, policy.gate, now)
         if Tier.BACKEND in tiers:
             wanted.append(_backend(commit, subject, judged, policy))
         if Tier.JOB in tiers:
@@ -94,16 +94,16 @@ def wanted_checks(
 
 
 def recheck_at(
-    commit: Commit, judgement: GateJudgement | None, policy: CheckPolicy, now: datetime
+    commit: CommitFacts, judgement: GateJudgement | None, policy: CheckPolicy, now: datetime
 ) -> datetime | None:
     """When time alone may change what is shown: the gate, or a backend that gates nothing."""
     moments = [judgement.recheck_at] if judgement else []
     for subject, backend in _visible(commit, policy):
-        moments.append(judge_for(subject, backend, policy.gate, now).recheck_at)
+        moments.append(judge_for_subject(subject, backend, policy.gate, now).recheck_at)
     return min((at for at in moments if at is not None), default=None)
 
 
-def is_labelled(entry: Entry, labels: tuple[str, ...], prefixes: tuple[str, ...]) -> bool:
+def is_labelled(entry: AllowlistEntry, labels: tuple[str, ...], prefixes: tuple[str, ...]) -> bool:
     """Whether the pull request asks for the entry's device."""
     if entry.device is None:
         return False
@@ -111,9 +111,9 @@ def is_labelled(entry: Entry, labels: tuple[str, ...], prefixes: tuple[str, ...]
     return any(label.casefold() in asked for label in labels)
 
 
-def _visible(commit: Commit, policy: CheckPolicy) -> list[tuple[Subject, Backend]]:
+def _visible(commit: CommitFacts, policy: CheckPolicy) -> list[tuple[MergeSubject, BackendResults]]:
     """Each backend that shows on the commit once, as its newest delivery concerns it."""
-    newest: dict[str, tuple[Subject, Backend]] = {}
+    newest: dict[str, tuple[MergeSubject, BackendResults]] = {}
     for subject in sorted(commit.subjects, key=lambda each: (each.received_at, each.delivery)):
         if subject.reused_from is not None:
             continue
@@ -123,7 +123,7 @@ def _visible(commit: Commit, policy: CheckPolicy) -> list[tuple[Subject, Backend
     return [newest[key] for key in sorted(newest)]
 
 
-def _shows(subject: Subject, backend: Backend, policy: CheckPolicy) -> bool:
+def _shows(subject: MergeSubject, backend: BackendResults, policy: CheckPolicy) -> bool:
     if backend.entry is None or backend.state in {DispatchState.LEFT_OUT, DispatchState.CANCELLED}:
         return False
     if backend.state is DispatchState.HELD and backend.reason not in HELD_FOR:
@@ -144,13 +144,13 @@ _GATE_SHOWS = {
 }
 
 
-def _gate(commit: Commit, judgement: GateJudgement, policy: CheckPolicy) -> Wanted:
+def _gate(commit: CommitFacts, judgement: GateJudgement, policy: CheckPolicy) -> WantedCheck:
     newest = max(commit.subjects, key=lambda each: (each.received_at, each.delivery))
     status, conclusion = _GATE_SHOWS[judgement.state]
     brief = gate_brief(judgement, newest.delivery)
     live_url = _page(policy, commit, newest)
     words = check.gate_words(judgement, commit.head_sha, live_url if brief is not None else None)
-    shown = Shown(
+    shown = CheckContent(
         status=status,
         conclusion=conclusion,
         title=words.title,
@@ -159,24 +159,26 @@ def _gate(commit: Commit, judgement: GateJudgement, policy: CheckPolicy) -> Want
         details_url=live_url,
         started_at=newest.received_at,
     )
-    return Wanted(name=GATE_NAME, tier=Tier.GATE, incarnation=newest.delivery, shown=shown, brief=brief)
+    return WantedCheck(name=GATE_NAME, tier=Tier.GATE, incarnation=newest.delivery, shown=shown, brief=brief)
 
 
-def _page(policy: CheckPolicy, commit: Commit, subject: Subject) -> str:
+def _page(policy: CheckPolicy, commit: CommitFacts, subject: MergeSubject) -> str:
     place = f"pr/{subject.number}" if subject.number is not None else f"commit/{commit.head_sha}"
     return f"{policy.hud_url}/crcr/{place}?upstream={commit.upstream}"
 
 
 # Backends and their jobs
 
-_OPEN = frozenset({Standing.WAITING, Standing.HELD})
+_OPEN = frozenset({GateStatus.WAITING, GateStatus.HELD})
 
 
-def _is_informational(backend: Backend) -> bool:
+def _is_informational(backend: BackendResults) -> bool:
     return not backend.gates
 
 
-def _backend(commit: Commit, subject: Subject, judged: BackendJudgement, policy: CheckPolicy) -> Wanted:
+def _backend(
+    commit: CommitFacts, subject: MergeSubject, judged: BackendJudgement, policy: CheckPolicy
+) -> WantedCheck:
     backend, brief = judged.backend, backend_brief(judged)
     live_url = _page(policy, commit, subject) if brief is not None else None
     shown = _dressed(
@@ -189,7 +191,7 @@ def _backend(commit: Commit, subject: Subject, judged: BackendJudgement, policy:
         started_at=judged.since,
     )
     name = f"crcr/{backend.name}"
-    return Wanted(
+    return WantedCheck(
         name=name,
         tier=Tier.BACKEND,
         downstream=backend.name.key,
@@ -199,7 +201,7 @@ def _backend(commit: Commit, subject: Subject, judged: BackendJudgement, policy:
     )
 
 
-def _backend_incarnation(subject: Subject, backend: Backend) -> str:
+def _backend_incarnation(subject: MergeSubject, backend: BackendResults) -> str:
     attempts = max((max(run.attempt, (run.rerun_from or 0) + 1) for run in backend.runs), default=1)
     return f"{subject.delivery} {backend.sent_at.isoformat() if backend.sent_at else ''} {attempts}"
 
@@ -208,17 +210,17 @@ def _open_status(judged: BackendJudgement) -> CheckStatus | None:
     """While any part waits the check is open, even if another part has failed already."""
     if not any(part.standing in _OPEN for part in judged.parts):
         return None
-    return CheckStatus.QUEUED if judged.standing is Standing.HELD else CheckStatus.IN_PROGRESS
+    return CheckStatus.QUEUED if judged.standing is GateStatus.HELD else CheckStatus.IN_PROGRESS
 
 
-def _backend_conclusion(standing: Standing) -> Conclusion:
+def _backend_conclusion(standing: GateStatus) -> Conclusion:
     if standing in BLOCKED:
         return Conclusion.FAILURE
-    return Conclusion.SUCCESS if standing is Standing.PASSED else Conclusion.NEUTRAL
+    return Conclusion.SUCCESS if standing is GateStatus.PASSED else Conclusion.NEUTRAL
 
 
 def _dressed(
-    backend: Backend,
+    backend: BackendResults,
     policy: CheckPolicy,
     *,
     open_status: CheckStatus | None,
@@ -227,18 +229,18 @@ def _dressed(
     details_url: str | None,
     started_at: datetime,
     completed_at: datetime | None = None,
-) -> Shown:
+) -> CheckContent:
     """A check as its level lets it look: what gates nothing must never look like a blocker."""
     informational = _is_informational(backend)
     title = words.title
-    awaited = informational and open_status is not None and not policy.l3_pends
+    awaited = informational and open_status is not None and not policy.show_l3_pending
     if awaited:
         title = "running" if title == check.WAITING_TITLE else title
         open_status, conclusion, title = None, Conclusion.NEUTRAL, f"{title} (non-blocking)"
     elif informational and open_status is None and conclusion not in HARMLESS:
         title = f"{title} (non-blocking)"
         conclusion = conclusion if policy.l3_fails_red else Conclusion.NEUTRAL
-    return Shown(
+    return CheckContent(
         status=open_status or CheckStatus.COMPLETED,
         conclusion=None if open_status else conclusion,
         title=title,
@@ -252,7 +254,7 @@ def _dressed(
     )
 
 
-def _jobs(judged: BackendJudgement, policy: CheckPolicy, published: frozenset[str]) -> list[Wanted]:
+def _jobs(judged: BackendJudgement, policy: CheckPolicy, published: frozenset[str]) -> list[WantedCheck]:
     if policy.job_checks is JobChecks.NONE:
         return []
     backend = judged.backend
@@ -274,8 +276,8 @@ def _jobs(judged: BackendJudgement, policy: CheckPolicy, published: frozenset[st
 
 @dataclass(frozen=True, slots=True)
 class _NamedJob:
-    part: Part
-    job: Job
+    part: JudgedPart
+    job: JobResult
     name: str
 
     @property
@@ -283,7 +285,7 @@ class _NamedJob:
         return self.part.standing in _AT_FAULT and self.job.state is not JobState.IN_PROGRESS
 
 
-_AT_FAULT = BLOCKED | {Standing.EXCUSED, Standing.WAIVED}
+_AT_FAULT = BLOCKED | {GateStatus.EXCUSED, GateStatus.WAIVED}
 
 
 def _first_failures(jobs: list[_NamedJob], published: frozenset[str]) -> list[_NamedJob]:
@@ -295,7 +297,7 @@ def _first_failures(jobs: list[_NamedJob], published: frozenset[str]) -> list[_N
     return [*shown, *others[:room]]
 
 
-def _names(backend: Backend, jobs: list[Job]) -> list[str]:
+def _names(backend: BackendResults, jobs: list[JobResult]) -> list[str]:
     """A name for each job: with its workflow's name, with the file where that is shared, else with a digest."""
     names = [_name(backend, job.workflow_name, job) for job in jobs]
     count = Counter(names)
@@ -310,18 +312,20 @@ def _names(backend: Backend, jobs: list[Job]) -> list[str]:
     ]
 
 
-def _name(backend: Backend, workflow: str, job: Job) -> str:
+def _name(backend: BackendResults, workflow: str, job: JobResult) -> str:
     name = f"crcr/{backend.name}/{check.one_line(workflow)}/{check.one_line(job.name)}"
     return name[:_NAME_CHARACTERS]
 
 
-def _digest(job: Job) -> str:
+def _digest(job: JobResult) -> str:
     return sha256(f"{job.workflow}\0{job.name}\0{job.run_id}".encode()).hexdigest()[:8]
 
 
-def _job(backend: Backend, part: Part, job: Job, policy: CheckPolicy, *, name: str) -> Wanted:
-    again = backend.runs_again(job) and part.standing is Standing.WAITING
-    if part.standing is Standing.WAITING and job.state is JobState.COMPLETED and not again:
+def _job(
+    backend: BackendResults, part: JudgedPart, job: JobResult, policy: CheckPolicy, *, name: str
+) -> WantedCheck:
+    again = backend.runs_again(job) and part.standing is GateStatus.WAITING
+    if part.standing is GateStatus.WAITING and job.state is JobState.COMPLETED and not again:
         # Until GitHub confirms it, its check stays what it was: the backend's says more, and each write counts.
         job = replace(job, state=JobState.IN_PROGRESS, conclusion=None, ended_at=None)
         part = replace(part, job=job, reason="running")
@@ -338,7 +342,7 @@ def _job(backend: Backend, part: Part, job: Job, policy: CheckPolicy, *, name: s
         started_at=job.began_at,
         completed_at=job.ended_at,
     )
-    return Wanted(
+    return WantedCheck(
         name=name,
         tier=Tier.JOB,
         downstream=backend.name.key,
@@ -348,16 +352,16 @@ def _job(backend: Backend, part: Part, job: Job, policy: CheckPolicy, *, name: s
     )
 
 
-def _job_conclusion(part: Part, job: Job) -> Conclusion:
-    if part.standing in {Standing.WAIVED, Standing.EXCUSED}:
+def _job_conclusion(part: JudgedPart, job: JobResult) -> Conclusion:
+    if part.standing in {GateStatus.WAIVED, GateStatus.EXCUSED}:
         return Conclusion.NEUTRAL
     harmless = job.conclusion in HARMLESS
-    if part.standing is Standing.PASSED and not harmless:
+    if part.standing is GateStatus.PASSED and not harmless:
         return Conclusion.SUCCESS  # a probe's expected failure
     if job.state is JobState.TIMED_OUT:
         return Conclusion.TIMED_OUT
     if job.conclusion is None or job.conclusion is Conclusion.NONE:
         return Conclusion.FAILURE
-    if part.standing in {Standing.FAILED, Standing.ERRORED} and harmless:
+    if part.standing in {GateStatus.FAILED, GateStatus.ERRORED} and harmless:
         return Conclusion.FAILURE  # a probe's unexpected success, or one that GitHub did not confirm
     return job.conclusion

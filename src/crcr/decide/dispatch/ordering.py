@@ -11,53 +11,53 @@ from dataclasses import replace
 from datetime import datetime
 from enum import StrEnum
 
-from crcr.decide.events import PullRequest
+from crcr.decide.events import PullRequestEvent
 from crcr.decide.github.values import PullFacts
-from crcr.decide.model import Pull
+from crcr.decide.model import KnownPull
 
 
-class Place(StrEnum):
+class EventOrder(StrEnum):
     NEWER = "newer"
     STALE = "stale"
     DOUBT = "doubt"
 
 
-def place(event: PullRequest, known: Pull | None) -> Place:
+def order_head(event: PullRequestEvent, known: KnownPull | None) -> EventOrder:
     """Place an event that moves, opens or closes the head."""
     if known is None or known.head_at is None or event.updated_at > known.head_at:
-        return Place.NEWER
+        return EventOrder.NEWER
     if event.updated_at < known.head_at:
-        return Place.STALE
+        return EventOrder.STALE
     return _within_one_second(event, known)
 
 
-def place_base(event: PullRequest, known: Pull | None) -> Place | None:
+def order_base(event: PullRequestEvent, known: KnownPull | None) -> EventOrder | None:
     """Place an event by its base: NEWER when that is another one now; None when it is the one that is known."""
     if known is None:
-        return Place.NEWER if event.changes_base else None
+        return EventOrder.NEWER if event.changes_base else None
     if event.base_ref == known.base_ref:
         # It may have left and come back, and the news of its leaving been lost.
-        return Place.NEWER if event.changes_base and event.updated_at > known.updated_at else None
+        return EventOrder.NEWER if event.changes_base and event.updated_at > known.updated_at else None
     if event.updated_at == known.updated_at:
-        return Place.DOUBT
-    return Place.NEWER if event.updated_at > known.updated_at else Place.STALE
+        return EventOrder.DOUBT
+    return EventOrder.NEWER if event.updated_at > known.updated_at else EventOrder.STALE
 
 
-def _within_one_second(event: PullRequest, known: Pull) -> Place:
+def _within_one_second(event: PullRequestEvent, known: KnownPull) -> EventOrder:
     if event.action == "opened":
-        return Place.STALE  # whatever else is known of this pull request came after its opening
+        return EventOrder.STALE  # whatever else is known of this pull request came after its opening
     if event.action == "closed":
-        return Place.DOUBT  # bots close and reopen within a second
+        return EventOrder.DOUBT  # bots close and reopen within a second
     if event.head_sha == known.previous_sha:
-        return Place.DOUBT  # the head before this one, or a push back to it
+        return EventOrder.DOUBT  # the head before this one, or a push back to it
     if event.before is not None and event.before == known.head_sha:
-        return Place.NEWER if known.is_open else Place.DOUBT
+        return EventOrder.NEWER if known.is_open else EventOrder.DOUBT
     if event.head_sha == known.head_sha and event.is_open == known.is_open:
-        return Place.NEWER
-    return Place.DOUBT
+        return EventOrder.NEWER
+    return EventOrder.DOUBT
 
 
-def present(event: PullRequest, known: Pull | None) -> PullRequest:
+def with_newest_details(event: PullRequestEvent, known: KnownPull | None) -> PullRequestEvent:
     """The event with the labels and draft state of today, when a newer event has already brought them."""
     if known is None or known.updated_at < event.updated_at:
         return event
@@ -66,21 +66,24 @@ def present(event: PullRequest, known: Pull | None) -> PullRequest:
     return replace(event, labels=known.labels, draft=known.draft, title=known.title)
 
 
-def move_head(event: PullRequest, known: Pull | None) -> Pull:
+def move_head(event: PullRequestEvent, known: KnownPull | None) -> KnownPull:
     """The pull request after an event that moved, opened or closed its head."""
     moved = known is not None and known.head_sha != event.head_sha
     previous = known.head_sha if known and moved else event.before or (known.previous_sha if known else None)
     updated_at = max(event.updated_at, known.updated_at) if known else event.updated_at
     head_at = max(event.updated_at, known.head_at) if known and known.head_at else event.updated_at
     after = replace(
-        _from(present(event, known)), previous_sha=previous, head_at=head_at, updated_at=updated_at
+        _from(with_newest_details(event, known)),
+        previous_sha=previous,
+        head_at=head_at,
+        updated_at=updated_at,
     )
-    if known is not None and place_base(event, known) in (Place.STALE, Place.DOUBT):
+    if known is not None and order_base(event, known) in (EventOrder.STALE, EventOrder.DOUBT):
         return replace(after, base_ref=known.base_ref, base_at=known.base_at)
     return replace(after, base_at=_base_at(event.base_ref, event.updated_at, known))
 
 
-def touch(event: PullRequest, known: Pull | None) -> Pull | None:
+def update_details(event: PullRequestEvent, known: KnownPull | None) -> KnownPull | None:
     """The pull request after a label, draft or text event; None when a newer one is known.
 
     The head stays as known: an event that overtook its `synchronize` must not make that one look stale.
@@ -104,7 +107,7 @@ def touch(event: PullRequest, known: Pull | None) -> Pull | None:
     )
 
 
-def _base_at(base_ref: str, at: datetime, known: Pull | None) -> datetime | None:
+def _base_at(base_ref: str, at: datetime, known: KnownPull | None) -> datetime | None:
     """When the pull request got this base, if that is known to have changed."""
     if known is None:
         return None
@@ -116,14 +119,14 @@ def has_landed(labels: Iterable[str], *, merged: bool) -> bool:
     return merged or any(label.casefold() == "merged" for label in labels)
 
 
-def is_head(head_sha: str, base_ref: str | None, action: str, facts: PullFacts) -> bool:
+def agrees_with_github(head_sha: str, base_ref: str | None, action: str, facts: PullFacts) -> bool:
     """Whether GitHub's present answer is what this event said; whatever its base was, a closed one is closed."""
     if action == "closed":
         return head_sha == facts.head_sha and not facts.is_open
     return facts.is_open and (head_sha, base_ref) == (facts.head_sha, facts.base_ref)
 
 
-def believe(known: Pull, facts: PullFacts) -> Pull:
+def apply_github_answer(known: KnownPull, facts: PullFacts) -> KnownPull:
     """The pull request after GitHub told us its head and its base."""
     return replace(
         known,
@@ -138,8 +141,8 @@ def believe(known: Pull, facts: PullFacts) -> Pull:
     )
 
 
-def _from(event: PullRequest) -> Pull:
-    return Pull(
+def _from(event: PullRequestEvent) -> KnownPull:
+    return KnownPull(
         number=event.number,
         head_sha=event.head_sha,
         previous_sha=None,

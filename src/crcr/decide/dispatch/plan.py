@@ -7,18 +7,25 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
-from crcr.decide.allowlist.entries import Allowlist, Entry
-from crcr.decide.dispatch.ordering import Place, move_head, place, place_base, present, touch
+from crcr.decide.allowlist.entries import Allowlist, AllowlistEntry
+from crcr.decide.dispatch.ordering import (
+    EventOrder,
+    move_head,
+    order_base,
+    order_head,
+    update_details,
+    with_newest_details,
+)
 from crcr.decide.dispatch.selection import (
     DISPATCHED_ACTIONS,
     LABELS,
     RELEASING_ACTIONS,
-    Choice,
-    Verdict,
-    select,
+    SelectedEntry,
+    SelectionVerdict,
+    select_entries,
 )
-from crcr.decide.events import MergeGroup, PullRequest, Push
-from crcr.decide.model import DeliveryState, DispatchState, Level, Pull
+from crcr.decide.events import MergeGroupEvent, PullRequestEvent, PushEvent
+from crcr.decide.model import DeliveryState, DispatchState, KnownPull, Level
 
 BASE_CHANGED = "base_changed"
 """`relay.reason` of a dispatch that goes out because the pull request has another base now."""
@@ -40,7 +47,7 @@ class UpstreamFacts:
     ignore_refs: tuple[str, ...]
     suspended: frozenset[str]
     """Keys of downstreams that an operator has suspended."""
-    pull: Pull | None = None
+    pull: KnownPull | None = None
     approved: bool = False
     """Whether a person has approved the event's head for its base."""
     dispatched: frozenset[str] = frozenset()
@@ -54,7 +61,7 @@ class UpstreamFacts:
 
 @dataclass(frozen=True, slots=True)
 class PlannedDispatch:
-    entry: Entry
+    entry: AllowlistEntry
     state: DispatchState
     reason: str | None = None
     concerned: bool | None = None
@@ -67,10 +74,10 @@ class PlannedDispatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class DispatchPlan:
     state: DeliveryState = DeliveryState.ACCEPTED
     reason: str | None = None
-    pull: Pull | None = None
+    pull: KnownPull | None = None
     """The pull request as it is after this event; None leaves the record alone."""
     dispatches: tuple[PlannedDispatch, ...] = ()
     drop: Drop = Drop.NONE
@@ -85,25 +92,25 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Ignored:
+class IgnoredEvent:
     """Nobody wants it: answered, counted, not stored."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class AcceptedDelivery:
     dispatches: int
     state: DeliveryState
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class AlreadyProcessed:
     """The GUID, or the same body under another one, was processed before."""
 
 
 @dataclass(frozen=True, slots=True)
-class Receipt:
+class ReceivedDelivery:
     """One delivery as it came in; `body` is compressed, `body_bytes` is its real size."""
 
     guid: str
@@ -116,56 +123,60 @@ class Receipt:
     """SHA-256 of the raw body; None for what did not come from outside."""
 
 
-def plan(event: PullRequest | Push | MergeGroup, facts: UpstreamFacts) -> Plan | Ignored:
-    if isinstance(event, Push):
+def plan_dispatches(
+    event: PullRequestEvent | PushEvent | MergeGroupEvent, facts: UpstreamFacts
+) -> DispatchPlan | IgnoredEvent:
+    if isinstance(event, PushEvent):
         return _plan_push(event, facts)
-    if isinstance(event, MergeGroup):
+    if isinstance(event, MergeGroupEvent):
         return _plan_group(event, facts)
     if event.action in DISPATCHED_ACTIONS:
         return _plan_dispatching(event, facts)
     return _plan_record_only(event, facts)
 
 
-def _plan_push(event: Push, facts: UpstreamFacts) -> Plan | Ignored:
+def _plan_push(event: PushEvent, facts: UpstreamFacts) -> DispatchPlan | IgnoredEvent:
     dispatches = _dispatches(event, facts)
     if not dispatches:
-        return Ignored(f"no downstream takes pushes to {event.ref}")
-    return Plan(dispatches=dispatches)
+        return IgnoredEvent(f"no downstream takes pushes to {event.ref}")
+    return DispatchPlan(dispatches=dispatches)
 
 
-def _plan_group(event: MergeGroup, facts: UpstreamFacts) -> Plan | Ignored:
+def _plan_group(event: MergeGroupEvent, facts: UpstreamFacts) -> DispatchPlan | IgnoredEvent:
     begins = event.action == "checks_requested"
     if facts.told_of_group is None:
         dispatches = _dispatches(event, facts)
         if not facts.gate_on and not any(each.leaves for each in dispatches):
-            return Ignored("no downstream takes merge groups, and there is no gate")
+            return IgnoredEvent("no downstream takes merge groups, and there is no gate")
         # An end that overtakes its beginning is kept: the group must not begin when that arrives.
-        return Plan(dispatches=dispatches if begins else ())
+        return DispatchPlan(dispatches=dispatches if begins else ())
     if begins:
-        return Ignored(f"the merge group {event.head_sha[:12]} is known")
+        return IgnoredEvent(f"the merge group {event.head_sha[:12]} is known")
     # Whoever was told of the group is told of its end; the others have nothing to cancel.
     told = (entry for entry in facts.allowlist.entries if entry.name.key in facts.told_of_group)
     waiting = tuple(PlannedDispatch(entry, DispatchState.WAITING) for entry in told)
-    return Plan(dispatches=tuple(each for each in waiting if each.entry.name.key not in facts.suspended))
+    return DispatchPlan(
+        dispatches=tuple(each for each in waiting if each.entry.name.key not in facts.suspended)
+    )
 
 
-def _plan_dispatching(event: PullRequest, facts: UpstreamFacts) -> Plan:
-    where = place(event, facts.pull)
-    if where is Place.STALE:
+def _plan_dispatching(event: PullRequestEvent, facts: UpstreamFacts) -> DispatchPlan:
+    where = order_head(event, facts.pull)
+    if where is EventOrder.STALE:
         if _is_first_for_base(event, facts):
             return _plan_base_change(event, facts)
-        return Plan(state=DeliveryState.SUPERSEDED, reason=_why_stale(event, facts.pull))
+        return DispatchPlan(state=DeliveryState.SUPERSEDED, reason=_why_stale(event, facts.pull))
     closes = event.action == "closed"
-    base = None if closes else place_base(event, facts.pull)
-    dispatches = _dispatches(present(event, facts.pull), facts)
-    moved = base is Place.NEWER and facts.pull is not None
-    relay_reason = BASE_CHANGED if moved or base is Place.DOUBT else None
-    if Place.DOUBT in (where, base):
+    base = None if closes else order_base(event, facts.pull)
+    dispatches = _dispatches(with_newest_details(event, facts.pull), facts)
+    moved = base is EventOrder.NEWER and facts.pull is not None
+    relay_reason = BASE_CHANGED if moved or base is EventOrder.DOUBT else None
+    if EventOrder.DOUBT in (where, base):
         held = tuple(_held_in_doubt(each) for each in dispatches)
-        return Plan(
+        return DispatchPlan(
             state=DeliveryState.IN_DOUBT, reason=HEAD_IN_DOUBT, dispatches=held, relay_reason=relay_reason
         )
-    return Plan(
+    return DispatchPlan(
         reason=_base_is(event) if moved else None,
         pull=move_head(event, facts.pull),
         dispatches=dispatches,
@@ -174,70 +185,74 @@ def _plan_dispatching(event: PullRequest, facts: UpstreamFacts) -> Plan:
     )
 
 
-def _plan_record_only(event: PullRequest, facts: UpstreamFacts) -> Plan:
+def _plan_record_only(event: PullRequestEvent, facts: UpstreamFacts) -> DispatchPlan:
     """Labels, drafts and edits change what we know of the pull request, and may release what was held.
 
     Another base makes any of them a new head: what the old base left out may be in the diff now.
     """
-    base = place_base(event, facts.pull)
+    base = order_base(event, facts.pull)
     if event.is_open:
-        if base is Place.NEWER or _is_first_for_base(event, facts):
+        if base is EventOrder.NEWER or _is_first_for_base(event, facts):
             return _plan_base_change(event, facts)
-        if base is Place.DOUBT:
+        if base is EventOrder.DOUBT:
             return _plan_base_in_doubt(event, facts)
-    pull = touch(event, facts.pull)
+    pull = update_details(event, facts.pull)
     if pull is None:
-        return Plan(state=DeliveryState.SUPERSEDED, reason=_why_stale(event, facts.pull))
-    return Plan(pull=pull, reconsiders=True, looks_again=event.action in RELEASING_ACTIONS)
+        return DispatchPlan(state=DeliveryState.SUPERSEDED, reason=_why_stale(event, facts.pull))
+    return DispatchPlan(pull=pull, reconsiders=True, looks_again=event.action in RELEASING_ACTIONS)
 
 
-def _plan_base_change(event: PullRequest, facts: UpstreamFacts) -> Plan:
+def _plan_base_change(event: PullRequestEvent, facts: UpstreamFacts) -> DispatchPlan:
     """Tell every backend that takes pull requests of the head again, as if it had just been pushed."""
     head = replace(event, action="synchronize")
-    return Plan(
+    return DispatchPlan(
         reason=_base_is(event),
         pull=move_head(head, facts.pull),
-        dispatches=_dispatches(present(head, facts.pull), facts),
+        dispatches=_dispatches(with_newest_details(head, facts.pull), facts),
         drop=Drop.OLDER_HEADS,
         relay_reason=BASE_CHANGED,
         sent_as=head.action,
     )
 
 
-def _plan_base_in_doubt(event: PullRequest, facts: UpstreamFacts) -> Plan:
+def _plan_base_in_doubt(event: PullRequestEvent, facts: UpstreamFacts) -> DispatchPlan:
     """Two bases of one second: labels and the like are believed at once, the base when GitHub was asked."""
     head = replace(event, action="synchronize")
-    touched = touch(event, facts.pull)
+    touched = update_details(event, facts.pull)
     known = facts.pull
-    return Plan(
+    return DispatchPlan(
         state=DeliveryState.IN_DOUBT,
         reason=HEAD_IN_DOUBT,
         pull=replace(touched, base_ref=known.base_ref) if touched and known else None,
-        dispatches=tuple(_held_in_doubt(each) for each in _dispatches(present(head, known), facts)),
+        dispatches=tuple(
+            _held_in_doubt(each) for each in _dispatches(with_newest_details(head, known), facts)
+        ),
         reconsiders=True,
         relay_reason=BASE_CHANGED,
         sent_as=head.action,
     )
 
 
-def _is_first_for_base(event: PullRequest, facts: UpstreamFacts) -> bool:
+def _is_first_for_base(event: PullRequestEvent, facts: UpstreamFacts) -> bool:
     """Whether this is the first delivery of the known head on the known base, be it a late one."""
     return event.is_open and facts.pull is not None and facts.pull.is_open and facts.base_lacks_delivery
 
 
-def _base_is(event: PullRequest) -> str:
+def _base_is(event: PullRequestEvent) -> str:
     return f"base changed to {event.base_ref}"
 
 
-def _dispatches(event: PullRequest | Push | MergeGroup, facts: UpstreamFacts) -> tuple[PlannedDispatch, ...]:
-    choices = select(
+def _dispatches(
+    event: PullRequestEvent | PushEvent | MergeGroupEvent, facts: UpstreamFacts
+) -> tuple[PlannedDispatch, ...]:
+    choices = select_entries(
         event,
         facts.allowlist,
         ignore_refs=facts.ignore_refs,
         approved=facts.approved,
         dispatched=facts.dispatched,
     )
-    told = not isinstance(event, Push) and event.action != "closed"
+    told = not isinstance(event, PushEvent) and event.action != "closed"
     planned = (_planned(choice, facts) for choice in choices)
     return tuple(each for each in planned if each.leaves or (told and _is_kept(each)))
 
@@ -247,17 +262,17 @@ def _is_kept(left_out: PlannedDispatch) -> bool:
     return left_out.entry.level is Level.L4 or left_out.reason == LABELS
 
 
-def _planned(choice: Choice, facts: UpstreamFacts) -> PlannedDispatch:
-    if choice.verdict is not Verdict.NOT_CONCERNED and choice.entry.name.key in facts.suspended:
+def _planned(choice: SelectedEntry, facts: UpstreamFacts) -> PlannedDispatch:
+    if choice.verdict is not SelectionVerdict.NOT_CONCERNED and choice.entry.name.key in facts.suspended:
         return PlannedDispatch(choice.entry, DispatchState.CANCELLED, SUSPENDED)
     concerned = True if choice.entry.name.key in facts.dispatched else None
     return PlannedDispatch(choice.entry, _STATE_OF[choice.verdict], choice.reason, concerned)
 
 
 _STATE_OF = {
-    Verdict.DISPATCH: DispatchState.WAITING,
-    Verdict.HOLD: DispatchState.HELD,
-    Verdict.NOT_CONCERNED: DispatchState.LEFT_OUT,
+    SelectionVerdict.DISPATCH: DispatchState.WAITING,
+    SelectionVerdict.HOLD: DispatchState.HELD,
+    SelectionVerdict.NOT_CONCERNED: DispatchState.LEFT_OUT,
 }
 
 
@@ -268,7 +283,7 @@ def _held_in_doubt(dispatch: PlannedDispatch) -> PlannedDispatch:
     return replace(dispatch, state=DispatchState.HELD, reason=HEAD_IN_DOUBT)
 
 
-def _why_stale(event: PullRequest, known: Pull | None) -> str:
+def _why_stale(event: PullRequestEvent, known: KnownPull | None) -> str:
     if known is not None and not known.is_open and event.is_open:
         return "the pull request was closed since"
     if known is not None and known.head_sha != event.head_sha:

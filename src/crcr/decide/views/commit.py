@@ -6,12 +6,12 @@ from datetime import datetime
 from enum import StrEnum
 
 from crcr.decide.checks.gate import GateState
-from crcr.decide.checks.status import Standing
+from crcr.decide.checks.status import GateStatus
 from crcr.decide.github.commit_origin import CommitPlace
 from crcr.decide.health.texts import GatePublication
 from crcr.decide.model import DeliveryState, DispatchState, Level, RepoName
-from crcr.decide.statistics.figures import Counted
-from crcr.decide.views.overview import Answer, DispatchView, JobView
+from crcr.decide.statistics.figures import CountedAs
+from crcr.decide.views.overview import DispatchAnswer, DispatchView, JobView
 
 
 class PullState(StrEnum):
@@ -37,7 +37,7 @@ class GatePart:
     """One job, or what is owed in place of one, and why it stands so."""
 
     name: str | None
-    standing: Standing
+    standing: GateStatus
     reason: str
     doubt: str | None = None
     waived_by: str | None = None
@@ -47,7 +47,7 @@ class GatePart:
 class GateRow:
     backend: RepoName
     level: Level
-    standing: Standing
+    standing: GateStatus
     parts: tuple[GatePart, ...]
     """Worst first, without those that passed."""
     parts_left_out: int
@@ -114,16 +114,16 @@ _UNSENT = {
 }
 _UNREPORTED = {
     None: BackendState.NO_REPORT,
-    Answer.RUNNING: BackendState.STARTED,
-    Answer.NEVER_STARTED: BackendState.NEVER_STARTED,
-    Answer.UNANSWERED: BackendState.UNANSWERED,
-    Answer.UNREPORTED: BackendState.UNREPORTED,
-    Answer.NOT_LISTENING: BackendState.NOT_LISTENING,
+    DispatchAnswer.RUNNING: BackendState.STARTED,
+    DispatchAnswer.NEVER_STARTED: BackendState.NEVER_STARTED,
+    DispatchAnswer.UNANSWERED: BackendState.UNANSWERED,
+    DispatchAnswer.UNREPORTED: BackendState.UNREPORTED,
+    DispatchAnswer.NOT_LISTENING: BackendState.NOT_LISTENING,
 }
 _OF_JOBS = (
-    (Counted.FAILURE, BackendState.FAILED),
-    (Counted.RUNNING, BackendState.RUNNING),
-    (Counted.SUCCESS, BackendState.PASSED),
+    (CountedAs.FAILURE, BackendState.FAILED),
+    (CountedAs.RUNNING, BackendState.RUNNING),
+    (CountedAs.SUCCESS, BackendState.PASSED),
 )
 
 
@@ -139,7 +139,7 @@ def state_of_jobs(jobs: Sequence[JobView]) -> BackendState:
     return next((state for each, state in _OF_JOBS if each in counted), BackendState.INCONCLUSIVE)
 
 
-_JOBS_FIRST = (Counted.FAILURE, Counted.RUNNING, Counted.OTHER, Counted.SUCCESS)
+_JOBS_FIRST = (CountedAs.FAILURE, CountedAs.RUNNING, CountedAs.OTHER, CountedAs.SUCCESS)
 
 
 def failed_first(job: JobView) -> tuple[int, str, str, str]:

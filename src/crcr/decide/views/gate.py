@@ -7,9 +7,9 @@ from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime
 
-from crcr.decide.checks.commit import Backend
+from crcr.decide.checks.commit import BackendResults
 from crcr.decide.checks.gate import BackendJudgement, GateJudgement, SubjectJudgement
-from crcr.decide.checks.status import Part, Standing
+from crcr.decide.checks.status import GateStatus, JudgedPart
 from crcr.decide.checks.text.gate import gate_title, head_named
 from crcr.decide.checks.text.gate_advice import advice_for
 from crcr.decide.checks.text.parts import doubt_words, worst_first
@@ -17,7 +17,7 @@ from crcr.decide.model import RepoName
 from crcr.decide.views.commit import GatePart, GateRow, GateShown, GateSubject, GateView
 
 _MOST_PARTS = 10
-_STANDINGS = tuple(Standing)
+_STANDINGS = tuple(GateStatus)
 
 
 def gate_view(
@@ -35,7 +35,7 @@ def gate_view(
     )
 
 
-def _is_seen(backend: Backend, public: Collection[str]) -> bool:
+def _is_seen(backend: BackendResults, public: Collection[str]) -> bool:
     return backend.name.key in public
 
 
@@ -69,7 +69,7 @@ def _without_hidden(judged: BackendJudgement, public: Collection[str]) -> Backen
 
 def _row(judged: BackendJudgement, head: str | None) -> GateRow:
     backend = judged.backend
-    telling = [part for part in worst_first(judged.parts) if part.standing is not Standing.PASSED]
+    telling = [part for part in worst_first(judged.parts) if part.standing is not GateStatus.PASSED]
     return GateRow(
         backend=_name(backend),
         level=backend.level,
@@ -78,18 +78,18 @@ def _row(judged: BackendJudgement, head: str | None) -> GateRow:
         parts_left_out=max(0, len(telling) - _MOST_PARTS),
         passed=len(judged.parts) - len(telling),
         since=judged.since,
-        deadline=judged.deadline if judged.standing is Standing.WAITING else None,
+        deadline=judged.deadline if judged.standing is GateStatus.WAITING else None,
         advice=advice_for(judged, head, "`{}`".format),
         oncalls=backend.entry.oncalls if backend.entry else (),
     )
 
 
-def _name(backend: Backend) -> RepoName:
+def _name(backend: BackendResults) -> RepoName:
     """As the allowlist writes it."""
     return backend.entry.name if backend.entry else backend.name
 
 
-def _part(part: Part) -> GatePart:
+def _part(part: JudgedPart) -> GatePart:
     return GatePart(
         name=part.name,
         standing=part.standing,

@@ -10,13 +10,14 @@ from typing import Protocol
 
 import structlog
 
-from crcr.decide.dispatch.merge_group import GroupToRead, pull_of, pulls_in_group
-from crcr.decide.github.values import ChangedFiles, Comparison, FilesQuestion, PullFacts, Target
+from crcr.decide.dispatch.merge_group import GroupToRead, pulls_in_group, queued_pull_number
+from crcr.decide.github.values import ChangedFiles, ChangedFilesQuery, Comparison, Target
 from crcr.decide.model import RepoName
 from crcr.decide.outbox.effect import ClaimedEffect
 from crcr.deliver.handlers.upstream_target import Upstreams
 from crcr.errors import OutsideFault, OutsideRefused
-from crcr.ports import Changes, Clock
+from crcr.github.client import CommitsApi, GitHubClient
+from crcr.ports import Clock
 
 log = structlog.get_logger(__name__)
 
@@ -26,14 +27,10 @@ _MOST_COMMITS = 50
 
 
 class Questions(Protocol):
-    async def open(self, upstream: RepoName, delivery: str) -> FilesQuestion | None: ...
+    async def open(self, upstream: RepoName, delivery: str) -> ChangedFilesQuery | None: ...
     async def settle(
         self, upstream: RepoName, delivery: str, number: int, files: ChangedFiles | None, now: datetime
     ) -> None: ...
-
-
-class Pulls(Changes, Protocol):
-    async def read_pull(self, repo: RepoName, number: int, installation_id: int) -> PullFacts: ...
 
 
 def _no_answer(fault: OutsideFault, effect: ClaimedEffect, now: datetime) -> bool:
@@ -44,7 +41,9 @@ def _no_answer(fault: OutsideFault, effect: ClaimedEffect, now: datetime) -> boo
 
 
 class AskFiles:
-    def __init__(self, questions: Questions, upstreams: Upstreams, github: Pulls, clock: Clock) -> None:
+    def __init__(
+        self, questions: Questions, upstreams: Upstreams, github: GitHubClient, clock: Clock
+    ) -> None:
         self._questions = questions
         self._upstreams = upstreams
         self._github = github
@@ -59,7 +58,7 @@ class AskFiles:
         await self._questions.settle(effect.upstream, delivery, question.number, files, self._clock.now())
         return True
 
-    async def _files(self, effect: ClaimedEffect, question: FilesQuestion) -> ChangedFiles | None:
+    async def _files(self, effect: ClaimedEffect, question: ChangedFilesQuery) -> ChangedFiles | None:
         try:
             return await self._compared(await self._upstreams.target(effect.upstream), question)
         except OutsideFault as fault:
@@ -69,7 +68,7 @@ class AskFiles:
             log.warning("files_not_told", upstream=str(effect.upstream), number=number, error=str(fault))
             return None
 
-    async def _compared(self, where: Target, question: FilesQuestion) -> ChangedFiles | None:
+    async def _compared(self, where: Target, question: ChangedFilesQuery) -> ChangedFiles | None:
         """What the question's own head changes against its own base, and against the default branch.
 
         Compared, and not the list of the pull request, which GitHub gives as it is now: its author may have moved it
@@ -82,7 +81,7 @@ class AskFiles:
         for branch in question.branches:
             if branch is None:
                 return None
-            files = (await self._github.compare(where, branch, question.head_sha)).files
+            files = (await self._github.commits.compare(where, branch, question.head_sha)).files
             if not files.complete and branch == question.base_ref:
                 files = await self._with_pull_files(where, question, files)
             paths += files.paths
@@ -90,15 +89,17 @@ class AskFiles:
         return ChangedFiles(tuple(paths), complete=complete)
 
     async def _with_pull_files(
-        self, where: Target, question: FilesQuestion, compared: ChangedFiles
+        self, where: Target, question: ChangedFilesQuery, compared: ChangedFiles
     ) -> ChangedFiles:
         """GitHub lists more files of a pull request than it compares; they count if it has not moved."""
-        listed = await self._github.pull_files(where, question.number)
+        listed = await self._github.pull_requests.list_files(where, question.number)
         known = listed.complete and await self._is_unmoved(where, question)
         return ChangedFiles((*compared.paths, *listed.paths), complete=known)
 
-    async def _is_unmoved(self, where: Target, question: FilesQuestion) -> bool:
-        facts = await self._github.read_pull(where.repository, question.number, where.installation_id)
+    async def _is_unmoved(self, where: Target, question: ChangedFilesQuery) -> bool:
+        facts = await self._github.pull_requests.read(
+            where.repository, question.number, where.installation_id
+        )
         return (facts.head_sha, facts.base_ref) == (question.head_sha, question.base_ref)
 
 
@@ -121,10 +122,10 @@ class Groups(Protocol):
 
 
 class ReadGroup:
-    def __init__(self, groups: Groups, upstreams: Upstreams, github: Changes, clock: Clock) -> None:
+    def __init__(self, groups: Groups, upstreams: Upstreams, commits: CommitsApi, clock: Clock) -> None:
         self._groups = groups
         self._upstreams = upstreams
-        self._github = github
+        self._commits = commits
         self._clock = clock
 
     async def __call__(self, effect: ClaimedEffect) -> bool:
@@ -135,7 +136,7 @@ class ReadGroup:
         try:
             where = await self._upstreams.target(upstream)
             compared, numbers = await self._content(upstream, where, group)
-            named = pull_of(group.head_ref)
+            named = queued_pull_number(group.head_ref)
             candidates = numbers or ((named,) if named is not None else ())
             reused_from = await self._same_content(upstream, where, group, candidates)
         except OutsideFault as fault:
@@ -161,7 +162,7 @@ class ReadGroup:
         Of those whose commits it holds only the queued ones: anybody can put a waived pull request's commits on a
         branch of their own.
         """
-        compared = await self._github.compare(where, group.base_sha, group.head_sha)
+        compared = await self._commits.compare(where, group.base_sha, group.head_sha)
         if not compared.complete or len(compared.commits) > _MOST_COMMITS:
             return compared, ()
         queued = await self._groups.queued(upstream)
@@ -169,9 +170,9 @@ class ReadGroup:
         for sha in compared.commits:
             if sha == group.head_sha:
                 continue  # the queue's own
-            found = {queued[sha]} if sha in queued else await self._github.commit_pulls(where, sha)
+            found = {queued[sha]} if sha in queued else await self._commits.list_open_pulls(where, sha)
             brought.append(frozenset(found).intersection(queued.values()))
-        return compared, pulls_in_group(pull_of(group.head_ref), brought)
+        return compared, pulls_in_group(queued_pull_number(group.head_ref), brought)
 
     async def _same_content(
         self, upstream: RepoName, where: Target, group: GroupToRead, numbers: tuple[int, ...]
@@ -180,8 +181,8 @@ class ReadGroup:
         heads = await self._groups.passed_heads(upstream, group, numbers, self._clock.now())
         if not heads:
             return None
-        tree = await self._github.commit_tree(where, group.head_sha)
+        tree = await self._commits.read_tree_sha(where, group.head_sha)
         for head in heads:
-            if await self._github.commit_tree(where, head) == tree:
+            if await self._commits.read_tree_sha(where, head) == tree:
                 return head
         return None

@@ -10,15 +10,16 @@ from typing import Protocol
 
 import structlog
 
-from crcr.decide.commands.answers import CommandAnswer, Speaker, marker
-from crcr.decide.commands.grammar import Command, Misunderstood, Status, parse_commands
+from crcr.decide.commands.answers import CommandAnswer, CommandAuthor, comment_marker
+from crcr.decide.commands.grammar import Command, InvalidCommand, StatusCommand, parse_commands
 from crcr.decide.github.values import Role, Target
 from crcr.decide.health.relay import Health
 from crcr.decide.model import RepoName
 from crcr.decide.outbox.effect import ClaimedEffect
 from crcr.deliver.handlers.upstream_target import Upstreams
 from crcr.errors import OutsideRefused
-from crcr.ports import Clock, People
+from crcr.github.client import CommentsApi
+from crcr.ports import Clock
 
 log = structlog.get_logger(__name__)
 
@@ -27,17 +28,19 @@ _LOOK_BACK = timedelta(hours=1)
 
 
 class Commands(Protocol):
-    async def answered(self, upstream: RepoName, comment_id: int) -> CommandAnswer | None: ...
+    async def find_answer(self, upstream: RepoName, comment_id: int) -> CommandAnswer | None: ...
     async def obey(
         self,
         upstream: RepoName,
-        speaker: Speaker,
-        wanted: tuple[Command | Misunderstood, ...],
+        speaker: CommandAuthor,
+        wanted: tuple[Command | InvalidCommand, ...],
         now: datetime,
         *,
         health: Health | None = None,
     ) -> CommandAnswer: ...
-    async def refuse_machine(self, upstream: RepoName, speaker: Speaker, now: datetime) -> CommandAnswer: ...
+    async def refuse_machine(
+        self, upstream: RepoName, speaker: CommandAuthor, now: datetime
+    ) -> CommandAnswer: ...
 
 
 class HealthReading(Protocol):
@@ -53,14 +56,14 @@ class Voice:
     its attempt, and may have spoken in it.
     """
 
-    def __init__(self, github: People) -> None:
-        self._github = github
+    def __init__(self, comments: CommentsApi) -> None:
+        self._comments = comments
 
     async def say(self, where: Target, number: int, words: str, mark: str) -> None:
-        await self._github.comment(where, number, f"{words}\n\n{mark}")
+        await self._comments.create(where, number, f"{words}\n\n{mark}")
 
     async def has_said(self, where: Target, number: int, mark: str, since: datetime) -> bool:
-        found = await self._github.comments(where, number, since - _LOOK_BACK)
+        found = await self._comments.list_since(where, number, since - _LOOK_BACK)
         return any(mark in each.body for each in found)
 
 
@@ -69,7 +72,7 @@ class AnswerCommand:
         self,
         commands: Commands,
         upstreams: Upstreams,
-        github: People,
+        comments: CommentsApi,
         voice: Voice,
         clock: Clock,
         *,
@@ -78,7 +81,7 @@ class AnswerCommand:
         self._commands = commands
         self._health = health
         self._upstreams = upstreams
-        self._github = github
+        self._comments = comments
         self._voice = voice
         self._clock = clock
 
@@ -86,8 +89,8 @@ class AnswerCommand:
         asked = json.loads(effect.payload or b"{}")
         number, comment_id = int(asked["number"]), int(asked["comment_id"])
         where = await self._upstreams.target(effect.upstream)
-        mark = marker("answer", str(comment_id))
-        answer, said = await self._commands.answered(effect.upstream, comment_id), False
+        mark = comment_marker("answer", str(comment_id))
+        answer, said = await self._commands.find_answer(effect.upstream, comment_id), False
         if answer is None:
             answer = await self._decide(effect, where, asked)
         elif answer.comment is not None:
@@ -99,20 +102,22 @@ class AnswerCommand:
 
     async def _decide(self, effect: ClaimedEffect, where: Target, asked: dict[str, object]) -> CommandAnswer:
         author, now = str(asked["author"]), self._clock.now()
-        role = await self._github.permission(where, author) if asked["person"] else Role.NONE
+        role = await self._comments.read_role(where, author) if asked["person"] else Role.NONE
         number, comment_id = int(str(asked["number"])), int(str(asked["comment_id"]))
         spoke_at = datetime.fromisoformat(str(asked["created_at"]))
-        speaker = Speaker(who=author, role=role, number=number, comment_id=comment_id, spoke_at=spoke_at)
+        speaker = CommandAuthor(
+            who=author, role=role, number=number, comment_id=comment_id, spoke_at=spoke_at
+        )
         if not asked["person"]:
             return await self._commands.refuse_machine(effect.upstream, speaker, now)
         wanted = parse_commands(str(asked["body"]))
-        asks_status = any(isinstance(each, Status) for each in wanted)
+        asks_status = any(isinstance(each, StatusCommand) for each in wanted)
         health = await self._health.of(effect.upstream) if asks_status else None
         return await self._commands.obey(effect.upstream, speaker, wanted, now, health=health)
 
     async def _react(self, where: Target, comment_id: int, content: str) -> None:
         try:
-            await self._github.react(where, comment_id, content)
+            await self._comments.react(where, comment_id, content)
         except OutsideRefused as refusal:
             if refusal.status != 404:
                 raise
@@ -120,7 +125,9 @@ class AnswerCommand:
 
 
 class Offers(Protocol):
-    async def offers(self, upstream: RepoName, head_sha: str, now: datetime) -> tuple[tuple[int, str], ...]:
+    async def waiver_offers(
+        self, upstream: RepoName, head_sha: str, now: datetime
+    ) -> tuple[tuple[int, str], ...]:
         """For each pull request on the head whose gate is blocked: its number and the ready commands."""
         ...
 
@@ -134,11 +141,11 @@ class OfferWaiver:
 
     async def __call__(self, effect: ClaimedEffect) -> bool:
         head_sha = str(json.loads(effect.payload or b"{}").get("head_sha"))
-        offers = await self._offers.offers(effect.upstream, head_sha, self._clock.now())
+        offers = await self._offers.waiver_offers(effect.upstream, head_sha, self._clock.now())
         if not offers:
             return False
         where = await self._upstreams.target(effect.upstream)
-        mark = marker("offer", effect.delivery or head_sha)
+        mark = comment_marker("offer", effect.delivery or head_sha)
         for number, words in offers:
             if not await self._voice.has_said(where, number, mark, effect.created_at):
                 await self._voice.say(where, number, words, mark)

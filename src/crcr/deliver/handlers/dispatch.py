@@ -4,13 +4,14 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Protocol
 
-from crcr.decide.dispatch.payload import Relay
+from crcr.decide.dispatch.payload import RelayFields
 from crcr.decide.github.inspection import InstallationFacts
 from crcr.decide.github.values import PullFacts, RepositoryFacts, Target
 from crcr.decide.model import RepoName
 from crcr.decide.outbox.effect import ClaimedEffect, DispatchLoad
 from crcr.errors import OutsideRefused, OutsideUnsure
-from crcr.ports import Clock, GitHub
+from crcr.github.client import GitHubClient, RepositoriesApi
+from crcr.ports import Clock
 
 
 class Loads(Protocol):
@@ -33,10 +34,6 @@ class Targets(Protocol):
     ) -> None: ...
 
 
-class Installed(Protocol):
-    async def read_installation(self, repo: RepoName) -> InstallationFacts | None: ...
-
-
 class Doubts(Protocol):
     async def in_doubt(self, upstream: RepoName, delivery: str) -> tuple[int, int | None] | None: ...
     async def settle(self, upstream: RepoName, delivery: str, facts: PullFacts, now: datetime) -> bool: ...
@@ -46,11 +43,17 @@ class SendDispatch:
     """`repository_dispatch` to one downstream: one API call when its installation is known."""
 
     def __init__(
-        self, loads: Loads, targets: Targets, github: GitHub, *, callback_url: str, audience: str
+        self,
+        loads: Loads,
+        targets: Targets,
+        repositories: RepositoriesApi,
+        *,
+        callback_url: str,
+        audience: str,
     ) -> None:
         self._loads = loads
         self._targets = targets
-        self._github = github
+        self._repositories = repositories
         self._callback_url = callback_url
         self._audience = audience
 
@@ -80,15 +83,15 @@ class SendDispatch:
             await self._send(load, found, body)
 
     async def _send(self, load: DispatchLoad, installation_id: int, body: bytes) -> None:
-        await self._github.dispatch(Target(load.downstream, load.repository_id, installation_id), body)
+        await self._repositories.dispatch(Target(load.downstream, load.repository_id, installation_id), body)
 
     async def _find(self, upstream: RepoName, downstream: RepoName) -> int:
-        installation_id = await self._github.find_installation(downstream)
+        installation_id = await self._repositories.find_installation(downstream)
         await self._targets.set_installation(upstream, downstream, installation_id)
         return installation_id
 
-    def _relay(self, upstream: RepoName, load: DispatchLoad) -> Relay:
-        return Relay(
+    def _relay(self, upstream: RepoName, load: DispatchLoad) -> RelayFields:
+        return RelayFields(
             upstream=upstream,
             level=load.level,
             callback_url=self._callback_url,
@@ -101,25 +104,24 @@ class SendDispatch:
 class IdentifyRepository:
     """Read a newly listed repository's immutable ids before anyone can claim its name."""
 
-    def __init__(self, targets: Targets, github: GitHub, setup: Installed, clock: Clock) -> None:
+    def __init__(self, targets: Targets, repositories: RepositoriesApi, clock: Clock) -> None:
         self._targets = targets
-        self._setup = setup
-        self._github = github
+        self._repositories = repositories
         self._clock = clock
 
     async def __call__(self, effect: ClaimedEffect) -> None:
         downstream = RepoName(effect.target)
-        installation = await self._setup.read_installation(downstream)
+        installation = await self._repositories.read_installation(downstream)
         if installation is None:
             raise OutsideRefused(f"The App is not installed on {downstream}.", status=404)
-        facts = await self._github.read_repository(downstream, installation.installation_id)
+        facts = await self._repositories.read(downstream, installation.installation_id)
         await self._targets.identify(effect.upstream, downstream, facts, installation, now=self._clock.now())
 
 
 class ConfirmHead:
     """Ask GitHub for a pull request's head when the webhooks do not tell their order."""
 
-    def __init__(self, doubts: Doubts, github: GitHub, clock: Clock) -> None:
+    def __init__(self, doubts: Doubts, github: GitHubClient, clock: Clock) -> None:
         self._doubts = doubts
         self._github = github
         self._clock = clock
@@ -131,8 +133,8 @@ class ConfirmHead:
             return
         number, installation_id = asked
         if installation_id is None:
-            installation_id = await self._github.find_installation(effect.upstream)
-        facts = await self._github.read_pull(effect.upstream, number, installation_id)
+            installation_id = await self._github.repositories.find_installation(effect.upstream)
+        facts = await self._github.pull_requests.read(effect.upstream, number, installation_id)
         if not await self._doubts.settle(effect.upstream, delivery, facts, self._clock.now()):
             raise OutsideUnsure("GitHub's answer is older than what its webhooks have told")
 

@@ -25,7 +25,8 @@ from crcr.decide.model import RepoName
 from crcr.decide.outbox.effect import ClaimedEffect
 from crcr.deliver.handlers.workflow_yaml import workflow_facts
 from crcr.errors import OutsideFault, OutsideLimited, OutsideRefused, OutsideUnreachable
-from crcr.ports import Clock, Setup
+from crcr.github.client import GitHubClient
+from crcr.ports import Clock
 
 log = structlog.get_logger(__name__)
 
@@ -44,9 +45,9 @@ class Inspections(Protocol):
 
 
 class InspectRepository:
-    def __init__(self, inspections: Inspections, setup: Setup, clock: Clock) -> None:
+    def __init__(self, inspections: Inspections, github: GitHubClient, clock: Clock) -> None:
         self._inspections = inspections
-        self._setup = setup
+        self._github = github
         self._clock = clock
 
     async def __call__(self, effect: ClaimedEffect) -> bool:
@@ -65,7 +66,7 @@ class InspectRepository:
 
     async def _inspect(self, repo: RepoName, known: Inspection | None, bound_id: int | None) -> Inspection:
         try:
-            installation = await self._setup.read_installation(repo)
+            installation = await self._github.repositories.read_installation(repo)
         except OutsideFault as fault:
             return Inspection(installed=None, trouble=_words(fault))
         if installation is None:
@@ -75,7 +76,7 @@ class InspectRepository:
             return found
         where = Target(repo, None, installation.installation_id)
         try:
-            branch = await self._setup.read_branch(where)
+            branch = await self._github.repositories.read_default_branch(where)
         except OutsideFault as fault:
             return replace(found, trouble=_words(fault))
         if bound_id not in (None, branch.repository_id):
@@ -91,7 +92,7 @@ class InspectRepository:
     async def _with_workflows(
         self, found: Inspection, where: Target, branch: BranchFacts, kept: dict[str, WorkflowFacts]
     ) -> Inspection:
-        files = await self._setup.workflow_files(where, branch.default_branch)
+        files = await self._github.workflow_files.list_all(where, branch.default_branch)
         read = [await self._workflow(where, branch, each, kept) for each in files[:MOST_FILES]]
         states = await self._states(where, found.installation)
         return replace(
@@ -108,7 +109,7 @@ class InspectRepository:
         if file.size > MAX_FILE_BYTES:
             return WorkflowFacts(path=file.path, sha=file.sha, problem="too large to be read")
         try:
-            text = await self._setup.workflow_text(where, file.path, branch.default_branch)
+            text = await self._github.workflow_files.read(where, file.path, branch.default_branch)
         except OutsideRefused as refused:
             return WorkflowFacts(path=file.path, sha="", problem=_words(refused))
         return await asyncio.to_thread(workflow_facts, file.path, file.sha, text)
@@ -118,7 +119,7 @@ class InspectRepository:
         if installation is None or not installation.grants("actions", "read"):
             return {}
         try:
-            return await self._setup.workflow_states(where)
+            return await self._github.workflow_files.read_states(where)
         except OutsideFault:
             return {}
 

@@ -8,42 +8,45 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from crcr.decide.checks.check_run import CheckStatus, CheckToPublish, Shown
+from crcr.decide.checks.check_run import CheckContent, CheckStatus, CheckToPublish
 from crcr.decide.checks.wanted_checks import Tier
-from crcr.decide.github.values import FoundCheck, Target
+from crcr.decide.github.values import ListedCheck, Target
 from crcr.decide.model import RepoName
 from crcr.decide.outbox.effect import CHECKS_QUEUE, TIER_URGENCY, ClaimedEffect
 from crcr.decide.outbox.urgency import Urgency
 from crcr.deliver.handlers.upstream_target import Upstreams
 from crcr.errors import LeaseLost, OutsideRefused
-from crcr.ports import Checks, Clock
+from crcr.github.client import ChecksApi
+from crcr.ports import Clock
 
 LATE_WRITE = timedelta(seconds=60)
 """A request that a broken connection held up arrives within this."""
 
 
 class CommitChecks(Protocol):
-    async def to_publish(
+    async def plan_publication(
         self, upstream: RepoName, head_sha: str, tier: Tier, now: datetime
     ) -> list[CheckToPublish]: ...
-    async def note_attempt(self, check_id: int, now: datetime) -> None: ...
-    async def note_completed(self, check_id: int, check_run_id: int) -> None: ...
-    async def note_published(
+    async def record_attempt(self, check_id: int, now: datetime) -> None: ...
+    async def record_completed(self, check_id: int, check_run_id: int) -> None: ...
+    async def record_published(
         self, check: CheckToPublish, check_run_id: int | None, now: datetime
     ) -> None: ...
-    async def reread(self, check_id: int, now: datetime, *, at: datetime) -> None: ...
+    async def request_reread(self, check_id: int, now: datetime, *, at: datetime) -> None: ...
 
 
 class PublishChecks:
-    def __init__(self, checks: CommitChecks, upstreams: Upstreams, github: Checks, clock: Clock) -> None:
+    def __init__(
+        self, checks: CommitChecks, upstreams: Upstreams, check_runs: ChecksApi, clock: Clock
+    ) -> None:
         self._checks = checks
         self._upstreams = upstreams
-        self._github = github
+        self._check_runs = check_runs
         self._clock = clock
 
     async def __call__(self, effect: ClaimedEffect) -> bool:
         tier, head_sha = Tier(effect.target.removeprefix(CHECKS_QUEUE)), effect.lane
-        wanted = await self._checks.to_publish(effect.upstream, head_sha, tier, self._clock.now())
+        wanted = await self._checks.plan_publication(effect.upstream, head_sha, tier, self._clock.now())
         if not wanted:
             return False
         done = await self._publish_all(effect, tier, wanted)
@@ -80,7 +83,7 @@ class PublishChecks:
         if check.maybe_created or (doubted and check.check_run_id is not None):
             found = await self._find(where, check, urgency)
             if found is not None and found.completed and check.shown.status is not CheckStatus.COMPLETED:
-                await self._checks.note_completed(check.check_id, found.check_run_id)
+                await self._checks.record_completed(check.check_id, found.check_run_id)
                 return False
             check = _as_found(check, found)
         check_run_id = check.check_run_id
@@ -89,30 +92,30 @@ class PublishChecks:
                 return False
         elif not check.ends:
             check_run_id = await self._create(where, check, urgency=urgency)
-        await self._checks.note_published(check, check_run_id, self._clock.now())
+        await self._checks.record_published(check, check_run_id, self._clock.now())
         return True
 
     async def _reread(self, check: CheckToPublish, *, after: timedelta = timedelta(0)) -> None:
         now = self._clock.now()
-        await self._checks.reread(check.check_id, now, at=now + after)
+        await self._checks.request_reread(check.check_id, now, at=now + after)
 
     async def _update(
         self, where: Target, check_run_id: int, check: CheckToPublish, *, urgency: Urgency
     ) -> bool:
         """Change what it shows; False when GitHub has it no more, as after the App was made anew."""
         try:
-            await self._github.update_check(where, check_run_id, _without_old_notes(check), urgency=urgency)
+            await self._check_runs.update(where, check_run_id, _without_old_notes(check), urgency=urgency)
         except OutsideRefused as refusal:
             if refusal.status != 404:
                 raise
             if not check.ends:
-                await self._checks.note_completed(check.check_id, check_run_id)
+                await self._checks.record_completed(check.check_id, check_run_id)
             return check.ends
         return True
 
     async def _create(self, where: Target, check: CheckToPublish, *, urgency: Urgency) -> int:
-        await self._checks.note_attempt(check.check_id, self._clock.now())
-        return await self._github.create_check(
+        await self._checks.record_attempt(check.check_id, self._clock.now())
+        return await self._check_runs.create(
             where,
             head_sha=check.head_sha,
             name=check.name,
@@ -121,20 +124,20 @@ class PublishChecks:
             urgency=urgency,
         )
 
-    async def _find(self, where: Target, check: CheckToPublish, urgency: Urgency) -> FoundCheck | None:
-        found = await self._github.find_checks(where, check.head_sha, check.name, urgency=urgency)
+    async def _find(self, where: Target, check: CheckToPublish, urgency: Urgency) -> ListedCheck | None:
+        found = await self._check_runs.find(where, check.head_sha, check.name, urgency=urgency)
         mine = [each for each in found if each.external_id == str(check.check_id)]
         # Of two that two workers created GitHub goes by the newer one.
         return max(mine, key=lambda each: each.check_run_id, default=None)
 
 
-def _as_found(check: CheckToPublish, found: FoundCheck | None) -> CheckToPublish:
+def _as_found(check: CheckToPublish, found: ListedCheck | None) -> CheckToPublish:
     if found is None:
         return check
     annotated = check.annotated or found.annotations > 0
     return replace(check, check_run_id=found.check_run_id, annotated=annotated)
 
 
-def _without_old_notes(check: CheckToPublish) -> Shown:
+def _without_old_notes(check: CheckToPublish) -> CheckContent:
     """GitHub adds annotations to those of earlier requests: what is completed already has them."""
     return replace(check.shown, annotations=()) if check.annotated else check.shown

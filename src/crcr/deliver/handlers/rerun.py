@@ -10,12 +10,13 @@ from typing import Protocol
 
 import structlog
 
-from crcr.decide.checks.reruns import RunToAsk
+from crcr.decide.checks.reruns import RunToRerun
 from crcr.decide.github.values import Target
 from crcr.decide.model import RepoName
 from crcr.decide.outbox.effect import ClaimedEffect
 from crcr.errors import NotYet, OutsideRefused
-from crcr.ports import Actions, Clock, GitHub
+from crcr.github.client import GitHubClient
+from crcr.ports import Clock
 
 log = structlog.get_logger(__name__)
 
@@ -23,28 +24,25 @@ _RUNNING_S = 60.0
 
 
 class Reruns(Protocol):
-    async def run_to_ask(self, upstream: RepoName, downstream: str, run_id: str) -> RunToAsk | None: ...
-    async def dispatch_again(
-        self, upstream: RepoName, delivery: str, downstream: str, now: datetime
-    ) -> bool: ...
+    async def find_run(self, upstream: RepoName, downstream: str, run_id: str) -> RunToRerun | None: ...
+    async def redispatch(self, upstream: RepoName, delivery: str, downstream: str, now: datetime) -> bool: ...
 
 
 class Rerun:
-    def __init__(self, reruns: Reruns, actions: Actions, github: GitHub, clock: Clock) -> None:
+    def __init__(self, reruns: Reruns, github: GitHubClient, clock: Clock) -> None:
         self._reruns = reruns
-        self._actions = actions
         self._github = github
         self._clock = clock
 
     async def __call__(self, effect: ClaimedEffect) -> bool:
         run_id = str(json.loads(effect.payload or b"{}").get("run_id"))
-        found = await self._reruns.run_to_ask(effect.upstream, effect.target, run_id)
+        found = await self._reruns.find_run(effect.upstream, effect.target, run_id)
         if found is None:
             return False
         if found.on_github and run_id.isdigit():
             installation_id = found.installation_id
             if installation_id is None:
-                installation_id = await self._github.find_installation(found.downstream)
+                installation_id = await self._github.repositories.find_installation(found.downstream)
             where = Target(found.downstream, found.repository_id, installation_id)
             if effect.attempts > 1 and await self._ran_again(where, int(run_id), found.attempt):
                 return True  # an earlier attempt at this was heard after all
@@ -53,7 +51,7 @@ class Rerun:
         log.info(
             "rerun_becomes_dispatch", downstream=str(found.downstream), run=run_id, delivery=effect.delivery
         )
-        return await self._reruns.dispatch_again(
+        return await self._reruns.redispatch(
             effect.upstream, effect.delivery or "", effect.target, self._clock.now()
         )
 
@@ -61,7 +59,7 @@ class Rerun:
         """Ask for the failed jobs first, then for all; False when GitHub re-runs this run no more."""
         for failed_only in (True, False):
             try:
-                await self._actions.rerun(where, run_id, failed_only=failed_only)
+                await self._github.actions.rerun(where, run_id, failed_only=failed_only)
             except OutsideRefused as refusal:
                 if refusal.status == 401:
                     raise
@@ -73,7 +71,7 @@ class Rerun:
 
     async def _ran_again(self, where: Target, run_id: int, attempt: int) -> bool:
         try:
-            return (await self._actions.read_run(where, run_id)).attempt > attempt
+            return (await self._github.actions.read_run(where, run_id)).attempt > attempt
         except OutsideRefused as refusal:
             if refusal.status == 401:
                 raise
@@ -82,7 +80,7 @@ class Rerun:
     async def _runs_again(self, where: Target, run_id: int, attempt: int) -> bool:
         """Whether a later attempt is under way. While the old one is, GitHub lets nobody run any of it again."""
         try:
-            run = await self._actions.read_run(where, run_id)
+            run = await self._github.actions.read_run(where, run_id)
         except OutsideRefused as refusal:
             if refusal.status == 401:
                 raise

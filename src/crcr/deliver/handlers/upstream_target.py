@@ -4,7 +4,7 @@ from typing import Protocol
 
 from crcr.decide.github.values import Target
 from crcr.decide.model import RepoName
-from crcr.ports import GitHub
+from crcr.github.client import RepositoriesApi
 
 
 class Places(Protocol):
@@ -14,12 +14,12 @@ class Places(Protocol):
 
 
 class Upstreams:
-    def __init__(self, places: Places, github: GitHub) -> None:
+    def __init__(self, places: Places, repositories: RepositoriesApi) -> None:
         self._places = places
-        self._github = github
+        self._repositories = repositories
 
     async def target(self, upstream: RepoName) -> Target:
         name, repository_id, installation_id = await self._places.place(upstream)
         if installation_id is None:
-            installation_id = await self._github.find_installation(name)
+            installation_id = await self._repositories.find_installation(name)
         return Target(name, repository_id, installation_id)

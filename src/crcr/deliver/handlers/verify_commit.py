@@ -19,7 +19,8 @@ from crcr.decide.github.values import Target
 from crcr.decide.model import RepoName
 from crcr.decide.outbox.effect import ClaimedEffect
 from crcr.deliver.handlers.upstream_target import Upstreams
-from crcr.ports import Clock, History
+from crcr.github.client import CommitsApi
+from crcr.ports import Clock
 
 
 class Commits(Protocol):
@@ -28,28 +29,30 @@ class Commits(Protocol):
 
 
 class VerifyCommit:
-    def __init__(self, commits: Commits, upstreams: Upstreams, github: History, clock: Clock) -> None:
-        self._commits = commits
+    def __init__(
+        self, tested_commits: Commits, upstreams: Upstreams, commits: CommitsApi, clock: Clock
+    ) -> None:
+        self._tested_commits = tested_commits
         self._upstreams = upstreams
-        self._github = github
+        self._commits = commits
         self._clock = clock
 
     async def __call__(self, effect: ClaimedEffect) -> bool:
         sha = (effect.payload or b"").decode()
-        if not await self._commits.is_open(effect.upstream, sha):
+        if not await self._tested_commits.is_open(effect.upstream, sha):
             return False
         place = await self._place(await self._upstreams.target(effect.upstream), sha)
-        await self._commits.settle(effect.upstream, sha, place, self._clock.now())
+        await self._tested_commits.settle(effect.upstream, sha, place, self._clock.now())
         return True
 
     async def _place(self, where: Target, sha: str) -> CommitPlace:
-        default = await self._github.default_branch(where)
-        if await self._github.has_behind(where, default, sha):
+        default = await self._commits.read_default_branch(where)
+        if await self._commits.is_on_branch(where, default, sha):
             return CommitPlace(CommitStanding.BASE, default)
-        if not await self._github.knows_commit(where, sha):
+        if not await self._commits.exists(where, sha):
             return UNKNOWN
-        releases = await self._github.branches(where, RELEASE_BRANCHES)
+        releases = await self._commits.list_branches(where, RELEASE_BRANCHES)
         for branch in branches_to_ask(default, releases)[1:]:
-            if await self._github.has_behind(where, branch, sha):
+            if await self._commits.is_on_branch(where, branch, sha):
                 return CommitPlace(CommitStanding.BASE, branch)
         return ELSEWHERE

@@ -19,7 +19,7 @@ ASK_AGAIN_S = 300.0
 
 
 class Apps(Protocol):
-    async def read_app(self) -> AppFacts: ...
+    async def read(self) -> AppFacts: ...
 
 
 class AppPage:
@@ -38,6 +38,6 @@ class AppPage:
 
     async def _ask(self) -> None:
         try:
-            self.address = (await self._apps.read_app()).html_url or None
+            self.address = (await self._apps.read()).html_url or None
         except OutsideFault as fault:
             log.warning("app_not_read", error=str(fault))

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import structlog
 
-from crcr.decide.github.missed_webhooks import Progress
+from crcr.decide.github.missed_webhooks import RecoveryProgress
 from crcr.ports import Clock
 
 log = structlog.get_logger(__name__)
@@ -17,16 +17,16 @@ _LOG_EVERY = timedelta(seconds=10)
 
 class Pace:
     def __init__(
-        self, stage: str, clock: Clock, tell: Callable[[Progress], None], total: int | None = None
+        self, stage: str, clock: Clock, tell: Callable[[RecoveryProgress], None], total: int | None = None
     ) -> None:
-        self._progress = Progress(stage, 0, total)
+        self._progress = RecoveryProgress(stage, 0, total)
         self._clock = clock
         self._tell = tell
         self._logged_at = clock.now()
 
     def step(self) -> None:
         last = self._progress
-        self._progress = Progress(last.stage, last.done + 1, last.total)
+        self._progress = RecoveryProgress(last.stage, last.done + 1, last.total)
         self._tell(self._progress)
         now = self._clock.now()
         if self._progress.done % _LOG_STEPS == 0 or now - self._logged_at >= _LOG_EVERY:

@@ -16,16 +16,16 @@ from typing import Any, Protocol, TypeVar
 import structlog
 
 from crcr.decide.github.missed_webhooks import (
-    Known,
+    KnownWebhooks,
     LoggedWebhook,
-    Outcome,
-    Progress,
+    RecoveryOutcome,
+    RecoveryProgress,
     RecoveryReport,
-    doubtful,
-    is_used,
-    missing,
+    group_attempts,
+    is_used_event,
+    missing_webhooks,
+    possibly_missing,
     read_since,
-    webhooks,
 )
 from crcr.decide.github.values import LoggedDelivery
 from crcr.deliver.periodic.progress import Pace, wait
@@ -43,7 +43,7 @@ from crcr.ports import Clock, DeliveryLog
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
-Tell = Callable[[Progress], None]
+Tell = Callable[[RecoveryProgress], None]
 
 PATIENCE_S = 60.0
 """A limit that ends within a minute is waited for: a log of many pages would never be read to its end otherwise."""
@@ -52,10 +52,10 @@ _UNSURE_RUNS = 5
 
 
 class Store(Protocol):
-    async def known(self, guids: Sequence[str]) -> Known: ...
+    async def known(self, guids: Sequence[str]) -> KnownWebhooks: ...
     async def superseded(self, guids: Sequence[str]) -> int: ...
     async def upstream_ids(self) -> frozenset[int] | None: ...
-    async def note(self, guid: str, outcome: Outcome, now: datetime) -> None: ...
+    async def note(self, guid: str, outcome: RecoveryOutcome, now: datetime) -> None: ...
     async def watermark(self) -> datetime | None: ...
     async def complete(self, until: datetime, now: datetime) -> None: ...
 
@@ -77,14 +77,14 @@ class _Run:
     entries: list[LoggedDelivery] = field(default_factory=list)
     logged: int = 0
     missed: int = 0
-    outcomes: Counter[Outcome] = field(default_factory=Counter)
+    outcomes: Counter[RecoveryOutcome] = field(default_factory=Counter)
     taken: list[str] = field(default_factory=list)
     stopped: str | None = None
     without_allowlist: set[int | None] = field(default_factory=set)
 
-    def count(self, webhook: LoggedWebhook, outcome: Outcome) -> None:
+    def count(self, webhook: LoggedWebhook, outcome: RecoveryOutcome) -> None:
         self.outcomes[outcome] += 1
-        if outcome is Outcome.TAKEN:
+        if outcome is RecoveryOutcome.TAKEN:
             self.taken.append(webhook.guid)
 
     def report(self) -> RecoveryReport:
@@ -92,10 +92,10 @@ class _Run:
             since=self.since,
             logged=self.logged,
             missed=self.missed,
-            taken=self.outcomes[Outcome.TAKEN],
-            repeated=self.outcomes[Outcome.REPEAT],
-            ignored=self.outcomes[Outcome.IGNORED],
-            unusable=self.outcomes[Outcome.UNUSABLE],
+            taken=self.outcomes[RecoveryOutcome.TAKEN],
+            repeated=self.outcomes[RecoveryOutcome.REPEAT],
+            ignored=self.outcomes[RecoveryOutcome.IGNORED],
+            unusable=self.outcomes[RecoveryOutcome.UNUSABLE],
             left=self.missed - self.outcomes.total(),
             stopped=self.stopped,
         )
@@ -141,8 +141,8 @@ class Recovery:
     async def _find_and_take(self, run: _Run, began_at: datetime, tell: Tell) -> None:
         run.since = read_since(began_at, await self._store.watermark())
         await self._read(run, run.since, Pace("reading the log", self._clock, tell))
-        candidates = doubtful(webhooks(run.entries), await self._store.upstream_ids())
-        wanted = missing(candidates, await self._store.known([each.guid for each in candidates]))
+        candidates = possibly_missing(group_attempts(run.entries), await self._store.upstream_ids())
+        wanted = missing_webhooks(candidates, await self._store.known([each.guid for each in candidates]))
         run.missed = len(wanted)
         if wanted:
             log.info("recovery_began", missed=len(wanted), logged=run.logged, since=run.since)
@@ -153,10 +153,10 @@ class Recovery:
     async def _read(self, run: _Run, since: datetime, pace: Pace) -> None:
         cursor = None
         while True:
-            page = await self._patiently(partial(self._log.delivery_log, cursor))
+            page = await self._patiently(partial(self._log.read_page, cursor))
             recent = [each for each in page.entries if each.delivered_at >= since]
             run.logged += sum(not each.redelivery for each in recent)
-            run.entries += filter(is_used, recent)
+            run.entries += filter(is_used_event, recent)
             pace.step()
             cursor = page.next_cursor
             if cursor is None or len(recent) < len(page.entries):
@@ -193,16 +193,16 @@ class Recovery:
                 run.stopped = fault.detail
             pace.step()
 
-    async def _recover(self, webhook: LoggedWebhook) -> Outcome:
+    async def _recover(self, webhook: LoggedWebhook) -> RecoveryOutcome:
         fetched = await self._fetch(webhook)
-        outcome = Outcome.UNUSABLE if fetched is None else await self._take(webhook, *fetched)
+        outcome = RecoveryOutcome.UNUSABLE if fetched is None else await self._take(webhook, *fetched)
         await self._store.note(webhook.guid, outcome, self._clock.now())
         return outcome
 
     async def _fetch(self, webhook: LoggedWebhook) -> tuple[str, bytes] | None:
         """Return the event's name and its payload; None when GitHub has it no more, or never shows it."""
         try:
-            _, name, body = await self._patiently(partial(self._log.logged_delivery, webhook.log_id))
+            _, name, body = await self._patiently(partial(self._log.read_delivery, webhook.log_id))
         except OutsideRefused as refused:
             if refused.status != 404:
                 raise
@@ -218,7 +218,7 @@ class Recovery:
             return name, body
         return None
 
-    async def _take(self, webhook: LoggedWebhook, name: str, body: bytes) -> Outcome:
+    async def _take(self, webhook: LoggedWebhook, name: str, body: bytes) -> RecoveryOutcome:
         """Hand it to the intake. The guard keeps a webhook that breaks us from ending the process at each start."""
         try:
             answer = await self._intake.recover(webhook.guid, name, body)
@@ -226,18 +226,18 @@ class Recovery:
             raise
         except BadRequest as refusal:
             _complain(webhook, refusal.detail)
-            return Outcome.UNUSABLE
+            return RecoveryOutcome.UNUSABLE
         except Exception as crash:
             log.exception("recovery_crashed", delivery=webhook.guid, github_event=name)
             self._on_crash(crash)
-            return Outcome.UNUSABLE
+            return RecoveryOutcome.UNUSABLE
         return _outcome(answer.body)
 
 
-def _outcome(answer: Mapping[str, Any]) -> Outcome:
+def _outcome(answer: Mapping[str, Any]) -> RecoveryOutcome:
     if "ignored" in answer:
-        return Outcome.IGNORED
-    return Outcome.REPEAT if "repeat" in answer else Outcome.TAKEN
+        return RecoveryOutcome.IGNORED
+    return RecoveryOutcome.REPEAT if "repeat" in answer else RecoveryOutcome.TAKEN
 
 
 def _complain(webhook: LoggedWebhook, why: str) -> None:

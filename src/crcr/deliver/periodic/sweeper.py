@@ -28,7 +28,7 @@ class Retention(Protocol):
 
 
 class Gates(Protocol):
-    async def look_again(self, now: datetime) -> int: ...
+    async def refresh_due(self, now: datetime) -> int: ...
 
 
 class Sweeper:
@@ -39,7 +39,7 @@ class Sweeper:
         self._clock = clock
 
     async def sweep(self) -> None:
-        await self._gates.look_again(self._clock.now())
+        await self._gates.refresh_due(self._clock.now())
         swept = await self._sweeps.time_out_silent(self._clock.now())
         if swept:
             log.warning("jobs_timed_out", jobs=swept)

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import structlog
 
-from crcr.decide.outbox.worker_presence import GONE_AFTER, ROLL_CALL_EVERY_S, Roll
+from crcr.decide.outbox.worker_presence import GONE_AFTER, ROLL_CALL_EVERY_S, WorkerRoll
 from crcr.errors import StoreUnavailable
 from crcr.ports import Clock
 
@@ -21,7 +21,7 @@ log = structlog.get_logger(__name__)
 
 
 class RollCall(Protocol):
-    async def attend(self, now: datetime) -> Roll: ...
+    async def attend(self, now: datetime) -> WorkerRoll: ...
     async def take_over(self, gone: Mapping[str, int], now: datetime) -> int: ...
     async def leave(self) -> None: ...
 

@@ -9,12 +9,31 @@ from dataclasses import replace
 
 import msgspec
 
-from crcr.decide.checks.check_run import MOST_ANNOTATIONS, MOST_TEXT, Annotation, Button, CheckStatus, Shown
-from crcr.decide.github.values import FoundCheck
+from crcr.decide.checks.check_run import (
+    MOST_ANNOTATIONS,
+    MOST_TEXT,
+    Annotation,
+    Button,
+    CheckContent,
+    CheckStatus,
+)
+from crcr.decide.github.values import ListedCheck
 from crcr.decide.model import Conclusion, RepoName
 from crcr.decide.outbox.urgency import Urgency
-from crcr.github.api.core import Id, Request, Response, decode, json_body, listing, moment, segment
-from crcr.github.api.truncate import clean, long, short, within_bytes
+from crcr.github.api.core import (
+    Id,
+    Request,
+    Response,
+    clean,
+    decode,
+    json_body,
+    listing,
+    long,
+    moment,
+    segment,
+    short,
+    within_bytes,
+)
 
 MOST_TITLE = 255
 MOST_MESSAGE_BYTES = 64 * 1024
@@ -32,7 +51,7 @@ def create_check(
     head_sha: str,
     name: str,
     external_id: str,
-    shown: Shown,
+    shown: CheckContent,
     urgency: Urgency = Urgency.FIRST,
 ) -> Request:
     names = {"name": name, "head_sha": head_sha, "external_id": external_id}
@@ -41,7 +60,7 @@ def create_check(
 
 
 def update_check(
-    repo: RepoName, check_run_id: int, shown: Shown, *, urgency: Urgency = Urgency.FIRST
+    repo: RepoName, check_run_id: int, shown: CheckContent, *, urgency: Urgency = Urgency.FIRST
 ) -> Request:
     """Show something else; GitHub adds the annotations to those that the check already has."""
     path = f"/repos/{repo}/check-runs/{check_run_id:d}"
@@ -56,7 +75,7 @@ def find_checks(repo: RepoName, head_sha: str, name: str, *, urgency: Urgency = 
 # What a check shows
 
 
-def check_fields(shown: Shown) -> dict[str, object]:
+def check_fields(shown: CheckContent) -> dict[str, object]:
     fields: dict[str, object] = {
         "status": shown.status.value,
         "output": _output(shown),
@@ -72,7 +91,7 @@ def check_fields(shown: Shown) -> dict[str, object]:
     return fields
 
 
-def _end(shown: Shown) -> dict[str, object]:
+def _end(shown: CheckContent) -> dict[str, object]:
     if shown.conclusion is None or shown.conclusion is Conclusion.NONE:
         raise ValueError("a completed check needs a conclusion that GitHub knows")
     end: dict[str, object] = {"conclusion": shown.conclusion.value}
@@ -81,7 +100,7 @@ def _end(shown: Shown) -> dict[str, object]:
     return end
 
 
-def _output(shown: Shown) -> dict[str, object]:
+def _output(shown: CheckContent) -> dict[str, object]:
     output: dict[str, object] = {
         "title": short(shown.title, MOST_TITLE),
         "summary": long(shown.summary, MOST_TEXT),
@@ -135,12 +154,12 @@ def check_run_id(response: Response) -> int:
     return decode(response, _Check).id
 
 
-def found_checks(response: Response) -> tuple[FoundCheck, ...]:
+def found_checks(response: Response) -> tuple[ListedCheck, ...]:
     return tuple(_found(each) for each in decode(response, _Checks).check_runs)
 
 
-def _found(check: _Check) -> FoundCheck:
-    return FoundCheck(
+def _found(check: _Check) -> ListedCheck:
+    return ListedCheck(
         check_run_id=check.id,
         external_id=check.external_id,
         completed=check.status == CheckStatus.COMPLETED.value,

@@ -18,10 +18,10 @@ from crcr.github.api.core import (
     decode,
     json_body,
     listing,
+    long,
     moment,
     segment,
 )
-from crcr.github.api.truncate import long
 
 MOST_COMMENT = 65_536
 _ROLES = {role.name.lower(): role for role in Role}

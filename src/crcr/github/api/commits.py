@@ -1,22 +1,60 @@
-"""Where a commit stands in a repository: its default branch, branches by how their names begin, and ancestry.
+"""Commits: comparisons, changed files, trees, the pull requests that contain one, branches and ancestry.
 
-A comparison's first page brings all changed files with it, the others do not: only the word for how the two sides
-stand is wanted, so the second page is asked for. https://docs.github.com/en/rest/commits/commits#compare-two-commits
+GitHub truncates its lists of files silently (3,000 of a pull request, 300 of a comparison), and a page of large patches
+may be larger than what we read; `complete` is False in both cases.
+https://docs.github.com/en/rest/pulls/pulls, https://docs.github.com/en/rest/commits/commits
 """
+
+import re
+from collections.abc import Iterable, Sequence
+from itertools import chain
 
 import msgspec
 
+from crcr.decide.github.values import ChangedFiles, Comparison, Target
 from crcr.decide.model import RepoName
 from crcr.decide.outbox.urgency import Urgency
-from crcr.github.api import changes
-from crcr.github.api.core import MAX_LIST_BYTES, Request, Response, decode, segment
+from crcr.errors import OutsideRefused
+from crcr.github.api.core import (
+    MAX_LIST_BYTES,
+    Id,
+    Request,
+    Response,
+    decode,
+    listing,
+    next_link,
+    segment,
+)
 
-"""Points of a minute that such questions leave to the gate. The checks of jobs leave more, so these never starve."""
-_HEADS = "refs/heads/"
-_HAS_BEHIND = frozenset({"behind", "identical"})
-"""How a commit stands to a branch that has it in its history."""
+MOST_PULL_FILES = 3000
+MOST_COMPARED_FILES = 300
+# Git allows none of these in a name. In a comparison `..` would move the border between its two sides, and a colon
+# would ask about another repository.
+_NO_REVISION = re.compile(r"\.\.|[\x00-\x20:?*\[\\^~\x7f]")
+_BRANCH_PREFIX = "refs/heads/"
+_IN_HISTORY = frozenset({"behind", "identical"})
+"""The comparison's status for a commit that the branch has in its history."""
 
 # Requests
+
+
+def pull_files(repo: RepoName, number: int) -> Request:
+    return listing(f"/repos/{repo}/pulls/{number:d}/files")
+
+
+def compare(repo: RepoName, base: str, head: str) -> Request:
+    for revision in (base, head):
+        if _NO_REVISION.search(revision):
+            raise OutsideRefused(f"{revision!r} does not name a commit.", status=400)
+    return listing(f"/repos/{repo}/compare/{segment(base)}...{segment(head)}")
+
+
+def commit_tree(repo: RepoName, sha: str) -> Request:
+    return Request("GET", f"/repos/{repo}/git/commits/{segment(sha)}")
+
+
+def commit_pulls(repo: RepoName, sha: str) -> Request:
+    return listing(f"/repos/{repo}/commits/{segment(sha)}/pulls")
 
 
 def repository(repo: RepoName) -> Request:
@@ -31,7 +69,8 @@ def matching_branches(repo: RepoName, prefix: str) -> Request:
 
 
 def ancestry(repo: RepoName, branch: str, sha: str) -> Request:
-    path = changes.compare(repo, branch, sha).path.partition("?")[0]
+    """Compare for the status only: the first page brings all changed files, so the second one is requested."""
+    path = compare(repo, branch, sha).path.partition("?")[0]
     return Request("GET", f"{path}?per_page=1&page=2", urgency=Urgency.DETAILS)
 
 
@@ -39,7 +78,46 @@ def commit(repo: RepoName, sha: str) -> Request:
     return Request("GET", f"/repos/{repo}/git/commits/{segment(sha)}", urgency=Urgency.DETAILS)
 
 
-# Answers
+# Responses
+
+
+class _File(msgspec.Struct):
+    filename: str
+    previous_filename: str | None = None
+
+
+class _Commit(msgspec.Struct):
+    sha: str
+
+
+class _Comparison(msgspec.Struct):
+    total_commits: int
+    commits: list[_Commit]
+    files: list[_File] | None = None
+    """On the first page only."""
+
+
+class _ComparisonStatus(msgspec.Struct):
+    status: str
+
+
+class _WithTree(msgspec.Struct):
+    tree: _Commit
+
+
+class _BaseRepository(msgspec.Struct):
+    id: Id
+    full_name: str
+
+
+class _Base(msgspec.Struct):
+    repo: _BaseRepository
+
+
+class _Pull(msgspec.Struct):
+    number: Id
+    state: str
+    base: _Base
 
 
 class _Repository(msgspec.Struct):
@@ -50,8 +128,32 @@ class _Ref(msgspec.Struct):
     ref: str
 
 
-class _Comparison(msgspec.Struct):
-    status: str
+def changed_files(pages: Sequence[Response]) -> ChangedFiles:
+    files = list(chain.from_iterable(decode(page, list[_File]) for page in _uncut(pages)))
+    return ChangedFiles(_paths(files), complete=_is_read_to_end(pages) and len(files) < MOST_PULL_FILES)
+
+
+def comparison(pages: Sequence[Response]) -> Comparison:
+    parts = [decode(page, _Comparison) for page in _uncut(pages)]
+    commits = tuple(commit.sha for part in parts for commit in part.commits)
+    files = parts[0].files if parts else None
+    return Comparison(
+        commits=commits,
+        files=ChangedFiles(
+            _paths(files or ()), complete=files is not None and len(files) < MOST_COMPARED_FILES
+        ),
+        complete=bool(parts) and parts[0].total_commits <= len(commits),
+    )
+
+
+def tree_sha(response: Response) -> str:
+    return decode(response, _WithTree).tree.sha
+
+
+def open_pulls(response: Response, where: Target) -> tuple[int, ...]:
+    """Return the open pull requests into this repository; a fork's commit also lists the fork's own."""
+    pulls = decode(response, list[_Pull])
+    return tuple(pull.number for pull in pulls if pull.state == "open" and _is_target(pull.base.repo, where))
 
 
 def default_branch(response: Response) -> str:
@@ -59,10 +161,31 @@ def default_branch(response: Response) -> str:
 
 
 def branches(response: Response, prefix: str) -> tuple[str, ...]:
-    """GitHub matches the beginning of the name without its slash: `release` finds `release-notes` too."""
-    names = (found.ref.removeprefix(_HEADS) for found in decode(response, list[_Ref]))
+    """GitHub matches the prefix without its trailing slash: `release` also finds `release-notes`."""
+    names = (ref.ref.removeprefix(_BRANCH_PREFIX) for ref in decode(response, list[_Ref]))
     return tuple(name for name in names if name.startswith(prefix))
 
 
 def is_ancestor(response: Response) -> bool:
-    return decode(response, _Comparison).status in _HAS_BEHIND
+    return decode(response, _ComparisonStatus).status in _IN_HISTORY
+
+
+def _is_target(repo: _BaseRepository, where: Target) -> bool:
+    if where.repository_id is not None:
+        return repo.id == where.repository_id
+    return repo.full_name.lower() == where.repository.key
+
+
+def _uncut(pages: Sequence[Response]) -> list[Response]:
+    return [page for page in pages if not page.cut]
+
+
+def _is_read_to_end(pages: Sequence[Response]) -> bool:
+    """Whether the last page that was read is the list's last."""
+    return not pages[-1].cut and next_link(pages[-1]) is None
+
+
+def _paths(files: Iterable[_File]) -> tuple[str, ...]:
+    """Return both names of a renamed file: it changed both paths."""
+    names = (name for file in files for name in (file.previous_filename, file.filename) if name)
+    return tuple(dict.fromkeys(names))

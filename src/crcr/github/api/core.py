@@ -1,9 +1,10 @@
-"""GitHub's REST calls as data: how each of ours is asked, and what a good answer to it says.
+"""GitHub's REST calls as data: how each request is built, and what a successful response to it says.
 
-Here: what all calls share, and the calls about installations and repositories; the others stand in `api_…` by
-subject. No IO and no clock: the client sends a `Request` and hands back a `Response`; what a bad status means stands
-in `faults.py`. Bodies are untrusted: only named fields are read, by type, and anything else is `OutsideUnsure`.
-Nothing from outside can change a path: numbers are written as numbers, names are one quoted segment.
+This module has what all calls share, and the calls about installations and repositories; the modules beside it have the
+others by subject. No IO and no clock: `github.http.transport` sends a `Request` and returns a `Response`, and
+`github.http.errors` says what an unsuccessful status means. Bodies are untrusted: only named fields are read, by type, and
+anything else is `OutsideUnsure`. No outside text can change a path: numbers are formatted as numbers, and a name is one
+quoted segment.
 """
 
 import json
@@ -16,8 +17,8 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 
-from crcr.decide.allowlist.entries import Problem, decode_text
-from crcr.decide.github.values import FilePlace, FileText, PullFacts, RepositoryFacts
+from crcr.decide.allowlist.entries import AllowlistProblem, decode_text
+from crcr.decide.github.values import FileLocation, FileText, PullFacts, RepositoryFacts
 from crcr.decide.model import RepoName
 from crcr.decide.outbox.urgency import Urgency
 from crcr.errors import FileNotText, OutsideRefused, OutsideUnsure
@@ -45,7 +46,7 @@ ACTIONS_WRITE: Permissions = (("actions", "write"),)
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One call; `path` is relative to the API's address, and `writes` decides its points (and its redirects)."""
+    """One call; `path` is relative to the API's address, and `writes` decides its points and whether a redirect is followed."""
 
     method: str
     path: str
@@ -54,11 +55,11 @@ class Request:
     etag: str | None = None
     writes: bool = False
     most_bytes: int = MAX_ANSWER_BYTES
-    """How much of the answer is read."""
+    """How much of the response is read."""
     urgency: Urgency = Urgency.FIRST
-    """Which calls go before it while GitHub's limits leave too few."""
+    """The class of calls that it belongs to while GitHub's limits leave too few."""
     creates_content: bool = False
-    """Whether it writes what people are notified of; GitHub limits that more tightly."""
+    """Whether it notifies people; GitHub limits such requests more strictly."""
 
     @property
     def points(self) -> int:
@@ -67,7 +68,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """One answer; header names are lower case, `cut` says that the body went on past the request's `most_bytes`."""
+    """One response; header names are lower case, `cut` says that the body was longer than the request's `most_bytes`."""
 
     status: int
     headers: Mapping[str, str]
@@ -83,24 +84,24 @@ class Token:
     expires_at: datetime
 
 
-# How requests are put together
+# How requests are built
 
 
 def segment(text: str) -> str:
-    """Return `text` as one segment of a path; what a URL's reader would resolve away is refused."""
+    """Return `text` as one segment of a path; refuse what a URL parser would resolve away."""
     if text in {"", ".", ".."}:
         raise OutsideRefused(f"{text!r} cannot be part of an address.", status=400)
     # Lone surrogates have no UTF-8; a name with one names nothing.
     return quote(text, safe="", errors="replace")
 
 
-def listing(path: str, *, size: int = 100, most_bytes: int = MAX_LIST_BYTES, **wanted: str) -> Request:
-    """Ask for the first page of a list; `turned` asks for the others."""
-    query = urlencode({**wanted, "per_page": size}, quote_via=quote, safe="", errors="replace")
+def listing(path: str, *, size: int = 100, most_bytes: int = MAX_LIST_BYTES, **parameters: str) -> Request:
+    """Request the first page of a list; `for_page` requests the others."""
+    query = urlencode({**parameters, "per_page": size}, quote_via=quote, safe="", errors="replace")
     return Request("GET", f"{path}?{query}", most_bytes=most_bytes)
 
 
-def turned(request: Request, page: int) -> Request:
+def for_page(request: Request, page: int) -> Request:
     return request if page == 1 else replace(request, path=f"{request.path}&page={page:d}")
 
 
@@ -109,7 +110,7 @@ _NEXT = re.compile(r';\s*rel="?next"?\s*(?:[;,]|\Z)')
 
 
 def next_link(response: Response) -> str | None:
-    """Return the address of the list's next page, to look at and never to ask: pages are counted here."""
+    """Return the address of the list's next page. It only says that there is one; it is never requested."""
     for link in _LINK.finditer(response.headers.get("link", "")):
         if _NEXT.search(link[2]):
             return link[1]
@@ -123,6 +124,31 @@ def json_body(**fields: object) -> bytes:
 def moment(at: datetime) -> str:
     """Return a time as GitHub writes it: UTC, whole seconds, Z."""
     return f"{at.astimezone(UTC).replace(tzinfo=None).isoformat(timespec='seconds')}Z"
+
+
+# Texts, truncated visibly to GitHub's limits
+
+CUT_END = "\n\n… cut"
+
+
+def clean(text: str) -> str:
+    """Replace lone surrogates, which JSON can carry and UTF-8 cannot."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def short(text: str, most: int) -> str:
+    return clean(text if len(text) <= most else text[: most - 1] + "…")
+
+
+def long(text: str, most: int) -> str:
+    return clean(text if len(text) <= most else text[: most - len(CUT_END)] + CUT_END)
+
+
+def within_bytes(text: str, most: int) -> str:
+    data = text.encode("utf-8", "replace")
+    if len(data) <= most:
+        return data.decode()
+    return data[: most - len(CUT_END.encode())].decode(errors="ignore") + CUT_END
 
 
 # Requests
@@ -139,14 +165,14 @@ def installation_token(
     *,
     repositories: Sequence[str] = (),
 ) -> Request:
-    """Ask for a token that can do no more than it is minted for; without ids or names it covers the installation."""
-    wanted: dict[str, object] = {"permissions": dict(permissions)}
+    """Request a token for these repositories and permissions; without ids or names it covers the installation."""
+    fields: dict[str, object] = {"permissions": dict(permissions)}
     if repository_ids:
-        wanted["repository_ids"] = list(repository_ids)
+        fields["repository_ids"] = list(repository_ids)
     elif repositories:
-        wanted["repositories"] = list(repositories)
+        fields["repositories"] = list(repositories)
     path = f"/app/installations/{installation_id:d}/access_tokens"
-    return Request("POST", path, body=json.dumps(wanted).encode(), writes=True)
+    return Request("POST", path, body=json_body(**fields), writes=True)
 
 
 def read_repository(repo: RepoName) -> Request:
@@ -161,13 +187,13 @@ def read_pull(repo: RepoName, number: int) -> Request:
     return Request("GET", f"/repos/{repo}/pulls/{number:d}")
 
 
-def read_file(place: FilePlace, etag: str | None) -> Request:
-    segments = place.path.strip("/").split("/")
-    # A URL with `..` would be shortened on its way and ask another endpoint.
+def read_file(file: FileLocation, etag: str | None) -> Request:
+    segments = file.path.strip("/").split("/")
+    # A URL with `..` would be normalized on its way and reach another endpoint.
     if not {"", ".", ".."}.isdisjoint(segments):
-        raise OutsideRefused(f"{place.path!r} is not the path of a file.", status=400)
+        raise OutsideRefused(f"{file.path!r} is not the path of a file.", status=400)
     path = "/".join(quote(segment, safe="") for segment in segments)
-    url = f"/repos/{place.repository}/contents/{path}?ref={quote(place.ref, safe='')}"
+    url = f"/repos/{file.repository}/contents/{path}?ref={quote(file.ref, safe='')}"
     return Request("GET", url, accept=RAW_TYPE, etag=etag)
 
 
@@ -179,10 +205,10 @@ _PLAIN_ADDRESS = re.compile(
 )  # printable ASCII without a backslash, which parsers read two ways
 
 
-def onward(request: Request, response: Response, api_url: str) -> Request | None:
-    """Where a moved repository is now, if a read may follow: GitHub answers 301 after a rename or a transfer.
+def follow_redirect(request: Request, response: Response, api_url: str) -> Request | None:
+    """Return the same read at a moved repository's new address: GitHub answers 301 after a rename or a transfer.
 
-    Only below the API's own address: the token must never travel to another host.
+    None for a write, and for an address that is not below the API's own: the token must never reach another host.
     """
     if request.writes or response.status not in _MOVED:
         return None
@@ -193,24 +219,24 @@ def onward(request: Request, response: Response, api_url: str) -> Request | None
 def _path_within(api_url: str, location: str) -> str | None:
     if not _PLAIN_ADDRESS.fullmatch(location):
         return None
-    home = urlsplit(api_url)
+    api = urlsplit(api_url)
     try:
-        there = urlsplit(location if "://" in location else f"{home.scheme}://{home.netloc}{location}")
-        same_place = (there.scheme, there.netloc.lower()) == (home.scheme, home.netloc.lower())
+        target = urlsplit(location if "://" in location else f"{api.scheme}://{api.netloc}{location}")
+        same_host = (target.scheme, target.netloc.lower()) == (api.scheme, api.netloc.lower())
     except ValueError:
         return None
-    base = home.path.rstrip("/") + "/"
-    if not same_place or not there.path.startswith(base) or ".." in there.path:
+    base = api.path.rstrip("/") + "/"
+    if not same_host or not target.path.startswith(base) or ".." in target.path:
         return None
-    path = there.path[len(base) - 1 :]
-    return f"{path}?{there.query}" if there.query else path
+    path = target.path[len(base) - 1 :]
+    return f"{path}?{target.query}" if target.query else path
 
 
-# Answers
+# Responses
 
 Id = Annotated[int, msgspec.Meta(ge=1)]
 Time = Annotated[datetime, msgspec.Meta(tz=True)]
-# A token becomes a header: no blanks, no line ends. Its form is GitHub's affair and is not looked into.
+# A token becomes a header: no blanks, no line ends. Its format is not checked further.
 _HeaderText = Annotated[str, msgspec.Meta(pattern=r"\A[!-~]+\Z")]
 
 
@@ -256,29 +282,29 @@ def minted_token(response: Response) -> Token:
 
 
 def repository_facts(response: Response) -> RepositoryFacts:
-    found = decode(response, _Repository)
-    return RepositoryFacts(found.id, found.owner.id, found.full_name, found.default_branch)
+    repo = decode(response, _Repository)
+    return RepositoryFacts(repo.id, repo.owner.id, repo.full_name, repo.default_branch)
 
 
 def pull_facts(response: Response) -> PullFacts:
-    found = decode(response, _Pull)
+    pull = decode(response, _Pull)
     return PullFacts(
-        head_sha=found.head.sha,
-        base_ref=found.base.ref,
-        is_open=found.state == "open",
-        updated_at=found.updated_at.astimezone(UTC),
-        merged=found.merged,
+        head_sha=pull.head.sha,
+        base_ref=pull.base.ref,
+        is_open=pull.state == "open",
+        updated_at=pull.updated_at.astimezone(UTC),
+        merged=pull.merged,
     )
 
 
 def file_text(response: Response) -> FileText | None:
     if response.status == 304:
         return None
-    # The file itself is at fault here, so the same question would get the same answer.
+    # The file itself is at fault, so repeating the request would not help.
     if response.cut:
         raise OutsideRefused(f"The file is larger than {MAX_ANSWER_BYTES} bytes.", status=response.status)
     text = decode_text(response.body)
-    if isinstance(text, Problem):
+    if isinstance(text, AllowlistProblem):
         raise FileNotText(text.message, status=response.status, line=text.line, hint=text.hint)
     return FileText(text=text, etag=response.headers.get("etag"))
 

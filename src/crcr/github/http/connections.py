@@ -15,7 +15,7 @@ _ONE = httpx.Limits(max_connections=1, max_keepalive_connections=1, keepalive_ex
 
 def open_http(api_url: str) -> httpx.AsyncClient:
     """Return a client made for `GitHubClient`; proxies of the environment are obeyed, the caller closes it."""
-    return httpx.AsyncClient(transport=Lanes(proxy=_environment_proxy(api_url)))
+    return httpx.AsyncClient(transport=ConnectionPool(proxy=_environment_proxy(api_url)))
 
 
 def _environment_proxy(api_url: str) -> str | None:
@@ -25,7 +25,7 @@ def _environment_proxy(api_url: str) -> str | None:
     return getproxies().get(address.scheme)
 
 
-class Lanes(httpx.AsyncBaseTransport):
+class ConnectionPool(httpx.AsyncBaseTransport):
     """Lanes of one connection; the one used last is taken first, so that few stay warm in quiet times."""
 
     def __init__(self, *, proxy: str | None = None) -> None:

@@ -28,7 +28,7 @@ _SECONDARY = re.compile(r"(?i)secondary rate limit|abuse|rate limit exceeded")
 _DIGITS = re.compile(r"[0-9]{1,12}")
 
 
-def fault_of(request: Request, response: Response, now: datetime) -> OutsideFault | None:
+def error_from_response(request: Request, response: Response, now: datetime) -> OutsideFault | None:
     """Return what went wrong, or None for a success (a 304 is one when an ETag was sent)."""
     status = response.status
     if 200 <= status < 300 or (status == 304 and request.etag is not None):

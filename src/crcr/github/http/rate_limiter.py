@@ -148,7 +148,7 @@ class _Account:
         self.content_hour.spend(1, now)
 
 
-class Governor:
+class RateLimiter:
     def __init__(
         self, *, points_per_minute: int = 900, concurrent: int = 100, slot_wait_s: float = 5.0
     ) -> None:
@@ -233,7 +233,7 @@ class Governor:
         return account.blocked_until - now
 
     def budgets(self, now: float) -> list[Budget]:
-        """How every installation that was asked for stands; for who watches, not for who decides."""
+        """Return the budget of every installation that a call was made for. For metrics only."""
         return [self._budget(account, now) for account in self._accounts.values()]
 
     def _budget(self, account: _Account, now: float) -> Budget:

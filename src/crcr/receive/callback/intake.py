@@ -15,19 +15,19 @@ from starlette.requests import Request
 from crcr.decide.model import RepoName
 from crcr.decide.report.identity import Identity
 from crcr.decide.report.judge import (
-    Admitted,
+    AdmittedCaller,
+    CallerStanding,
     IgnoredReport,
     OpenJob,
-    Outcome,
-    Rejected,
+    RejectedReport,
     RepeatedReport,
-    Standing,
-    admit,
+    ReportOutcome,
+    admit_caller,
 )
-from crcr.decide.report.refusal import Refusal, refusal_of
+from crcr.decide.report.refusal import RefusedReport, make_refusal
 from crcr.decide.report.report import SELF_REPORTS, Report
-from crcr.decide.report.self_report import Admission, OwnOutcome, OwnResult
-from crcr.decide.trace_steps import Step
+from crcr.decide.report.self_report import Admission, SelfReportedJob, SelfReportOutcome
+from crcr.decide.trace_steps import TraceStep
 from crcr.errors import (
     CrcrError,
     DefaultBranchUnknown,
@@ -53,37 +53,39 @@ NOTED_REFUSAL = "noted_refusal"
 class Reports(Protocol):
     async def standings(
         self, caller: RepoName, delivery: str, caller_id: int | None = None
-    ) -> tuple[Standing, ...]: ...
+    ) -> tuple[CallerStanding, ...]: ...
     async def take(
-        self, report: Report, identity: Identity, standing: Standing, body: bytes, now: datetime
-    ) -> Outcome: ...
+        self, report: Report, identity: Identity, standing: CallerStanding, body: bytes, now: datetime
+    ) -> ReportOutcome: ...
     async def raise_alarm(
-        self, standing: Standing, identity: Identity, reason: str, now: datetime
+        self, standing: CallerStanding, identity: Identity, reason: str, now: datetime
     ) -> bool: ...
 
 
 class SelfReports(Protocol):
     """Nightly and periodic results, which nobody dispatched."""
 
-    async def admit(self, report: Report, identity: Identity) -> tuple[Standing, Admission] | Rejected:
+    async def admit(
+        self, report: Report, identity: Identity
+    ) -> tuple[CallerStanding, Admission] | RejectedReport:
         """Choose the upstream, and judge the sender there; refuse whom no upstream lists."""
         ...
 
     async def take(
-        self, report: Report, identity: Identity, standing: Standing, body: bytes, now: datetime
-    ) -> OwnOutcome | IgnoredReport: ...
+        self, report: Report, identity: Identity, standing: CallerStanding, body: bytes, now: datetime
+    ) -> SelfReportOutcome | IgnoredReport: ...
 
 
 class Sandbox(Protocol):
     """A space of its own for who is on no allowlist."""
 
-    async def take(self, report: Report, identity: Identity, now: datetime) -> Answer | Rejected | None:
+    async def take(self, report: Report, identity: Identity, now: datetime) -> Answer | RejectedReport | None:
         """None: it is not for this caller, whose refusal stands."""
         ...
 
 
 class Refusals(Protocol):
-    async def note(self, refusal: Refusal, now: datetime) -> None:
+    async def note(self, refusal: RefusedReport, now: datetime) -> None:
         """Keep it for the pages of the upstreams that list the caller; nobody else is written down."""
         ...
 
@@ -107,7 +109,7 @@ class CallbackIntake:
     sandbox: Sandbox | None
     """None where the operator has not turned it on."""
 
-    async def handle(self, request: Request) -> Answer | Rejected:
+    async def handle(self, request: Request) -> Answer | RejectedReport:
         identity, report, began_at = None, None, self.clock.now()
         try:
             identity = await self._authenticate(request)
@@ -123,16 +125,18 @@ class CallbackIntake:
         return answer
 
     def _follow(
-        self, answer: Answer | Rejected, report: Report, identity: Identity, began_at: datetime
+        self, answer: Answer | RejectedReport, report: Report, identity: Identity, began_at: datetime
     ) -> None:
         """Only what was taken: a refused report's delivery is whatever its sender says."""
-        if isinstance(answer, Rejected) or report.event_type in SELF_REPORTS:
+        if isinstance(answer, RejectedReport) or report.event_type in SELF_REPORTS:
             return
         outcome = _outcome(answer)
         if outcome not in {"ignored", "sandbox"}:
             to = identity.repository.key
             now = self.clock.now()
-            self.trace.note(Step.CALLBACK, report.delivery_id, began_at, now, downstream=to, outcome=outcome)
+            self.trace.note(
+                TraceStep.CALLBACK, report.delivery_id, began_at, now, downstream=to, outcome=outcome
+            )
 
     async def _authenticate(self, request: Request) -> Identity:
         """Layer 1. Only failures count against an address, so one runner's many jobs never lock it out."""
@@ -147,16 +151,20 @@ class CallbackIntake:
             await self.limits.take(FAILED_AUTHENTICATION, subject)
             raise
 
-    async def _take(self, report: Report, identity: Identity, body: bytes) -> Answer | Rejected:
+    async def _take(self, report: Report, identity: Identity, body: bytes) -> Answer | RejectedReport:
         answer = await self._take_listed(report, identity, body)
-        if isinstance(answer, Rejected) and answer.code == DefaultBranchUnknown.code:
+        if isinstance(answer, RejectedReport) and answer.code == DefaultBranchUnknown.code:
             # Nothing is wrong with the report: whoever sends it again, as after any outage, finds the branch known.
             raise DefaultBranchUnknown(answer.detail, hint=answer.hint)
-        if isinstance(answer, Rejected) and answer.code == "not_allowlisted" and self.sandbox is not None:
+        if (
+            isinstance(answer, RejectedReport)
+            and answer.code == "not_allowlisted"
+            and self.sandbox is not None
+        ):
             return await self.sandbox.take(report, identity, self.clock.now()) or answer
         return answer
 
-    async def _take_listed(self, report: Report, identity: Identity, body: bytes) -> Answer | Rejected:
+    async def _take_listed(self, report: Report, identity: Identity, body: bytes) -> Answer | RejectedReport:
         if report.event_type in SELF_REPORTS:
             return await self._take_own(report, identity, body)
         standings = await self.reports.standings(
@@ -165,37 +173,37 @@ class CallbackIntake:
         standing, verdict = _best(identity, standings)
         # Several stand for it only where the delivery is nobody's.
         whose = standing.upstream if len(standings) == 1 else None
-        if not isinstance(verdict, Admitted):
+        if not isinstance(verdict, AdmittedCaller):
             return _of(whose, await self._turn_away(standing, identity, verdict))
         await self.limits.take(CALLBACK, identity.repository.key)
         outcome = await self.reports.take(report, identity, standing, body, self.clock.now())
-        return _of(whose, outcome) if isinstance(outcome, Rejected) else _success(report, outcome)
+        return _of(whose, outcome) if isinstance(outcome, RejectedReport) else _success(report, outcome)
 
-    async def _take_own(self, report: Report, identity: Identity, body: bytes) -> Answer | Rejected:
+    async def _take_own(self, report: Report, identity: Identity, body: bytes) -> Answer | RejectedReport:
         admission = await self.self_reports.admit(report, identity)
-        if isinstance(admission, Rejected):
+        if isinstance(admission, RejectedReport):
             return admission
         standing, verdict = admission
-        if not isinstance(verdict, Admitted):
+        if not isinstance(verdict, AdmittedCaller):
             return _of(standing.upstream, await self._turn_away(standing, identity, verdict))
         await self.limits.take(CALLBACK, identity.repository.key)
         outcome = await self.self_reports.take(report, identity, standing, body, self.clock.now())
         if isinstance(outcome, IgnoredReport):
             return _ignored(outcome)
-        if isinstance(outcome, Rejected):
+        if isinstance(outcome, RejectedReport):
             return _of(standing.upstream, outcome)
         return _success(report, outcome)
 
     async def _turn_away(
-        self, standing: Standing, identity: Identity, verdict: IgnoredReport | Rejected
-    ) -> Answer | Rejected:
+        self, standing: CallerStanding, identity: Identity, verdict: IgnoredReport | RejectedReport
+    ) -> Answer | RejectedReport:
         if isinstance(verdict, IgnoredReport):
             return _ignored(verdict)
         if verdict.code == "identity_changed":
             await self._alarm(standing, identity, verdict.detail)
         return verdict
 
-    async def _alarm(self, standing: Standing, identity: Identity, reason: str) -> None:
+    async def _alarm(self, standing: CallerStanding, identity: Identity, reason: str) -> None:
         if await self.reports.raise_alarm(standing, identity, reason, self.clock.now()):
             who = {"repository": str(identity.repository), "repository_id": identity.repository_id}
             log.error("identity_changed", alarm=True, upstream=str(standing.upstream), **who)
@@ -210,9 +218,9 @@ class CallbackIntake:
             return
         if not isinstance(refused, Unavailable):
             told = (refused.code, refused.detail, refused.hint)
-            await self._remember(refusal_of(caller, *told, report, caller_id=caller_id))
+            await self._remember(make_refusal(caller, *told, report, caller_id=caller_id))
 
-    async def _remember(self, refusal: Refusal) -> None:
+    async def _remember(self, refusal: RefusedReport) -> None:
         try:
             # By the id where one is proved: who took over a name does not use up its former owner's.
             await self.limits.take(NOTED_REFUSAL, str(refusal.caller_id or refusal.caller.key))
@@ -220,7 +228,7 @@ class CallbackIntake:
         except (RateLimited, Unavailable) as fault:
             log.info("refusal_not_noted", repository=str(refusal.caller), reason=fault.code)
 
-    async def _note(self, answer: Answer | Rejected, report: Report, identity: Identity) -> None:
+    async def _note(self, answer: Answer | RejectedReport, report: Report, identity: Identity) -> None:
         if isinstance(answer, Answer):
             self.tally.callback(_outcome(answer))
             return
@@ -229,21 +237,21 @@ class CallbackIntake:
         log.info("report_refused", code=answer.code, job=report.job_name, **who)
         told = (answer.code, answer.detail, answer.hint)
         caller, caller_id = identity.repository, identity.repository_id
-        refusal = refusal_of(caller, *told, report, caller_id=caller_id, upstream=answer.upstream)
+        refusal = make_refusal(caller, *told, report, caller_id=caller_id, upstream=answer.upstream)
         await self._remember(refusal)
 
 
 def _best(
-    identity: Identity, standings: tuple[Standing, ...]
-) -> tuple[Standing, Admitted | IgnoredReport | Rejected]:
+    identity: Identity, standings: tuple[CallerStanding, ...]
+) -> tuple[CallerStanding, AdmittedCaller | IgnoredReport | RejectedReport]:
     """The upstream that takes the report; for an unknown delivery, the friendliest refusal."""
-    judged = [(standing, admit(identity, standing)) for standing in standings]
-    order = (Admitted, IgnoredReport, Rejected)
+    judged = [(standing, admit_caller(identity, standing)) for standing in standings]
+    order = (AdmittedCaller, IgnoredReport, RejectedReport)
     return min(judged, key=lambda pair: order.index(type(pair[1])))
 
 
-def _of(upstream: RepoName | None, answer: Answer | Rejected) -> Answer | Rejected:
-    return replace(answer, upstream=upstream) if isinstance(answer, Rejected) else answer
+def _of(upstream: RepoName | None, answer: Answer | RejectedReport) -> Answer | RejectedReport:
+    return replace(answer, upstream=upstream) if isinstance(answer, RejectedReport) else answer
 
 
 def _outcome(answer: Answer) -> str:
@@ -267,8 +275,8 @@ def _bearer(request: Request) -> str:
     return token.strip()
 
 
-def _success(report: Report, outcome: Outcome | OwnResult) -> Answer:
+def _success(report: Report, outcome: ReportOutcome | SelfReportedJob) -> Answer:
     body = {"ok": True, "status": report.status.value, "repeat": isinstance(outcome, RepeatedReport)}
-    if isinstance(outcome, OpenJob | OwnResult) and outcome.warning:
+    if isinstance(outcome, OpenJob | SelfReportedJob) and outcome.warning:
         body |= {"warning": outcome.warning, "job_name": outcome.job_name}
     return Answer(200, body)

@@ -10,9 +10,9 @@ from typing import Protocol
 
 from crcr.decide.model import RepoName
 from crcr.decide.report.identity import Identity
-from crcr.decide.report.judge import Rejected, RepeatedReport
+from crcr.decide.report.judge import RejectedReport, RepeatedReport
 from crcr.decide.report.report import Report
-from crcr.decide.report.sandbox import TrialOutcome
+from crcr.decide.report.sandbox import SandboxOutcome
 from crcr.ports import Limits
 from crcr.receive.http.answer import Answer
 
@@ -22,7 +22,7 @@ SANDBOX = "sandbox"
 
 class Tried(Protocol):
     async def is_listed(self, caller: RepoName) -> bool: ...
-    async def take(self, report: Report, identity: Identity, now: datetime) -> TrialOutcome: ...
+    async def take(self, report: Report, identity: Identity, now: datetime) -> SandboxOutcome: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +34,13 @@ class SandboxDoor:
     page: str
     """Where people look at it."""
 
-    async def take(self, report: Report, identity: Identity, now: datetime) -> Answer | Rejected | None:
+    async def take(self, report: Report, identity: Identity, now: datetime) -> Answer | RejectedReport | None:
         if identity.repository_id is None or await self.tried.is_listed(identity.repository):
             return None
         # By the id: who renames a repository does not begin anew.
         await self.limits.take(SANDBOX, str(identity.repository_id))
         outcome = await self.tried.take(report, identity, now)
-        if isinstance(outcome, Rejected):
+        if isinstance(outcome, RejectedReport):
             return outcome
         told = {
             "ok": True,

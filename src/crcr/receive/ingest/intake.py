@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import structlog
 from starlette.requests import Request
 
-from crcr.decide.report.ingested import Ingested, Kept
+from crcr.decide.report.ingested import IngestedResult, IngestReceipt
 from crcr.errors import CrcrError, NotAuthentic, NotFound
 from crcr.ports import Clock
 from crcr.receive.http.answer import Answer
@@ -30,7 +30,7 @@ _INLINE_BYTES = 256 * 1024
 
 
 class Results(Protocol):
-    async def take(self, told: Ingested, origin: str, now: datetime) -> Kept: ...
+    async def take(self, told: IngestedResult, origin: str, now: datetime) -> IngestReceipt: ...
 
 
 class Tally(Protocol):
@@ -78,13 +78,13 @@ class IngestIntake:
         return client_address(peer, request.headers.getlist("x-forwarded-for"), self.trusted_proxies)
 
 
-async def _parsed(body: bytes) -> Ingested:
+async def _parsed(body: bytes) -> IngestedResult:
     # A body of megabytes would hold up everybody else's request.
     return (
         parse_envelope(body) if len(body) <= _INLINE_BYTES else await asyncio.to_thread(parse_envelope, body)
     )
 
 
-def _said(told: Ingested, kept: Kept) -> dict[str, Any]:
+def _said(told: IngestedResult, kept: IngestReceipt) -> dict[str, Any]:
     said = {"ok": True, "status": told.report.status.value, "repeat": kept.repeat, "shown": kept.hint is None}
     return said | ({"hint": kept.hint} if kept.hint else {})

@@ -15,23 +15,23 @@ from typing import Protocol
 import structlog
 from starlette.requests import Request
 
-from crcr.decide.dispatch.body_compression import pack
-from crcr.decide.dispatch.plan import Ignored, Receipt, Seen, Taken
+from crcr.decide.dispatch.body_compression import compress_body
+from crcr.decide.dispatch.plan import AcceptedDelivery, AlreadyProcessed, IgnoredEvent, ReceivedDelivery
 from crcr.decide.events import (
-    Asked,
-    Dispatched,
+    DispatchedEvent,
     Event,
-    Installation,
-    InstallationRepositories,
-    Ping,
-    Push,
-    RepositoryMoved,
-    Told,
-    Unwanted,
+    InstallationEvent,
+    InstallationRepositoriesEvent,
+    PeopleRequest,
+    PingEvent,
+    PushEvent,
+    RepositoryEvent,
+    UnusedEvent,
+    WorkflowEvent,
 )
-from crcr.decide.github.values import FilePlace
+from crcr.decide.github.values import FileLocation
 from crcr.decide.model import RepoName
-from crcr.decide.trace_steps import Step
+from crcr.decide.trace_steps import TraceStep
 from crcr.errors import BadRequest, BadSignature, CrcrError, WrongContentType
 from crcr.ports import Clock, Trace, Untraced
 from crcr.receive.http.answer import Answer
@@ -50,26 +50,34 @@ _SET_JSON = "set the content type of the App's webhook to application/json; the 
 
 
 class Inbox(Protocol):
-    async def take(self, receipt: Receipt, event: Dispatched) -> Taken | Seen | Ignored: ...
+    async def take(
+        self, receipt: ReceivedDelivery, event: DispatchedEvent
+    ) -> AcceptedDelivery | AlreadyProcessed | IgnoredEvent: ...
     async def refresh(self, upstreams: tuple[RepoName, ...], now: datetime) -> None: ...
 
 
 class Desk(Protocol):
     """Takes what people ask on the upstream's pages."""
 
-    async def take(self, receipt: Receipt, event: Asked) -> Taken | Seen | Ignored: ...
+    async def take(
+        self, receipt: ReceivedDelivery, event: PeopleRequest
+    ) -> AcceptedDelivery | AlreadyProcessed | IgnoredEvent: ...
 
 
 class ActionsNews(Protocol):
     """Hears what GitHub says of downstreams' runs and jobs."""
 
-    async def hear(self, receipt: Receipt, event: Told) -> Taken | Seen | Ignored: ...
+    async def hear(
+        self, receipt: ReceivedDelivery, event: WorkflowEvent
+    ) -> AcceptedDelivery | AlreadyProcessed | IgnoredEvent: ...
 
 
 class Installations(Protocol):
-    async def follow(
-        self, receipt: Receipt, event: Installation | InstallationRepositories | RepositoryMoved
-    ) -> Taken | Seen: ...
+    async def record_event(
+        self,
+        receipt: ReceivedDelivery,
+        event: InstallationEvent | InstallationRepositoriesEvent | RepositoryEvent,
+    ) -> AcceptedDelivery | AlreadyProcessed: ...
 
 
 class Tally(Protocol):
@@ -85,7 +93,7 @@ class WebhookIntake:
     actions_news: ActionsNews
     installations: Installations
     upstreams: frozenset[RepoName]
-    allowlist_places: Mapping[RepoName, FilePlace]
+    allowlist_places: Mapping[RepoName, FileLocation]
     clock: Clock
     tally: Tally
     refused: RefusedWebhooks
@@ -98,7 +106,7 @@ class WebhookIntake:
             signature = require_signature(request.headers.getlist("x-hub-signature-256"))
             async with self.bodies.read(request, CAP_BYTES) as body:
                 guid, event, packed, digest = await self._examine(request, body, signature)
-                receipt = Receipt(guid, name, "webhook", packed, len(body), self.clock.now(), digest)
+                receipt = ReceivedDelivery(guid, name, "webhook", packed, len(body), self.clock.now(), digest)
             answer = await self._act(receipt, event)
         except CrcrError as refusal:
             if isinstance(refusal, WrongContentType):
@@ -124,40 +132,40 @@ class WebhookIntake:
     async def recover(self, guid: str, name: str, body: bytes) -> Answer:
         """Take a webhook that GitHub's own log holds, as if it had just come; the log needs no signature."""
         event, packed, digest = await asyncio.to_thread(_parse, name, body)
-        receipt = Receipt(guid, name, "recovered", packed, len(body), self.clock.now(), digest)
+        receipt = ReceivedDelivery(guid, name, "recovered", packed, len(body), self.clock.now(), digest)
         answer = await self._act(receipt, event)
         self.tally.delivery(name, f"recovered {_outcome(answer)}")
         self._follow(receipt, f"recovered {_outcome(answer)}", receipt.received_at)
         return answer
 
-    def _follow(self, receipt: Receipt, outcome: str, began_at: datetime) -> None:
+    def _follow(self, receipt: ReceivedDelivery, outcome: str, began_at: datetime) -> None:
         """What was taken is followed from here on; what was ignored, or had come before, goes nowhere."""
         if not outcome.endswith("taken"):
             return
         about, now = {"event": receipt.event, "outcome": outcome}, self.clock.now()
-        self.trace.note(Step.WEBHOOK, receipt.guid, began_at, now, **about)
-        self.trace.note(Step.RECORD, receipt.guid, receipt.received_at, now, **about)
+        self.trace.note(TraceStep.WEBHOOK, receipt.guid, began_at, now, **about)
+        self.trace.note(TraceStep.RECORD, receipt.guid, receipt.received_at, now, **about)
 
-    async def _act(self, receipt: Receipt, event: Event) -> Answer:
-        if isinstance(event, Ping):
+    async def _act(self, receipt: ReceivedDelivery, event: Event) -> Answer:
+        if isinstance(event, PingEvent):
             return Answer(200, {"ok": True, "pong": event.zen})
-        if isinstance(event, Unwanted):
+        if isinstance(event, UnusedEvent):
             return _ignored(event.reason)
-        if isinstance(event, Dispatched):
+        if isinstance(event, DispatchedEvent):
             return await self._take(receipt, event)
-        if isinstance(event, Asked):
+        if isinstance(event, PeopleRequest):
             return await self._ask(receipt, event)
-        if isinstance(event, Told):
+        if isinstance(event, WorkflowEvent):
             return _plain_answer(receipt, await self.actions_news.hear(receipt, event))
-        return _plain_answer(receipt, await self.installations.follow(receipt, event))
+        return _plain_answer(receipt, await self.installations.record_event(receipt, event))
 
-    async def _ask(self, receipt: Receipt, event: Asked) -> Answer:
+    async def _ask(self, receipt: ReceivedDelivery, event: PeopleRequest) -> Answer:
         if event.upstream not in self.upstreams:
             return _not_ours(event.upstream)
         taken = await self.desk.take(receipt, event)
         return self._answer(receipt, event.upstream, taken)
 
-    async def _take(self, receipt: Receipt, event: Dispatched) -> Answer:
+    async def _take(self, receipt: ReceivedDelivery, event: DispatchedEvent) -> Answer:
         # In a transaction of its own: it must stand even when no allowlist is in force to plan by.
         if refreshes := self._refreshes(event):
             await self.inbox.refresh(refreshes, receipt.received_at)
@@ -165,15 +173,20 @@ class WebhookIntake:
             return _not_ours(event.upstream)
         return self._answer(receipt, event.upstream, await self.inbox.take(receipt, event))
 
-    def _answer(self, receipt: Receipt, upstream: RepoName, taken: Taken | Seen | Ignored) -> Answer:
-        if isinstance(taken, Taken):
+    def _answer(
+        self,
+        receipt: ReceivedDelivery,
+        upstream: RepoName,
+        taken: AcceptedDelivery | AlreadyProcessed | IgnoredEvent,
+    ) -> Answer:
+        if isinstance(taken, AcceptedDelivery):
             who = {"delivery": receipt.guid, "github_event": receipt.event, "upstream": str(upstream)}
             log.info("delivery_taken", dispatches=taken.dispatches, state=taken.state.value, **who)
         return _plain_answer(receipt, taken)
 
-    def _refreshes(self, event: Dispatched) -> tuple[RepoName, ...]:
+    def _refreshes(self, event: DispatchedEvent) -> tuple[RepoName, ...]:
         """Upstreams whose allowlist this push may have changed."""
-        if not isinstance(event, Push):
+        if not isinstance(event, PushEvent):
             return ()
         return tuple(upstream for upstream, place in self.allowlist_places.items() if _touches(event, place))
 
@@ -182,16 +195,18 @@ def _parse(name: str, body: bytes) -> tuple[Event, bytes, str]:
     """The event, its body packed for the dispatch if it is one that is dispatched, and the body's digest."""
     event = parse_event(name, body)
     digest = sha256(body).hexdigest()
-    if not isinstance(event, Dispatched):
+    if not isinstance(event, DispatchedEvent):
         return event, b"", digest
     parse_payload(body)  # what could not be dispatched later must not be acknowledged now
-    return event, pack(body), digest
+    return event, compress_body(body), digest
 
 
-def _plain_answer(receipt: Receipt, taken: Taken | Seen | Ignored) -> Answer:
-    if isinstance(taken, Ignored):
+def _plain_answer(
+    receipt: ReceivedDelivery, taken: AcceptedDelivery | AlreadyProcessed | IgnoredEvent
+) -> Answer:
+    if isinstance(taken, IgnoredEvent):
         return _ignored(taken.reason)
-    if isinstance(taken, Seen):
+    if isinstance(taken, AlreadyProcessed):
         return Answer(202, {"ok": True, "delivery": receipt.guid, "repeat": True})
     return Answer(202, {"ok": True, "delivery": receipt.guid, "dispatches": taken.dispatches})
 
@@ -200,7 +215,7 @@ def _not_ours(upstream: RepoName) -> Answer:
     return _ignored(f"{upstream} is not an upstream of this relay")
 
 
-def _touches(event: Push, place: FilePlace) -> bool:
+def _touches(event: PushEvent, place: FileLocation) -> bool:
     here = event.upstream == place.repository and event.ref in {
         f"refs/heads/{place.ref}",
         f"refs/tags/{place.ref}",

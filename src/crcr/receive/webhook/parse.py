@@ -13,14 +13,14 @@ import msgspec
 from crcr.decide.events import (
     USED_ACTIONS,
     Event,
-    Installation,
-    InstallationRepositories,
-    MergeGroup,
-    Ping,
-    PullRequest,
-    Push,
-    RepositoryMoved,
-    Unwanted,
+    InstallationEvent,
+    InstallationRepositoriesEvent,
+    MergeGroupEvent,
+    PingEvent,
+    PullRequestEvent,
+    PushEvent,
+    RepositoryEvent,
+    UnusedEvent,
 )
 from crcr.decide.github.inspection import grants
 from crcr.decide.model import RepoName
@@ -39,13 +39,13 @@ _ANY_ACTION = msgspec.json.Decoder(shapes.ActionBody)
 
 
 def parse_event(name: str, body: bytes) -> Event:
-    """Return the event, `Unwanted` with a reason, or raise `BadRequest` naming the field."""
+    """Return the event, `UnusedEvent` with a reason, or raise `BadRequest` naming the field."""
     if not _WORD.fullmatch(name):
         raise BadRequest("X-GitHub-Event is missing or does not name an event")
     reader = _READERS.get(name)
     if reader is None:
         decode(_ANY_ACTION, body, BadRequest)
-        return Unwanted(f"event {name}")
+        return UnusedEvent(f"event {name}")
     try:
         return reader(body)
     except BadRequest:
@@ -65,14 +65,14 @@ def _is_used(name: str, action: str) -> bool:
     return name not in USED_ACTIONS or action in USED_ACTIONS[name]
 
 
-def _unwanted(name: str, action: str) -> Unwanted:
+def _unwanted(name: str, action: str) -> UnusedEvent:
     # The reason is logged and answered, so only a plain word of the body goes into it.
-    return Unwanted(f"action {action if _WORD.fullmatch(action) else '(not a word)'} of {name}")
+    return UnusedEvent(f"action {action if _WORD.fullmatch(action) else '(not a word)'} of {name}")
 
 
-def _pull_request(body: shapes.PullRequestBody) -> PullRequest:
+def _pull_request(body: shapes.PullRequestBody) -> PullRequestEvent:
     pull = body.pull_request
-    return PullRequest(
+    return PullRequestEvent(
         upstream=repo_name(body.repository.full_name),
         repository_id=body.repository.id,
         action=body.action,
@@ -94,8 +94,8 @@ def _pull_request(body: shapes.PullRequestBody) -> PullRequest:
     )
 
 
-def _push(body: shapes.PushBody) -> Push:
-    return Push(
+def _push(body: shapes.PushBody) -> PushEvent:
+    return PushEvent(
         upstream=repo_name(body.repository.full_name),
         repository_id=body.repository.id,
         ref=body.ref,
@@ -114,9 +114,9 @@ def _push(body: shapes.PushBody) -> Push:
     )
 
 
-def _merge_group(body: shapes.MergeGroupBody) -> MergeGroup:
+def _merge_group(body: shapes.MergeGroupBody) -> MergeGroupEvent:
     group = body.merge_group
-    return MergeGroup(
+    return MergeGroupEvent(
         upstream=repo_name(body.repository.full_name),
         repository_id=body.repository.id,
         action=body.action,
@@ -130,8 +130,8 @@ def _merge_group(body: shapes.MergeGroupBody) -> MergeGroup:
     )
 
 
-def _installation(body: shapes.InstallationBody) -> Installation:
-    return Installation(
+def _installation(body: shapes.InstallationBody) -> InstallationEvent:
+    return InstallationEvent(
         action=body.action,
         installation_id=body.installation.id,
         account=login(body.installation.account),
@@ -140,8 +140,8 @@ def _installation(body: shapes.InstallationBody) -> Installation:
     )
 
 
-def _installation_repositories(body: shapes.InstallationRepositoriesBody) -> InstallationRepositories:
-    return InstallationRepositories(
+def _installation_repositories(body: shapes.InstallationRepositoriesBody) -> InstallationRepositoriesEvent:
+    return InstallationRepositoriesEvent(
         action=body.action,
         installation_id=body.installation.id,
         account=login(body.installation.account),
@@ -156,9 +156,9 @@ def _reads_actions(installation: shapes.InstallationPart) -> bool | None:
     return None if granted is None else grants(granted, "actions", "read")
 
 
-def _repository_moved(body: shapes.RepositoryBody) -> RepositoryMoved:
+def _repository_moved(body: shapes.RepositoryBody) -> RepositoryEvent:
     new = repo_name(body.repository.full_name)
-    return RepositoryMoved(
+    return RepositoryEvent(
         action=body.action,
         repository_id=body.repository.id,
         old_name=_old_name(new, body.changes or shapes.ChangesPart()),
@@ -179,8 +179,8 @@ def _old_name(new: RepoName, changes: shapes.ChangesPart) -> RepoName | None:
     return None
 
 
-def _ping(body: shapes.PingBody) -> Ping:
-    return Ping(zen=plain(body.zen))
+def _ping(body: shapes.PingBody) -> PingEvent:
+    return PingEvent(zen=plain(body.zen))
 
 
 def _reader(name: str, shape: type[T], build: Callable[[T], Event]) -> Callable[[bytes], Event]:

@@ -4,14 +4,14 @@ Nobody's rights are judged here: the names are what GitHub says, and whether a p
 """
 
 from crcr.decide.commands.grammar import has_command
-from crcr.decide.events import CheckAsked, Commented, SuiteAsked, Unwanted
+from crcr.decide.events import CheckRunEvent, CheckSuiteEvent, IssueCommentEvent, UnusedEvent
 from crcr.receive.webhook import payload_structs as shapes
 from crcr.receive.webhook.payload_fields import id_of, login, plain, repo_name, utc
 
 
-def check_asked(body: shapes.CheckRunBody) -> CheckAsked:
+def check_asked(body: shapes.CheckRunBody) -> CheckRunEvent:
     check, button = body.check_run, body.requested_action
-    return CheckAsked(
+    return CheckRunEvent(
         upstream=repo_name(body.repository.full_name),
         repository_id=body.repository.id,
         action=body.action,
@@ -26,8 +26,8 @@ def check_asked(body: shapes.CheckRunBody) -> CheckAsked:
     )
 
 
-def suite_asked(body: shapes.CheckSuiteBody) -> SuiteAsked:
-    return SuiteAsked(
+def suite_asked(body: shapes.CheckSuiteBody) -> CheckSuiteEvent:
+    return CheckSuiteEvent(
         upstream=repo_name(body.repository.full_name),
         repository_id=body.repository.id,
         head_sha=body.check_suite.head_sha,
@@ -37,13 +37,13 @@ def suite_asked(body: shapes.CheckSuiteBody) -> SuiteAsked:
     )
 
 
-def commented(body: shapes.IssueCommentBody) -> Commented | Unwanted:
+def commented(body: shapes.IssueCommentBody) -> IssueCommentEvent | UnusedEvent:
     if body.issue.pull_request is None:
-        return Unwanted("a comment on an issue")
+        return UnusedEvent("a comment on an issue")
     comment = body.comment
     if not has_command(comment.body or ""):
-        return Unwanted("a comment without a command")
-    return Commented(
+        return UnusedEvent("a comment without a command")
+    return IssueCommentEvent(
         upstream=repo_name(body.repository.full_name),
         repository_id=body.repository.id,
         number=body.issue.number,

@@ -4,23 +4,23 @@ The body's `status` counts, not the action that brought it: deliveries are unord
 attempt that was re-run at once may already show the next one.
 """
 
-from crcr.decide.events import JobTold, RunTold
-from crcr.decide.github.actions_vocabulary import check_run_id_of, conclusion_of, path_without_ref
+from crcr.decide.events import WorkflowJobEvent, WorkflowRunEvent
+from crcr.decide.github.actions_vocabulary import parse_check_run_id, parse_conclusion, path_without_ref
 from crcr.decide.github.values import ActionsJob, ActionsRun
 from crcr.receive.webhook import payload_structs as shapes
 from crcr.receive.webhook.payload_fields import branch, id_of, plain, repo_name, utc, utc_or_none
 
 
-def run_told(body: shapes.WorkflowRunBody) -> RunTold:
+def run_told(body: shapes.WorkflowRunBody) -> WorkflowRunEvent:
     run, workflow = body.workflow_run, body.workflow or shapes.WorkflowPart()
-    return RunTold(
+    return WorkflowRunEvent(
         repository=repo_name(body.repository.full_name),
         repository_id=body.repository.id,
         run=ActionsRun(
             run_id=run.id,
             attempt=run.run_attempt or 1,
             status=plain(run.status),
-            conclusion=conclusion_of(run.conclusion),
+            conclusion=parse_conclusion(run.conclusion),
             display_title=plain(run.display_title or ""),
             workflow_name=plain(run.name or workflow.name or ""),
             workflow_path=plain(path_without_ref(run.path or workflow.path or "")),
@@ -32,19 +32,19 @@ def run_told(body: shapes.WorkflowRunBody) -> RunTold:
     )
 
 
-def job_told(body: shapes.WorkflowJobBody) -> JobTold:
+def job_told(body: shapes.WorkflowJobBody) -> WorkflowJobEvent:
     job = body.workflow_job
-    return JobTold(
+    return WorkflowJobEvent(
         repository=repo_name(body.repository.full_name),
         repository_id=body.repository.id,
         run_id=job.run_id,
         job=ActionsJob(
             job_id=job.id,
-            check_run_id=check_run_id_of(job.check_run_url),
+            check_run_id=parse_check_run_id(job.check_run_url),
             name=plain(job.name),
             attempt=job.run_attempt or 1,
             status=plain(job.status),
-            conclusion=conclusion_of(job.conclusion),
+            conclusion=parse_conclusion(job.conclusion),
             started_at=utc_or_none(job.started_at, "$.workflow_job.started_at"),
             completed_at=utc_or_none(job.completed_at, "$.workflow_job.completed_at"),
         ),

@@ -1,7 +1,7 @@
-"""Checks in their table: what should be on a commit, what is there, and the acts that lead from one to the other.
+"""The table of check runs: which checks a commit should have, which it has, and the calls that bring GitHub in line.
 
-A check is written down before GitHub is asked to create it, and its own id goes along as `external_id`: whoever
-comes after a lost answer finds the check by it instead of making a second one.
+A check is recorded before GitHub is asked to create it, and its id is sent as `external_id`: after a lost response, the
+next attempt finds the check by it instead of creating a second one.
 """
 
 import hashlib
@@ -14,18 +14,18 @@ import msgspec
 from sqlalchemy import bindparam, case, text, update
 
 from crcr.decide.allowlist.entries import Allowlist
-from crcr.decide.checks.check_run import GATE_NAME, CheckStatus, CheckToPublish, Shown
-from crcr.decide.checks.commit import Backend, Commit
+from crcr.decide.checks.check_run import GATE_NAME, CheckContent, CheckStatus, CheckToPublish
+from crcr.decide.checks.commit import BackendResults, CommitFacts
 from crcr.decide.checks.completeness import awaits_end
 from crcr.decide.checks.confirmation import awaits_github
-from crcr.decide.checks.gate import HELD_FOR, GateJudgement, GateState, Policy, judge_gate
-from crcr.decide.checks.publication import Act, Published, ending, next_act
-from crcr.decide.checks.wanted_checks import CheckPolicy, Tier, Wanted, recheck_at, wanted_checks
+from crcr.decide.checks.gate import HELD_FOR, GateJudgement, GatePolicy, GateState, judge_gate
+from crcr.decide.checks.publication import CheckAction, PublishedCheck, ending_content, next_action
+from crcr.decide.checks.wanted_checks import CheckPolicy, Tier, WantedCheck, recheck_at, wanted_checks
 from crcr.decide.github.run_lookup import WEBHOOK_GRACE
 from crcr.decide.model import Conclusion, DispatchState, RepoName
 from crcr.record.checks.commit_facts import load_commit
-from crcr.record.checks.gates import gates_due, record_gate
-from crcr.record.checks.refresh import Publishing
+from crcr.record.checks.gates import find_due_gates, record_gate
+from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.deliveries.held_dispatches import reconsider
 from crcr.record.deliveries.merge_groups import live_groups, withdraw_reuse
 from crcr.record.deliveries.pull_requests import load_pull
@@ -41,9 +41,9 @@ _ENCODE = msgspec.json.Encoder().encode
 _OVER = "superseded or closed"
 _NOT_WANTED = "no longer requested"
 _AWAITED = "awaited"
-"""The status of a check that looks completed to GitHub and is not to us."""
+"""The status of a check that is completed on GitHub while its backend still runs."""
 
-_NEWEST = Statement(
+_NEWEST_ROUNDS = Statement(
     text(
         "SELECT c.check_id, c.name, c.round, c.tier, c.incarnation, c.attempted_at, c.check_run_id, c.status, c.title,"
         " c.digest, c.conclusion, c.reread_at"
@@ -69,16 +69,16 @@ _ADD = Statement(
         ),
     ).returning(checks.c.check_id)
 )
-_ATTEMPT = Statement(
+_RECORD_ATTEMPT = Statement(
     update(checks).where(checks.c.check_id == bindparam("id")).values(attempted_at=bindparam("at"))
 )
-_COMPLETED = Statement(
+_RECORD_COMPLETED = Statement(
     update(checks)
     .where(checks.c.check_id == bindparam("id"))
     .values(check_run_id=bindparam("run"), status=CheckStatus.COMPLETED.value, incarnation="", digest="")
 )
-# Only over what was recorded when the publication was worked out: a worker that lost its lease changes nothing.
-_PUBLISHED = Statement(
+# Conditional on the digest that the publication was planned from: a worker that lost its lease changes nothing.
+_RECORD_PUBLISHED = Statement(
     update(checks)
     .where(checks.c.check_id == bindparam("id"), checks.c.digest == bindparam("digest_before"))
     .values(
@@ -92,20 +92,20 @@ _PUBLISHED = Statement(
         reread_at=case((checks.c.reread_at == bindparam("settled"), None), else_=checks.c.reread_at),
     )
 )
-_DOUBT = Statement(
+_SET_REREAD = Statement(
     update(checks)
     .where(checks.c.check_id == bindparam("id"))
     .values(reread_at=bindparam("at"))
     .returning(checks.c.upstream, checks.c.head_sha)
 )
-_DOUBTED = Statement(
+_REREAD_DUE = Statement(
     text(
         "SELECT DISTINCT c.head_sha FROM checks c WHERE c.reread_at IS NOT NULL AND c.reread_at <= :now"
         " AND c.upstream = :upstream AND NOT EXISTS (SELECT 1 FROM checks n WHERE n.head_sha = c.head_sha"
         " AND n.upstream = c.upstream AND n.name = c.name AND n.round > c.round) LIMIT :most"
     )
 )
-_STEP = 200
+_BATCH = 200
 
 
 class CommitChecks:
@@ -113,7 +113,7 @@ class CommitChecks:
         self,
         database: Database,
         allowlists: Allowlists,
-        publishing: Publishing,
+        refresher: CheckRefresher,
         *,
         gate_timeout: timedelta,
         job_timeout: timedelta,
@@ -121,47 +121,47 @@ class CommitChecks:
     ) -> None:
         self._database = database
         self._allowlists = allowlists
-        self._publishing = publishing
-        self.timeouts = Policy(gate_timeout, job_timeout)
+        self._refresher = refresher
+        self.timeouts = GatePolicy(gate_timeout, job_timeout)
         self._hud_url = hud_url.rstrip("/")
 
-    async def to_publish(
+    async def plan_publication(
         self, upstream: RepoName, head_sha: str, tier: Tier, now: datetime
     ) -> list[CheckToPublish]:
-        """Work out what the commit's checks of one tier should be, and what is to be asked of GitHub for it."""
+        """Compute the commit's checks of one tier, and the calls to GitHub that publish them."""
 
         async def unit(tx: Tx) -> list[CheckToPublish]:
             rules = await self._rules(tx, upstream)
-            commit, judgement = await self.judged(tx, upstream, head_sha, now)
+            commit, judgement = await self.judge(tx, upstream, head_sha, now)
             judgement = judgement if rules.gate_on else None
             newest = await self._newest(tx, upstream, head_sha, tier)
-            found = wanted_checks(commit, judgement, rules, now, frozenset(newest), tiers=(tier,))
-            wanted = {each.name: each for each in found}
+            checks_now = wanted_checks(commit, judgement, rules, now, frozenset(newest), tiers=(tier,))
+            wanted = {check.name: check for check in checks_now}
             if tier is Tier.GATE:
                 title = wanted[GATE_NAME].shown.title if judgement else ""
-                again = recheck_at(commit, judgement, rules, now)
-                await record_gate(tx, commit, judgement, title=title, recheck_at=again, now=now)
+                due_at = recheck_at(commit, judgement, rules, now)
+                await record_gate(tx, commit, judgement, title=title, recheck_at=due_at, now=now)
                 await self._follow_reuse(tx, commit, now)
                 await self._follow_renames(tx, commit, now)
-                await _ask_github(tx, commit, judgement, now)
+                await _ensure_look_ups(tx, commit, judgement, now)
             return await self._plan(tx, commit, tier, wanted=wanted, newest=newest, now=now)
 
         return await self._database.write(unit)
 
-    async def note_attempt(self, check_id: int, now: datetime) -> None:
-        await self._database.write(lambda tx: tx.run(_ATTEMPT, id=check_id, at=to_us(now)))
+    async def record_attempt(self, check_id: int, now: datetime) -> None:
+        await self._database.write(lambda tx: tx.run(_RECORD_ATTEMPT, id=check_id, at=to_us(now)))
 
-    async def note_completed(self, check_id: int, check_run_id: int) -> None:
-        """GitHub has it completed, though nobody heard so, or has it no more: another takes its place."""
-        await self._database.write(lambda tx: tx.run(_COMPLETED, id=check_id, run=check_run_id))
+    async def record_completed(self, check_id: int, check_run_id: int) -> None:
+        """Record that GitHub shows the check as completed although no response said so, or has deleted it: a new one replaces it."""
+        await self._database.write(lambda tx: tx.run(_RECORD_COMPLETED, id=check_id, run=check_run_id))
 
-    async def note_published(self, check: CheckToPublish, check_run_id: int | None, now: datetime) -> None:
-        """Write down what GitHub shows; without a check run's id, that there is nothing to end."""
+    async def record_published(self, check: CheckToPublish, check_run_id: int | None, now: datetime) -> None:
+        """Record what GitHub shows now; no `check_run_id` means that there is no check run to end."""
         shown = check.shown
 
         async def unit(tx: Tx) -> None:
             recorded = await tx.run(
-                _PUBLISHED,
+                _RECORD_PUBLISHED,
                 id=check.check_id,
                 digest_before=check.digest_before,
                 run=check_run_id,
@@ -174,44 +174,46 @@ class CommitChecks:
                 settled=-1 if check.reread_at is None else check.reread_at,
             )
             if not recorded:
-                await self._doubt(tx, check.check_id, now, at=now)
+                await self._schedule_reread(tx, check.check_id, now, at=now)
 
         await self._database.write(unit)
 
-    async def reread(self, check_id: int, now: datetime, *, at: datetime) -> None:
-        """Ask GitHub at this time what the check shows: another worker may have written it too."""
-        await self._database.write(lambda tx: self._doubt(tx, check_id, now, at=at))
+    async def request_reread(self, check_id: int, now: datetime, *, at: datetime) -> None:
+        """Read the check from GitHub at this time: another worker may have written it too."""
+        await self._database.write(lambda tx: self._schedule_reread(tx, check_id, now, at=at))
 
-    async def _doubt(self, tx: Tx, check_id: int, now: datetime, *, at: datetime) -> None:
-        [row] = await tx.all(_DOUBT, id=check_id, at=to_us(at))
+    async def _schedule_reread(self, tx: Tx, check_id: int, now: datetime, *, at: datetime) -> None:
+        [row] = await tx.all(_SET_REREAD, id=check_id, at=to_us(at))
         if at <= now:
-            await self._publishing.again(tx, RepoName(row["upstream"]), (row["head_sha"],), now)
+            await self._refresher.request_refresh(tx, RepoName(row["upstream"]), (row["head_sha"],), now)
 
-    async def look_again(self, now: datetime) -> int:
-        """Have the gates looked at that time alone may have changed; return how many."""
+    async def refresh_due(self, now: datetime) -> int:
+        """Refresh the gates that are due by time alone, and the checks to be reread; return how many."""
 
         async def unit(tx: Tx) -> int:
-            looked = 0
-            for upstream in self._publishing.upstreams:
-                due = await gates_due(tx, upstream, now, _STEP)
-                due += await tx.all(_DOUBTED, upstream=upstream.key, now=to_us(now), most=_STEP)
-                await self._publishing.again(tx, upstream, [row["head_sha"] for row in due], now)
-                looked += len(due)
-            return looked
+            refreshed = 0
+            for upstream in self._refresher.upstreams:
+                due = await find_due_gates(tx, upstream, now, _BATCH)
+                due += await tx.all(_REREAD_DUE, upstream=upstream.key, now=to_us(now), most=_BATCH)
+                await self._refresher.request_refresh(tx, upstream, [row["head_sha"] for row in due], now)
+                refreshed += len(due)
+            return refreshed
 
         return await self._database.write(unit)
 
-    async def judged(
+    async def judge(
         self, tx: Tx, upstream: RepoName, head_sha: str, now: datetime
-    ) -> tuple[Commit, GateJudgement | None]:
-        """The commit and its gate as they stand now; without a judgement when nobody wants it merged."""
+    ) -> tuple[CommitFacts, GateJudgement | None]:
+        """The commit and its gate as of now; no judgement when no open pull request or merge group has this head."""
         allowlist = await self._allowlists.in_force(tx, upstream)
         commit = await load_commit(tx, upstream, head_sha, allowlist, now)
         commit = await self._with_valid_reuse(tx, commit, allowlist, now)
         return commit, judge_gate(commit, self.timeouts, now) if commit.subjects else None
 
-    async def _with_valid_reuse(self, tx: Tx, commit: Commit, allowlist: Allowlist, now: datetime) -> Commit:
-        """Another commit's pass counts while it is one; after its pull request has ended, it stays what it was."""
+    async def _with_valid_reuse(
+        self, tx: Tx, commit: CommitFacts, allowlist: Allowlist, now: datetime
+    ) -> CommitFacts:
+        """Drop a reused pass that is no longer one. After the other pull request has ended, the pass remains valid."""
         subjects = []
         for subject in commit.subjects:
             if subject.reused_from is not None:
@@ -221,18 +223,18 @@ class CommitChecks:
             subjects.append(subject)
         return replace(commit, subjects=tuple(subjects))
 
-    def _passes_for(self, head: Commit, base_ref: str | None, now: datetime) -> bool:
+    def _passes_for(self, head: CommitFacts, base_ref: str | None, now: datetime) -> bool:
         passed = judge_gate(head, self.timeouts, now).state is GateState.PASSED
         return passed and head.is_for(base_ref)
 
-    async def _follow_reuse(self, tx: Tx, commit: Commit, now: datetime) -> None:
-        """Ask a group's backends when nobody speaks for it any more; look at groups whose judgement hangs on this commit."""
+    async def _follow_reuse(self, tx: Tx, commit: CommitFacts, now: datetime) -> None:
+        """Dispatch a merge group whose reused pass was dropped; refresh the groups whose judgement depends on this commit."""
         upstream, head_sha = commit.upstream, commit.head_sha
         for subject in commit.subjects:
             if subject.number is None and subject.reused_from is None:
                 allowlist = await self._allowlists.in_force(tx, upstream)
                 if await withdraw_reuse(tx, upstream, head_sha, allowlist, now):
-                    await self._publishing.again(tx, upstream, (head_sha,), now)
+                    await self._refresher.request_refresh(tx, upstream, (head_sha,), now)
         groups = await live_groups(tx, upstream)
         own = {subject.number for subject in commit.subjects} - {None}
         followers = [
@@ -240,10 +242,10 @@ class CommitChecks:
             for row in groups
             if row["reused_from"] == head_sha or own & set(json.loads(row["numbers"] or "[]"))
         ]
-        await self._publishing.again(tx, upstream, followers, now)
+        await self._refresher.request_refresh(tx, upstream, followers, now)
 
-    async def _follow_renames(self, tx: Tx, commit: Commit, now: datetime) -> None:
-        """Let go of what was held until it was known whether its backend left or was renamed."""
+    async def _follow_renames(self, tx: Tx, commit: CommitFacts, now: datetime) -> None:
+        """Release dispatches that were held until it was known whether their backend was removed or renamed."""
         for subject in commit.subjects:
             if subject.number is None or not any(map(_waits_for_rename, subject.backends)):
                 continue
@@ -253,66 +255,77 @@ class CommitChecks:
                 await reconsider(tx, commit.upstream, pull, allowlist, now)
 
     async def _rules(self, tx: Tx, upstream: RepoName) -> CheckPolicy:
-        policy = self._publishing.policy(upstream)
+        policy = self._refresher.policy(upstream)
         return CheckPolicy(
             gate=self.timeouts,
-            gate_on=await self._publishing.gate_on(tx, upstream),
+            gate_on=await self._refresher.gate_on(tx, upstream),
             label_prefixes=policy.label_prefixes,
             l3_fails_red=policy.l3_fails_red,
-            l3_pends=policy.l3_pends,
+            show_l3_pending=policy.show_l3_pending,
             job_checks=policy.job_checks,
             hud_url=self._hud_url,
         )
 
     async def _newest(self, tx: Tx, upstream: RepoName, head_sha: str, tier: Tier) -> dict[str, Row]:
-        rows = await tx.all(_NEWEST, head_sha=head_sha, upstream=upstream.key, tier=tier.value)
+        rows = await tx.all(_NEWEST_ROUNDS, head_sha=head_sha, upstream=upstream.key, tier=tier.value)
         return {row["name"]: row for row in rows}
 
     async def _plan(
         self,
         tx: Tx,
-        commit: Commit,
+        commit: CommitFacts,
         tier: Tier,
         *,
-        wanted: dict[str, Wanted],
+        wanted: dict[str, WantedCheck],
         newest: dict[str, Row],
         now: datetime,
     ) -> list[CheckToPublish]:
-        names = [*(each.name for each in wanted.values() if each.tier is tier), *newest]
+        names = [*(check.name for check in wanted.values() if check.tier is tier), *newest]
         planned = [
-            await self._one(tx, commit, tier, wanted=wanted.get(name), row=newest.get(name), now=now)
+            await self._plan_check(tx, commit, tier, wanted=wanted.get(name), row=newest.get(name), now=now)
             for name in dict.fromkeys(names)
         ]
-        return [each for each in planned if each is not None]
+        return [check for check in planned if check is not None]
 
-    async def _one(
-        self, tx: Tx, commit: Commit, tier: Tier, *, wanted: Wanted | None, row: Row | None, now: datetime
+    async def _plan_check(
+        self,
+        tx: Tx,
+        commit: CommitFacts,
+        tier: Tier,
+        *,
+        wanted: WantedCheck | None,
+        row: Row | None,
+        now: datetime,
     ) -> CheckToPublish | None:
         reason = _NOT_WANTED if commit.subjects else _OVER
-        shown = wanted.shown if wanted else ending(tier, reason)
-        digest = digest_of(shown, wanted.brief if wanted else None)
+        shown = wanted.shown if wanted else ending_content(tier, reason)
+        digest = content_digest(shown, wanted.brief if wanted else None)
         abandoned = not commit.subjects and not commit.landed
-        # Below a gate that is not on GitHub for sure, an older one may show green: there must be one that is cancelled.
+        # An older green gate may still show on GitHub: publish a cancelled one over it, even if this round was never created.
         hides = abandoned and tier is Tier.GATE and row is not None and row["round"] > 1
-        # A check that was never asked for need not be ended.
+        # A check that was never sent to GitHub need not be ended.
         if wanted is None and row is not None and row["attempted_at"] is None and not hides:
             return None
-        act = next_act(_published(row), wanted, digest, abandoned=abandoned)
+        act = next_action(_published_check(row), wanted, digest, abandoned=abandoned)
         reread_at = row["reread_at"] if row is not None and _is_due(row["reread_at"], now) else None
-        if act is Act.NOTHING and reread_at is not None and row is not None:
+        if act is CheckAction.NOTHING and reread_at is not None and row is not None:
             if wanted is None and not (abandoned and tier is Tier.GATE):
-                await tx.run(_DOUBT, id=row["check_id"], at=None)  # a finished check of a merged commit stays
+                await tx.run(
+                    _SET_REREAD, id=row["check_id"], at=None
+                )  # a finished check of a merged commit stays
                 return None
-            act = Act.UPDATE
-        if act is Act.NOTHING:
+            act = CheckAction.UPDATE
+        if act is CheckAction.NOTHING:
             return None
-        if act is Act.CREATE and wanted is not None:
+        if act is CheckAction.CREATE and wanted is not None:
             row = await self._add(tx, commit, wanted, (row["round"] if row else 0) + 1)
         if row is None:
-            raise ValueError("only what is there can be changed")
-        if act is Act.REPLACE:
-            again = Wanted(name=row["name"], tier=tier, incarnation=row["incarnation"], shown=shown)
-            row = await self._add(tx, commit, again, row["round"] + 1)
+            raise ValueError("only an existing check can be updated")
+        if act is CheckAction.REPLACE:
+            replacement = WantedCheck(
+                name=row["name"], tier=tier, incarnation=row["incarnation"], shown=shown
+            )
+            row = await self._add(tx, commit, replacement, row["round"] + 1)
         return CheckToPublish(
             check_id=row["check_id"],
             check_run_id=row["check_run_id"],
@@ -325,10 +338,10 @@ class CommitChecks:
             digest_before=row["digest"],
             reread_at=reread_at,
             annotated=row["attempted_at"] is not None and row["status"] == CheckStatus.COMPLETED.value,
-            ends=act is Act.END and not hides,
+            ends=act is CheckAction.END and not hides,
         )
 
-    async def _add(self, tx: Tx, commit: Commit, wanted: Wanted, round_: int) -> dict[str, Any]:
+    async def _add(self, tx: Tx, commit: CommitFacts, wanted: WantedCheck, round_: int) -> dict[str, Any]:
         rows = await tx.all(
             _ADD,
             upstream=commit.upstream.key,
@@ -354,38 +367,40 @@ class CommitChecks:
         }
 
 
-def _waits_for_rename(backend: Backend) -> bool:
+def _waits_for_rename(backend: BackendResults) -> bool:
     held = backend.state is DispatchState.HELD and backend.reason not in HELD_FOR
     return held and not backend.possible_renames and (backend.reason == RENAME or bool(backend.dispatched_as))
 
 
-async def _ask_github(tx: Tx, commit: Commit, judgement: GateJudgement | None, now: datetime) -> None:
-    """Whatever waits for GitHub's word is being asked about, however it came to wait."""
-    for one in judgement.subjects if judgement else ():
-        for judged in one.backends:
+async def _ensure_look_ups(
+    tx: Tx, commit: CommitFacts, judgement: GateJudgement | None, now: datetime
+) -> None:
+    """Make sure that a look-up is queued for every backend that waits for GitHub's view of its run."""
+    for subject in judgement.subjects if judgement else ():
+        for judged in subject.backends:
             late = judged.deadline is not None and now >= judged.deadline
-            where = (commit.upstream, one.subject.delivery, judged.backend.recorded_name)
+            dispatch = (commit.upstream, subject.subject.delivery, judged.backend.recorded_name)
             if awaits_github(judged.backend, late=late):
-                await ensure_look_up(tx, *where, now)
+                await ensure_look_up(tx, *dispatch, now)
             elif not late and awaits_end(judged.backend):
-                await ensure_look_up(tx, *where, now, after=WEBHOOK_GRACE)
+                await ensure_look_up(tx, *dispatch, now, after=WEBHOOK_GRACE)
 
 
 def _is_due(at: int | None, now: datetime) -> bool:
     return at is not None and at <= to_us(now)
 
 
-def digest_of(shown: Shown, brief: str | None = None) -> str:
-    """Two checks of one digest need not be told apart: by all that they show, or by what is published at once of it."""
+def content_digest(shown: CheckContent, brief: str | None = None) -> str:
+    """Checks with the same digest need no update. With a `brief`, only what it holds is published at once."""
     if brief is not None:
         return hashlib.sha256(_ENCODE([shown.status, shown.conclusion, shown.awaited, brief])).hexdigest()
     return hashlib.sha256(_ENCODE(shown)).hexdigest()
 
 
-def _published(row: Row | None) -> Published | None:
+def _published_check(row: Row | None) -> PublishedCheck | None:
     if row is None:
         return None
-    return Published(
+    return PublishedCheck(
         tier=Tier(row["tier"]),
         incarnation=row["incarnation"],
         is_open=row["status"] != CheckStatus.COMPLETED.value,

@@ -10,27 +10,27 @@ from sqlalchemy import bindparam, select, text
 
 from crcr.decide.checks.text.check import gate_words
 from crcr.decide.checks.text.markdown import code
-from crcr.decide.commands.answers import CommandAnswer, Speaker
+from crcr.decide.commands.answers import CommandAnswer, CommandAuthor
 from crcr.decide.commands.grammar import (
     MOST_COMMANDS_AN_HOUR,
-    Approve,
+    ApproveCommand,
     Command,
-    Misunderstood,
-    Retry,
-    Status,
-    Unwaive,
-    Waive,
-    refuse,
-    spell,
-    verb,
+    InvalidCommand,
+    RetryCommand,
+    StatusCommand,
+    UnwaiveCommand,
+    WaiveCommand,
+    command_verb,
+    format_command,
+    refuse_role,
 )
 from crcr.decide.commands.head import KnownHead, refuse_head
 from crcr.decide.health.relay import Health
-from crcr.decide.model import Level, Pull, RepoName
+from crcr.decide.model import KnownPull, Level, RepoName
 from crcr.record.change_and_audit_log import note_act, note_change
-from crcr.record.checks.refresh import Publishing
+from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.checks.requests import PeopleRequests
-from crcr.record.checks.waivers import NewWaiver, give_waiver, take_back
+from crcr.record.checks.waivers import NewWaiver, add_waiver, revoke_waivers
 from crcr.record.deliveries.approvals import approve
 from crcr.record.deliveries.held_dispatches import reconsider
 from crcr.record.deliveries.merge_groups import live_groups
@@ -79,13 +79,13 @@ _DONE = _Reply(ok=True, words=None)
 
 
 @dataclass(frozen=True, slots=True)
-class _Scene:
+class _CommandContext:
     """Where a command is obeyed: the transaction, the pull request, and who speaks."""
 
     tx: Tx
     upstream: RepoName
-    speaker: Speaker
-    pull: Pull
+    speaker: CommandAuthor
+    pull: KnownPull
     head: KnownHead
     health: Health | None
     now: datetime
@@ -93,14 +93,14 @@ class _Scene:
 
 class Commands:
     def __init__(
-        self, database: Database, allowlists: Allowlists, desk: PeopleRequests, publishing: Publishing
+        self, database: Database, allowlists: Allowlists, requests: PeopleRequests, refresher: CheckRefresher
     ) -> None:
         self._database = database
         self._allowlists = allowlists
-        self._desk = desk
-        self._publishing = publishing
+        self._requests = requests
+        self._refresher = refresher
 
-    async def answered(self, upstream: RepoName, comment_id: int) -> CommandAnswer | None:
+    async def find_answer(self, upstream: RepoName, comment_id: int) -> CommandAnswer | None:
         """The answer that was decided before, if this comment was obeyed or refused already."""
 
         async def unit(tx: Tx) -> CommandAnswer | None:
@@ -114,8 +114,8 @@ class Commands:
     async def obey(
         self,
         upstream: RepoName,
-        speaker: Speaker,
-        wanted: tuple[Command | Misunderstood, ...],
+        speaker: CommandAuthor,
+        wanted: tuple[Command | InvalidCommand, ...],
         now: datetime,
         *,
         health: Health | None = None,
@@ -131,7 +131,9 @@ class Commands:
 
         return await self._database.write(unit)
 
-    async def refuse_machine(self, upstream: RepoName, speaker: Speaker, now: datetime) -> CommandAnswer:
+    async def refuse_machine(
+        self, upstream: RepoName, speaker: CommandAuthor, now: datetime
+    ) -> CommandAnswer:
         """Bots and deleted accounts command nothing; they get no words, lest two machines talk for ever."""
         silent = [_Reply(ok=False, words=None, counts=False)]
         return await self._database.write(lambda tx: _record(tx, upstream, speaker, silent, now))
@@ -140,8 +142,8 @@ class Commands:
         self,
         tx: Tx,
         upstream: RepoName,
-        speaker: Speaker,
-        wanted: tuple[Command | Misunderstood, ...],
+        speaker: CommandAuthor,
+        wanted: tuple[Command | InvalidCommand, ...],
         now: datetime,
         *,
         health: Health | None,
@@ -153,50 +155,50 @@ class Commands:
             words = f"at most {MOST_COMMANDS_AN_HOUR} commands an hour are taken from a person"
             return [_Reply(ok=False, words=words, counts=False)]
         head = await _known_head(tx, upstream, pull)
-        scene = _Scene(tx, upstream, speaker, pull, head, health, now)
-        return [await self._one(scene, each) for each in wanted]
+        context = _CommandContext(tx, upstream, speaker, pull, head, health, now)
+        return [await self._one(context, each) for each in wanted]
 
-    async def _one(self, scene: _Scene, wanted: Command | Misunderstood) -> _Reply:
-        if isinstance(wanted, Misunderstood):
+    async def _one(self, context: _CommandContext, wanted: Command | InvalidCommand) -> _Reply:
+        if isinstance(wanted, InvalidCommand):
             return _Reply(ok=False, words=f"{code(wanted.text)}: {wanted.why}. {wanted.hint}")
-        is_author = scene.pull.author.casefold() == scene.speaker.who.casefold()
-        refusal = refuse(wanted, role=scene.speaker.role, is_author=is_author)
-        refusal = refusal or refuse_head(wanted, scene.head, scene.speaker.spoke_at)
+        is_author = context.pull.author.casefold() == context.speaker.who.casefold()
+        refusal = refuse_role(wanted, role=context.speaker.role, is_author=is_author)
+        refusal = refusal or refuse_head(wanted, context.head, context.speaker.spoke_at)
         if refusal is None:
-            reply = await self._do(scene, wanted)
+            reply = await self._do(context, wanted)
         else:
-            reply = _Reply(ok=False, words=f"{code(spell(wanted))}: {refusal}")
+            reply = _Reply(ok=False, words=f"{code(format_command(wanted))}: {refusal}")
         await note_act(
-            scene.tx,
-            scene.upstream,
-            who=scene.speaker.who,
-            act=verb(wanted),
-            subject=f"#{scene.pull.number}",
-            now=scene.now,
-            command=spell(wanted),
-            head=scene.pull.head_sha,
+            context.tx,
+            context.upstream,
+            who=context.speaker.who,
+            act=command_verb(wanted),
+            subject=f"#{context.pull.number}",
+            now=context.now,
+            command=format_command(wanted),
+            head=context.pull.head_sha,
             obeyed=reply.ok,
         )
         return reply
 
-    async def _do(self, scene: _Scene, wanted: Command) -> _Reply:
+    async def _do(self, context: _CommandContext, wanted: Command) -> _Reply:
         match wanted:
-            case Waive():
-                return await self._waive(scene, wanted)
-            case Unwaive():
-                return await self._unwaive(scene, wanted)
-            case Retry():
-                return await self._retry(scene, wanted)
-            case Approve():
-                return await self._approve(scene)
-            case Status():
-                return await self._status(scene)
+            case WaiveCommand():
+                return await self._waive(context, wanted)
+            case UnwaiveCommand():
+                return await self._unwaive(context, wanted)
+            case RetryCommand():
+                return await self._retry(context, wanted)
+            case ApproveCommand():
+                return await self._approve(context)
+            case StatusCommand():
+                return await self._status(context)
 
-    async def _waive(self, scene: _Scene, wanted: Waive) -> _Reply:
-        pull, now = scene.pull, scene.now
+    async def _waive(self, context: _CommandContext, wanted: WaiveCommand) -> _Reply:
+        pull, now = context.pull, context.now
         if not pull.is_open:
             return _Reply(ok=False, words="the pull request is closed: there is nothing to waive")
-        if not await self._gates(scene, wanted.downstream):
+        if not await self._gates(context, wanted.downstream):
             return _Reply(ok=False, words=f"{code(str(wanted.downstream))} is not a gating (L4) backend")
         waiver = NewWaiver(
             number=pull.number,
@@ -205,35 +207,37 @@ class Commands:
             downstream=wanted.downstream,
             job=wanted.job,
             until_at=now + wanted.until if wanted.until else None,
-            who=scene.speaker.who,
+            who=context.speaker.who,
             reason=wanted.reason,
         )
-        await give_waiver(scene.tx, scene.upstream, waiver, now)
-        await self._reevaluate(scene)
+        await add_waiver(context.tx, context.upstream, waiver, now)
+        await self._reevaluate(context)
         return _DONE
 
-    async def _gates(self, scene: _Scene, downstream: RepoName) -> bool:
+    async def _gates(self, context: _CommandContext, downstream: RepoName) -> bool:
         """Whether it is listed at L4, or gates this head under a name that it had or will have."""
-        entry = (await self._allowlists.in_force(scene.tx, scene.upstream)).find(downstream)
+        entry = (await self._allowlists.in_force(context.tx, context.upstream)).find(downstream)
         if entry is not None and entry.level is Level.L4:
             return True
-        judgement = await self._desk.judged(scene.tx, scene.upstream, scene.pull.head_sha, scene.now)
+        judgement = await self._requests.judge(
+            context.tx, context.upstream, context.pull.head_sha, context.now
+        )
         judged = [each.backend for one in judgement.subjects for each in one.backends] if judgement else []
         return any(downstream in (backend.name, backend.recorded_name) for backend in judged)
 
-    async def _unwaive(self, scene: _Scene, wanted: Unwaive) -> _Reply:
-        number, who = scene.pull.number, scene.speaker.who
-        ended = await take_back(
-            scene.tx, scene.upstream, number, wanted.downstream, wanted.job, who=who, now=scene.now
+    async def _unwaive(self, context: _CommandContext, wanted: UnwaiveCommand) -> _Reply:
+        number, who = context.pull.number, context.speaker.who
+        ended = await revoke_waivers(
+            context.tx, context.upstream, number, wanted.downstream, wanted.job, who=who, now=context.now
         )
         if not ended:
-            return _Reply(ok=False, words=f"{code(spell(wanted))}: there is no such waiver in force")
-        await self._reevaluate(scene)
+            return _Reply(ok=False, words=f"{code(format_command(wanted))}: there is no such waiver in force")
+        await self._reevaluate(context)
         return _DONE
 
-    async def _retry(self, scene: _Scene, wanted: Retry) -> _Reply:
-        head_sha = scene.pull.head_sha
-        if await self._desk.retry(scene.tx, scene.upstream, head_sha, wanted.downstream, scene.now):
+    async def _retry(self, context: _CommandContext, wanted: RetryCommand) -> _Reply:
+        head_sha = context.pull.head_sha
+        if await self._requests.retry(context.tx, context.upstream, head_sha, wanted.downstream, context.now):
             return _DONE
         if wanted.downstream is None:
             return _Reply(
@@ -245,41 +249,43 @@ class Commands:
         )
         return _Reply(ok=False, words=words)
 
-    async def _approve(self, scene: _Scene) -> _Reply:
-        tx, upstream, pull, now = scene.tx, scene.upstream, scene.pull, scene.now
+    async def _approve(self, context: _CommandContext) -> _Reply:
+        tx, upstream, pull, now = context.tx, context.upstream, context.pull, context.now
         if not pull.is_open:
             return _Reply(ok=False, words="the pull request is closed: there is nothing to approve")
-        await approve(tx, upstream, pull, who=scene.speaker.who, now=now)
+        await approve(tx, upstream, pull, who=context.speaker.who, now=now)
         await reconsider(tx, upstream, pull, await self._allowlists.in_force(tx, upstream), now)
-        await self._reevaluate(scene)
+        await self._reevaluate(context)
         return _DONE
 
-    async def _status(self, scene: _Scene) -> _Reply:
-        judgement = await self._desk.judged(scene.tx, scene.upstream, scene.pull.head_sha, scene.now)
+    async def _status(self, context: _CommandContext) -> _Reply:
+        judgement = await self._requests.judge(
+            context.tx, context.upstream, context.pull.head_sha, context.now
+        )
         if judgement is None:
             return _Reply(ok=True, words="no open delivery of this pull request's head is recorded")
-        words = gate_words(judgement, scene.pull.head_sha)
-        late = await self._late(scene, judgement.state.value)
+        words = gate_words(judgement, context.pull.head_sha)
+        late = await self._late(context, judgement.state.value)
         return _Reply(ok=True, words="\n\n".join([code(words.title), *late, words.summary]))
 
-    async def _late(self, scene: _Scene, state: str) -> list[str]:
+    async def _late(self, context: _CommandContext, state: str) -> list[str]:
         """What GitHub does not show yet, and why the relay is not green."""
-        gate = await unpublished_gate(scene.tx, scene.upstream, scene.pull.head_sha, state, scene.now)
+        gate = await unpublished_gate(context.tx, context.upstream, context.pull.head_sha, state, context.now)
         said = [gate.text] if gate else []
-        if scene.health is None or not scene.health.reasons:
+        if context.health is None or not context.health.reasons:
             return said
-        relay = "\n".join(f"- {reason.text}" for reason in scene.health.reasons)
-        return [*said, f"The relay is {scene.health.state.value}:\n\n{relay}"]
+        relay = "\n".join(f"- {reason.text}" for reason in context.health.reasons)
+        return [*said, f"The relay is {context.health.state.value}:\n\n{relay}"]
 
-    async def _reevaluate(self, scene: _Scene) -> None:
+    async def _reevaluate(self, context: _CommandContext) -> None:
         """The pull request's own head, and the merge groups that it may be part of."""
-        groups = await live_groups(scene.tx, scene.upstream)
-        heads = [scene.pull.head_sha, *(row["head_sha"] for row in groups)]
-        await self._publishing.again(scene.tx, scene.upstream, heads, scene.now)
-        await note_change(scene.tx, scene.upstream, "gate", number=scene.pull.number, now=scene.now)
+        groups = await live_groups(context.tx, context.upstream)
+        heads = [context.pull.head_sha, *(row["head_sha"] for row in groups)]
+        await self._refresher.request_refresh(context.tx, context.upstream, heads, context.now)
+        await note_change(context.tx, context.upstream, "gate", number=context.pull.number, now=context.now)
 
 
-async def _known_head(tx: Tx, upstream: RepoName, pull: Pull) -> KnownHead:
+async def _known_head(tx: Tx, upstream: RepoName, pull: KnownPull) -> KnownHead:
     # Of a pull request whose head's own event was missed, the last event that named the head dates it.
     moved_at = pull.head_at or pull.updated_at
     earlier = await load_twin_heads(tx, upstream, pull)
@@ -292,13 +298,13 @@ async def _known_head(tx: Tx, upstream: RepoName, pull: Pull) -> KnownHead:
     )
 
 
-async def _given_lately(tx: Tx, upstream: RepoName, speaker: Speaker, now: datetime) -> int:
+async def _given_lately(tx: Tx, upstream: RepoName, speaker: CommandAuthor, now: datetime) -> int:
     row = await tx.one(_LAST_HOUR, upstream=upstream.key, who=speaker.who, since=to_us(now - _HOUR))
     return row["given"] if row else 0
 
 
 async def _record(
-    tx: Tx, upstream: RepoName, speaker: Speaker, replies: list[_Reply], now: datetime
+    tx: Tx, upstream: RepoName, speaker: CommandAuthor, replies: list[_Reply], now: datetime
 ) -> CommandAnswer:
     """Write down what is answered. Who was told of a refusal on this pull request before gets a reaction only."""
     obeyed = all(reply.ok for reply in replies)

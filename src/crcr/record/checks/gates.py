@@ -1,6 +1,6 @@
-"""The gate's state in its table: what pages and merge groups go by, and when time alone may change it.
+"""The table of gates: each commit's gate state, which pages and merge groups read, and the time of its next recheck.
 
-A commit without a gate has a row too, if its checks must be looked at again at some time.
+A commit without a gate has a row too, if its checks must be refreshed at some time.
 """
 
 from collections.abc import Iterable
@@ -9,11 +9,11 @@ from typing import Any
 
 from sqlalchemy import bindparam, select, text
 
-from crcr.decide.checks.commit import Commit, Waiver
+from crcr.decide.checks.commit import CommitFacts, GrantedWaiver
 from crcr.decide.checks.gate import GateJudgement, GateState
 from crcr.decide.model import RepoName
 from crcr.record.change_and_audit_log import note_act, note_change
-from crcr.record.checks.waivers import note_use
+from crcr.record.checks.waivers import record_waiver_use
 from crcr.record.schema.checks import gates
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement, inserting
@@ -36,7 +36,7 @@ _STATE = Statement(
         gates.c.head_sha == bindparam("head_sha"), gates.c.upstream == bindparam("upstream")
     )
 )
-_LET_GO = Statement(
+_END_GATE = Statement(
     text(
         "UPDATE gates SET state = CASE WHEN state = 'pending' OR (state = 'passed' AND :landed = 0) THEN 'over'"
         " ELSE state END, recheck_at = NULL"
@@ -53,54 +53,54 @@ _DUE = Statement(
 
 async def record_gate(
     tx: Tx,
-    commit: Commit,
+    commit: CommitFacts,
     judgement: GateJudgement | None,
     *,
     title: str,
     recheck_at: datetime | None,
     now: datetime,
 ) -> None:
-    """Write down how the commit's gate stands, and tell open pages if that is news."""
+    """Record the commit's gate, and notify open pages if it changed."""
     key = {"head_sha": commit.head_sha, "upstream": commit.upstream.key}
     if not commit.subjects:
-        await tx.run(_LET_GO, landed=int(commit.landed), **key)
+        await tx.run(_END_GATE, landed=int(commit.landed), **key)
         return
     state = judgement.state.value if judgement else NO_GATE
     before = await tx.one(_STATE, **key)
-    again = to_us(recheck_at) if recheck_at else None
+    recheck_us = to_us(recheck_at) if recheck_at else None
     at = to_us(now)
     decided_at = _decided_at(before, state, at)
     await tx.run(
-        _SAVE, **key, state=state, title=title, judged_at=at, recheck_at=again, decided_at=decided_at
+        _SAVE, **key, state=state, title=title, judged_at=at, recheck_at=recheck_us, decided_at=decided_at
     )
     if judgement is None:
         return
     if before is None or (before["state"], before["title"]) != (state, title):
-        await _tell(tx, commit, now)
+        await _notify_pages(tx, commit, now)
     if judgement.state is GateState.PASSED:
-        await _note_waivers(tx, commit.upstream, judgement, now)
+        await _record_used_waivers(tx, commit.upstream, judgement, now)
 
 
 def _decided_at(before: Row | None, state: str, at: int) -> int:
-    """When the gate came to its state: judging it again to the same state decides nothing."""
+    """When the gate entered its state; judging it again with the same result keeps the time."""
     if before is None or before["state"] != state:
         return at
     return int(before["decided_at"] or before["judged_at"])
 
 
-async def gates_due(tx: Tx, upstream: RepoName, now: datetime, most: int) -> list[Row]:
+async def find_due_gates(tx: Tx, upstream: RepoName, now: datetime, most: int) -> list[Row]:
     return await tx.all(_DUE, upstream=upstream.key, now=to_us(now), most=most)
 
 
-async def _tell(tx: Tx, commit: Commit, now: datetime) -> None:
+async def _notify_pages(tx: Tx, commit: CommitFacts, now: datetime) -> None:
     for subject in commit.subjects:
-        where: dict[str, Any] = {"delivery": subject.delivery, "number": subject.number}
-        await note_change(tx, commit.upstream, "gate", now=now, **where)
+        location: dict[str, Any] = {"delivery": subject.delivery, "number": subject.number}
+        await note_change(tx, commit.upstream, "gate", now=now, **location)
 
 
-async def _note_waivers(tx: Tx, upstream: RepoName, judgement: GateJudgement, now: datetime) -> None:
+async def _record_used_waivers(tx: Tx, upstream: RepoName, judgement: GateJudgement, now: datetime) -> None:
     for waiver in _used_waivers(judgement):
-        if await note_use(tx, upstream, waiver, now):
+        if await record_waiver_use(tx, upstream, waiver, now):
             await note_act(
                 tx,
                 upstream,
@@ -114,6 +114,6 @@ async def _note_waivers(tx: Tx, upstream: RepoName, judgement: GateJudgement, no
             )
 
 
-def _used_waivers(judgement: GateJudgement) -> Iterable[Waiver]:
-    parts = (part for one in judgement.subjects for each in one.backends for part in each.parts)
+def _used_waivers(judgement: GateJudgement) -> Iterable[GrantedWaiver]:
+    parts = (part for subject in judgement.subjects for backend in subject.backends for part in backend.parts)
     return dict.fromkeys(part.waiver for part in parts if part.waiver is not None)

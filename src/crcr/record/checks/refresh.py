@@ -1,7 +1,7 @@
-"""Having a commit's checks looked at again: the one way in which a recorded fact reaches a pull request.
+"""Requests to refresh a commit's checks: the only way in which a recorded fact reaches a pull request.
 
-Whoever changes a fact that a check is made from names the commit here, in the same transaction. What is to be
-shown is worked out when the effect is done, so any number of changes before that make one publication.
+A change to a fact that a check shows calls `request_refresh` with the commit, in the same transaction. The checks' content
+is computed when the effect runs, so any number of changes before that make one publication.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,31 +16,31 @@ from crcr.decide.checks.wanted_checks import JobChecks, Tier
 from crcr.decide.model import EffectKind, Level, RepoName
 from crcr.decide.outbox.effect import CHECKS_QUEUE
 from crcr.record.outbox.effects import add_once, effect_row
-from crcr.record.store.database import Row, Tx
+from crcr.record.store.database import Database, Row, Tx
 from crcr.record.store.signals import EFFECTS
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import to_us
 
 _GATE_SINCE = Statement(text("SELECT gate_since FROM upstreams WHERE upstream = :upstream"))
-_GATE_ON = Statement(
+_ENABLE_GATE = Statement(
     text("UPDATE upstreams SET gate_since = :at WHERE upstream = :upstream AND gate_since IS NULL")
 )
-# Said so that SQLite takes the index that holds open pull requests only, not the key with all of them.
+# The expression makes SQLite use the partial index of open pull requests instead of the primary key.
 _OPEN_HEADS = Statement(
     text("SELECT head_sha FROM pulls WHERE upstream || '' = :upstream AND is_open = 1 AND head_sha >= ''")
 )
 _LIVE_GROUPS = Statement(
     text("SELECT head_sha FROM merge_groups WHERE upstream = :upstream AND destroyed_at IS NULL")
 )
-# The same effects, so that they remember that an earlier attempt may have been carried out.
-_TRY_AGAIN = Statement(
+# Reuses the parked effects: they record that an earlier attempt may have been carried out.
+_RETRY_PARKED = Statement(
     text(
         "UPDATE effects SET state = 'waiting', due_at = :now, first_attempt_at = NULL, finished_at = NULL"
         " WHERE upstream = :upstream AND state = 'parked'"
         " AND kind IN ('publish_checks', 'ask_files', 'read_group', 'confirm_head')"
     )
 )
-_UNJUDGED = Statement(
+_HEADS_WITHOUT_GATE = Statement(
     text(
         "SELECT p.head_sha FROM pulls p WHERE p.upstream || '' = :upstream AND p.is_open = 1 AND p.head_sha >= '' AND NOT EXISTS (SELECT 1"
         " FROM gates g WHERE g.head_sha = p.head_sha AND g.upstream = p.upstream) AND EXISTS (SELECT 1"
@@ -51,26 +51,28 @@ _UNJUDGED = Statement(
 _FIRST_CHECK = Statement(text("SELECT min(check_id) AS first FROM checks"))
 
 
-GATHERING = timedelta(seconds=2)
-"""So long the checks of backends and jobs wait for more changes: jobs that end together, and the labels that GitHub
-tells of one by one, are one write. Nobody merges by these checks; the gate, which does decide, never waits."""
+COALESCE_DELAY = timedelta(seconds=2)
+"""The delay before checks of backends and jobs are published, so that jobs that end together, and labels that GitHub
+reports one by one, become one write. No merge depends on these checks. The gate, which merges depend on, is not delayed."""
 
 
 @dataclass(frozen=True, slots=True)
 class UpstreamPolicy:
-    """What an upstream's maintainers have set about its checks."""
+    """An upstream's settings for its checks."""
 
     gate: Literal["auto", "on", "off"] = "auto"
     label_prefixes: tuple[str, ...] = ("ciflow/crcr/",)
     l3_fails_red: bool = False
-    l3_pends: bool = True
+    show_l3_pending: bool = True
     job_checks: JobChecks = JobChecks.FAILURES
 
 
-class Publishing:
-    def __init__(self, policies: Mapping[str, UpstreamPolicy], *, gathering: timedelta = GATHERING) -> None:
+class CheckRefresher:
+    def __init__(
+        self, policies: Mapping[str, UpstreamPolicy], *, coalesce_delay: timedelta = COALESCE_DELAY
+    ) -> None:
         self._policies = policies
-        self._gathering = gathering
+        self._coalesce_delay = coalesce_delay
 
     @property
     def upstreams(self) -> tuple[RepoName, ...]:
@@ -80,62 +82,62 @@ class Publishing:
         return self._policies.get(upstream.key, UpstreamPolicy())
 
     async def gate_on(self, tx: Tx, upstream: RepoName) -> bool:
-        """Whether every head gets a gate: once an L4 was listed, unless it is set."""
+        """Whether every head gets a gate: as configured, by default from the first listed L4 entry on."""
         policy = self.policy(upstream)
         if policy.gate != "auto":
             return policy.gate == "on"
         row = await tx.one(_GATE_SINCE, upstream=upstream.key)
         return row is not None and row["gate_since"] is not None
 
-    async def again(self, tx: Tx, upstream: RepoName, heads: Iterable[str], now: datetime) -> None:
-        """Look at these commits' checks again; all in one go, as there may be thousands."""
+    async def request_refresh(self, tx: Tx, upstream: RepoName, heads: Iterable[str], now: datetime) -> None:
+        """Add the effects that refresh these commits' checks, in one statement: there may be thousands."""
         await add_once(
             tx, *(self._effect(upstream, tier, head_sha, now) for head_sha in heads for tier in Tier)
         )
 
     def _effect(self, upstream: RepoName, tier: Tier, head_sha: str, now: datetime) -> dict[str, Any]:
-        due_at = now if tier is Tier.GATE else now + self._gathering
-        row = effect_row(upstream, EffectKind.PUBLISH_CHECKS, target=target_of(tier), lane=head_sha, now=now)
+        due_at = now if tier is Tier.GATE else now + self._coalesce_delay
+        row = effect_row(upstream, EffectKind.PUBLISH_CHECKS, target=tier_queue(tier), lane=head_sha, now=now)
         return {**row, "due_at": to_us(due_at)}
 
-    async def again_for(self, tx: Tx, dispatch: Row | Mapping[str, Any], now: datetime) -> None:
-        """Look at the commit of a dispatch again, if its level is one that speaks."""
+    async def request_refresh_for(self, tx: Tx, dispatch: Row | Mapping[str, Any], now: datetime) -> None:
+        """Refresh the checks of a dispatch's commit, if checks are published for its level."""
         if dispatch["level"] >= Level.L3 and dispatch["head_sha"] and dispatch["event"] != "push":
-            await self.again(tx, RepoName(dispatch["upstream"]), (dispatch["head_sha"],), now)
+            await self.request_refresh(tx, RepoName(dispatch["upstream"]), (dispatch["head_sha"],), now)
 
-    async def follow(self, tx: Tx, upstream: RepoName, allowlist: Allowlist, now: datetime) -> None:
-        """Take a new allowlist into account: none of what is open may hang on who left."""
-        await self.turns_on(tx, upstream, allowlist, now)
-        await self.everywhere(tx, upstream, now, speaks=allowlist.speaks)
+    async def apply_allowlist(self, tx: Tx, upstream: RepoName, allowlist: Allowlist, now: datetime) -> None:
+        """Apply a new allowlist to open heads and merge groups: none may keep waiting for a backend that was removed."""
+        await self.enable_gate(tx, upstream, allowlist, now)
+        await self.refresh_all_heads(tx, upstream, now, has_checks=allowlist.has_checks)
 
-    async def turns_on(self, tx: Tx, upstream: RepoName, allowlist: Allowlist, now: datetime) -> bool:
-        """Remember that an L4 was listed; True the first time."""
-        return bool(allowlist.gating and await tx.run(_GATE_ON, upstream=upstream.key, at=to_us(now)))
+    async def enable_gate(self, tx: Tx, upstream: RepoName, allowlist: Allowlist, now: datetime) -> bool:
+        """Record that an L4 entry was listed; True the first time."""
+        return bool(allowlist.gating and await tx.run(_ENABLE_GATE, upstream=upstream.key, at=to_us(now)))
 
-    async def everywhere(self, tx: Tx, upstream: RepoName, now: datetime, *, speaks: bool) -> int:
-        """Look at the checks of every open head and live merge group again; return of how many.
+    async def refresh_all_heads(self, tx: Tx, upstream: RepoName, now: datetime, *, has_checks: bool) -> int:
+        """Refresh the checks of every open head and live merge group; return how many.
 
-        `speaks` says that somebody in force is shown there; checks that were made before may have to end.
+        `has_checks`: the allowlist in force has entries with checks. Without any, existing checks may have to end.
         """
-        if not speaks and not await self.gate_on(tx, upstream) and not await _any_check(tx):
+        if not has_checks and not await self.gate_on(tx, upstream) and not await _any_check(tx):
             return 0
-        looked = 0
+        refreshed = 0
         for statement in (_OPEN_HEADS, _LIVE_GROUPS):
             rows = await tx.all(statement, upstream=upstream.key)
-            await self.again(tx, upstream, [row["head_sha"] for row in rows], now)
-            looked += len(rows)
-        return looked
+            await self.request_refresh(tx, upstream, [row["head_sha"] for row in rows], now)
+            refreshed += len(rows)
+        return refreshed
 
-    async def mend(self, tx: Tx, upstream: RepoName, now: datetime) -> int:
-        """Try again what checks depend on and was given up, and look at heads that nobody has judged yet."""
-        mended = await tx.run(_TRY_AGAIN, upstream=upstream.key, now=to_us(now))
+    async def retry_failed(self, tx: Tx, upstream: RepoName, now: datetime) -> int:
+        """Retry parked effects that checks depend on, and refresh open heads without a gate row."""
+        retried = await tx.run(_RETRY_PARKED, upstream=upstream.key, now=to_us(now))
         heads: list[str] = []
         if await self.gate_on(tx, upstream):
-            heads = [row["head_sha"] for row in await tx.all(_UNJUDGED, upstream=upstream.key)]
-        await self.again(tx, upstream, heads, now)
-        if mended:
+            heads = [row["head_sha"] for row in await tx.all(_HEADS_WITHOUT_GATE, upstream=upstream.key)]
+        await self.request_refresh(tx, upstream, heads, now)
+        if retried:
             tx.signal(EFFECTS)
-        return mended + len(heads)
+        return retried + len(heads)
 
 
 async def _any_check(tx: Tx) -> bool:
@@ -143,6 +145,31 @@ async def _any_check(tx: Tx) -> bool:
     return row is not None and row["first"] is not None
 
 
-def target_of(tier: Tier) -> str:
-    """A queue of its own for each tier, so that the gate waits for nobody."""
+def tier_queue(tier: Tier) -> str:
+    """Each tier has its own queue, so that the gate waits for no other check."""
     return f"{CHECKS_QUEUE}{tier}"
+
+
+class CheckRepairs:
+    """Periodic repair of checks that no event would refresh."""
+
+    def __init__(
+        self, database: Database, refresher: CheckRefresher, upstreams: tuple[RepoName, ...]
+    ) -> None:
+        self._database = database
+        self._refresher = refresher
+        self._upstreams = upstreams
+
+    async def repair(self, now: datetime, *, thorough: bool) -> int:
+        """Refresh checks whose effects are parked or missing; `thorough`: of every open head. Return how many commits."""
+
+        async def unit(tx: Tx) -> int:
+            refreshed = 0
+            for upstream in self._upstreams:
+                if thorough:
+                    refreshed += await self._refresher.refresh_all_heads(tx, upstream, now, has_checks=False)
+                else:
+                    refreshed += await self._refresher.retry_failed(tx, upstream, now)
+            return refreshed
+
+        return await self._database.write(unit)

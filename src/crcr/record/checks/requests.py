@@ -10,19 +10,19 @@ from typing import Any
 
 from sqlalchemy import text
 
-from crcr.decide.checks.commit import Backend
-from crcr.decide.checks.gate import GateJudgement, judge_for
-from crcr.decide.checks.reruns import run_again, run_failed_again
+from crcr.decide.checks.commit import BackendResults
+from crcr.decide.checks.gate import GateJudgement, judge_for_subject
+from crcr.decide.checks.reruns import plan_rerun, plan_rerun_of_failed
 from crcr.decide.checks.wanted_checks import Tier
-from crcr.decide.commands.answers import offer
-from crcr.decide.dispatch.plan import Ignored, Receipt, Seen, Taken
-from crcr.decide.dispatch.repeated_bodies import is_stale
-from crcr.decide.events import Asked, CheckAsked, Commented
+from crcr.decide.commands.answers import waiver_offer
+from crcr.decide.dispatch.plan import AcceptedDelivery, AlreadyProcessed, IgnoredEvent, ReceivedDelivery
+from crcr.decide.dispatch.repeated_bodies import is_too_old
+from crcr.decide.events import CheckRunEvent, IssueCommentEvent, PeopleRequest
 from crcr.decide.model import DeliveryState, EffectKind, Level, RepoName
 from crcr.record.change_and_audit_log import note_act, note_change
 from crcr.record.checks.check_runs import CommitChecks
-from crcr.record.checks.refresh import Publishing
-from crcr.record.checks.reruns import ask_again
+from crcr.record.checks.refresh import CheckRefresher
+from crcr.record.checks.reruns import request_reruns
 from crcr.record.deliveries.webhook_bodies import SEEN, is_new_body
 from crcr.record.outbox.effects import add_effects, add_once, effect_row
 from crcr.record.repositories.upstreams import is_someone_else
@@ -62,28 +62,30 @@ _CHECK = Statement(
 
 
 class PeopleRequests:
-    def __init__(self, database: Database, checks: CommitChecks, publishing: Publishing) -> None:
+    def __init__(self, database: Database, checks: CommitChecks, refresher: CheckRefresher) -> None:
         self._database = database
         self._checks = checks
-        self._publishing = publishing
+        self._refresher = refresher
 
-    async def take(self, receipt: Receipt, event: Asked) -> Taken | Seen | Ignored:
-        async def unit(tx: Tx) -> Taken | Seen | Ignored:
+    async def take(
+        self, receipt: ReceivedDelivery, event: PeopleRequest
+    ) -> AcceptedDelivery | AlreadyProcessed | IgnoredEvent:
+        async def unit(tx: Tx) -> AcceptedDelivery | AlreadyProcessed | IgnoredEvent:
             if await is_someone_else(tx, event.upstream, event.repository_id):
-                return Ignored(f"{event.upstream} is bound to another repository id")
-            row = await self._check(tx, event) if isinstance(event, CheckAsked) else None
-            if isinstance(event, CheckAsked) and row is None:
-                return Ignored("not a check of this relay")
-            if is_stale(event, receipt.received_at):
-                return Ignored("the comment is older than three days")
+                return IgnoredEvent(f"{event.upstream} is bound to another repository id")
+            row = await self._check(tx, event) if isinstance(event, CheckRunEvent) else None
+            if isinstance(event, CheckRunEvent) and row is None:
+                return IgnoredEvent("not a check of this relay")
+            if is_too_old(event, receipt.received_at):
+                return IgnoredEvent("the comment is older than three days")
             if await tx.one(SEEN, guid=receipt.guid, upstream=event.upstream.key):
-                return Seen()
+                return AlreadyProcessed()
             if not await is_new_body(tx, receipt, event):
-                return Seen()
+                return AlreadyProcessed()
             if not await tx.all(_TAKE, **_delivery_row(receipt, event)):
-                return Seen()
+                return AlreadyProcessed()
             await self._obey(tx, receipt, event, row)
-            return Taken(0, DeliveryState.ACCEPTED)
+            return AcceptedDelivery(0, DeliveryState.ACCEPTED)
 
         return await self._database.write(unit)
 
@@ -91,21 +93,21 @@ class PeopleRequests:
         self, tx: Tx, upstream: RepoName, head_sha: str, downstream: RepoName | None, now: datetime
     ) -> int:
         """Run again what fails on a commit: of every backend, or everything of the one that is named."""
-        commit, judgement = await self._checks.judged(tx, upstream, head_sha, now)
+        commit, judgement = await self._checks.judge(tx, upstream, head_sha, now)
         asked = 0
         for subject in commit.subjects:
             for backend in subject.backends:
                 if downstream in (None, backend.name, backend.recorded_name) and _may_run_again(backend):
-                    judged = judge_for(subject, backend, self._checks.timeouts, now)
-                    wanted = run_failed_again(judged)
+                    judged = judge_for_subject(subject, backend, self._checks.timeouts, now)
+                    wanted = plan_rerun_of_failed(judged)
                     if downstream is not None and not wanted:
-                        wanted = run_again(backend)
-                    asked += await ask_again(tx, upstream, subject, backend, wanted=wanted, now=now)
+                        wanted = plan_rerun(backend)
+                    asked += await request_reruns(tx, upstream, subject, backend, wanted=wanted, now=now)
         if asked:
-            await self._publishing.again(tx, upstream, (head_sha,), now)
+            await self._refresher.request_refresh(tx, upstream, (head_sha,), now)
         return asked if judgement is not None else 0
 
-    async def _check(self, tx: Tx, event: CheckAsked) -> Row | None:
+    async def _check(self, tx: Tx, event: CheckRunEvent) -> Row | None:
         """The check that is meant, by the id that we gave it, and GitHub's own where that was heard."""
         given = event.external_id or ""
         if not given.isdigit() or len(given) > 18:
@@ -118,12 +120,12 @@ class PeopleRequests:
             head_sha=event.head_sha,
         )
 
-    async def _obey(self, tx: Tx, receipt: Receipt, event: Asked, check: Row | None) -> None:
+    async def _obey(self, tx: Tx, receipt: ReceivedDelivery, event: PeopleRequest, check: Row | None) -> None:
         upstream, now = event.upstream, receipt.received_at
-        if isinstance(event, Commented):
+        if isinstance(event, IssueCommentEvent):
             await add_effects(tx, [_command(event, receipt)])
             return
-        if isinstance(event, CheckAsked) and event.action == "requested_action":
+        if isinstance(event, CheckRunEvent) and event.action == "requested_action":
             if event.identifier == WAIVE:
                 await add_once(tx, _offer(event, receipt))
             return
@@ -140,7 +142,7 @@ class PeopleRequests:
             runs=asked,
         )
         await note_change(tx, upstream, "delivery", delivery=receipt.guid, now=now)
-        await self._publishing.again(tx, upstream, (event.head_sha,), now)
+        await self._refresher.request_refresh(tx, upstream, (event.head_sha,), now)
 
     async def _run_again(
         self, tx: Tx, upstream: RepoName, head_sha: str, check: Row | None, now: datetime
@@ -149,7 +151,7 @@ class PeopleRequests:
         tier = Tier(check["tier"]) if check else None
         if tier is Tier.GATE:
             return await self.retry(tx, upstream, head_sha, None, now)
-        commit, _ = await self._checks.judged(tx, upstream, head_sha, now)
+        commit, _ = await self._checks.judge(tx, upstream, head_sha, now)
         run_id = check["incarnation"].split(" ")[0] if check and tier is Tier.JOB else None
         meant = [
             (subject, backend)
@@ -161,38 +163,40 @@ class PeopleRequests:
         own = [(subject, backend) for subject, backend in meant if _knows(backend, run_id)]
         asked = 0
         for subject, backend in own or meant:
-            wanted = run_again(backend, only_run=run_id)
-            asked += await ask_again(tx, upstream, subject, backend, wanted=wanted, now=now)
+            wanted = plan_rerun(backend, only_run=run_id)
+            asked += await request_reruns(tx, upstream, subject, backend, wanted=wanted, now=now)
         return asked
 
-    async def offers(self, upstream: RepoName, head_sha: str, now: datetime) -> tuple[tuple[int, str], ...]:
+    async def waiver_offers(
+        self, upstream: RepoName, head_sha: str, now: datetime
+    ) -> tuple[tuple[int, str], ...]:
         """For each pull request on the head whose gate is blocked: its number and the ready commands."""
-        judgement = await self._database.quick_read(lambda tx: self.judged(tx, upstream, head_sha, now))
+        judgement = await self._database.quick_read(lambda tx: self.judge(tx, upstream, head_sha, now))
         if judgement is None:
             return ()
         numbers = [one.subject.number for one in judgement.subjects if one.subject.number is not None]
-        found = ((number, offer(judgement, number, head_sha)) for number in numbers)
+        found = ((number, waiver_offer(judgement, number, head_sha)) for number in numbers)
         return tuple((number, words) for number, words in found if words is not None)
 
-    async def judged(self, tx: Tx, upstream: RepoName, head_sha: str, now: datetime) -> GateJudgement | None:
-        return (await self._checks.judged(tx, upstream, head_sha, now))[1]
+    async def judge(self, tx: Tx, upstream: RepoName, head_sha: str, now: datetime) -> GateJudgement | None:
+        return (await self._checks.judge(tx, upstream, head_sha, now))[1]
 
 
-def _may_run_again(backend: Backend) -> bool:
+def _may_run_again(backend: BackendResults) -> bool:
     return backend.entry is not None and backend.entry.level >= Level.L3
 
 
-def _keys(backend: Backend) -> set[str]:
+def _keys(backend: BackendResults) -> set[str]:
     """Its check may have been published under a former name."""
     return {backend.name.key, backend.recorded_name.key}
 
 
-def _knows(backend: Backend, run_id: str | None) -> bool:
+def _knows(backend: BackendResults, run_id: str | None) -> bool:
     return any(run.run_id == run_id for run in backend.runs)
 
 
-def _delivery_row(receipt: Receipt, event: Asked) -> dict[str, Any]:
-    comment = event if isinstance(event, Commented) else None
+def _delivery_row(receipt: ReceivedDelivery, event: PeopleRequest) -> dict[str, Any]:
+    comment = event if isinstance(event, IssueCommentEvent) else None
     return {
         "guid": receipt.guid,
         "upstream": event.upstream.key,
@@ -201,13 +205,13 @@ def _delivery_row(receipt: Receipt, event: Asked) -> dict[str, Any]:
         "state": DeliveryState.ACCEPTED.value,
         "source": receipt.source,
         "number": comment.number if comment else None,
-        "head_sha": None if isinstance(event, Commented) else event.head_sha,
+        "head_sha": None if isinstance(event, IssueCommentEvent) else event.head_sha,
         "received_at": to_us(receipt.received_at),
         "body_bytes": receipt.body_bytes,
     }
 
 
-def _command(event: Commented, receipt: Receipt) -> dict[str, Any]:
+def _command(event: IssueCommentEvent, receipt: ReceivedDelivery) -> dict[str, Any]:
     asked = {
         "number": event.number,
         "comment_id": event.comment_id,
@@ -227,7 +231,7 @@ def _command(event: Commented, receipt: Receipt) -> dict[str, Any]:
     )
 
 
-def _offer(event: CheckAsked, receipt: Receipt) -> dict[str, Any]:
+def _offer(event: CheckRunEvent, receipt: ReceivedDelivery) -> dict[str, Any]:
     return effect_row(
         event.upstream,
         EffectKind.OFFER_WAIVER,

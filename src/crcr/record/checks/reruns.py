@@ -6,11 +6,11 @@ from typing import Any
 
 from sqlalchemy import text
 
-from crcr.decide.checks.commit import Backend, Subject
-from crcr.decide.checks.reruns import Again, Redispatch, RunToAsk
+from crcr.decide.checks.commit import BackendResults, MergeSubject
+from crcr.decide.checks.reruns import Redispatch, Rerun, RunToRerun
 from crcr.decide.model import EffectKind, RepoName
 from crcr.record.change_and_audit_log import note_change
-from crcr.record.checks.refresh import Publishing
+from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.deliveries.dispatches import send
 from crcr.record.outbox.effects import add_once, effect_row
 from crcr.record.repositories.renames import PRESENT
@@ -68,13 +68,13 @@ _RUN = Statement(
 )
 
 
-async def ask_again(
+async def request_reruns(
     tx: Tx,
     upstream: RepoName,
-    subject: Subject,
-    backend: Backend,
+    subject: MergeSubject,
+    backend: BackendResults,
     *,
-    wanted: tuple[Again, ...],
+    wanted: tuple[Rerun, ...],
     now: datetime,
 ) -> int:
     """Write down what is to run again, with the effects that ask for it; return how much that is."""
@@ -82,7 +82,7 @@ async def ask_again(
     asked = 0
     for again in wanted:
         if isinstance(again, Redispatch):
-            asked += await send_again(tx, upstream, subject.delivery, downstream, now)
+            asked += await redispatch(tx, upstream, subject.delivery, downstream, now)
         else:
             key = {"run_id": again.run_id, "upstream": upstream.key, "downstream": downstream}
             await tx.run(_ASKED, at=to_us(now), **key)
@@ -91,7 +91,7 @@ async def ask_again(
     return asked
 
 
-async def send_again(tx: Tx, upstream: RepoName, delivery: str, downstream: str, now: datetime) -> bool:
+async def redispatch(tx: Tx, upstream: RepoName, delivery: str, downstream: str, now: datetime) -> bool:
     """Dispatch a delivery once more; False when its body is no longer kept, or its backend is suspended."""
     key = {"delivery": delivery, "upstream": upstream.key, "downstream": downstream}
     row = await tx.one(_DISPATCH, **key)
@@ -119,18 +119,18 @@ def _effect(upstream: RepoName, downstream: str, delivery: str, run_id: str, now
 class Reruns:
     """What the effect that asks GitHub for a re-run needs of the store."""
 
-    def __init__(self, database: Database, publishing: Publishing) -> None:
+    def __init__(self, database: Database, refresher: CheckRefresher) -> None:
         self._database = database
-        self._publishing = publishing
+        self._refresher = refresher
 
-    async def run_to_ask(self, upstream: RepoName, downstream: str, run_id: str) -> RunToAsk | None:
+    async def find_run(self, upstream: RepoName, downstream: str, run_id: str) -> RunToRerun | None:
         """The run, with where to ask for it; None when it counts no more."""
         row = await self._database.quick_read(
             lambda tx: tx.one(_RUN, run_id=run_id, upstream=upstream.key, downstream=downstream)
         )
         if row is None or row["superseded"]:
             return None
-        return RunToAsk(
+        return RunToRerun(
             downstream=RepoName(row["name"] or downstream),
             repository_id=row["repository_id"],
             installation_id=row["installation_id"],
@@ -138,18 +138,18 @@ class Reruns:
             attempt=row["asked_after"],
         )
 
-    async def dispatch_again(self, upstream: RepoName, delivery: str, downstream: str, now: datetime) -> bool:
+    async def redispatch(self, upstream: RepoName, delivery: str, downstream: str, now: datetime) -> bool:
         """GitHub re-runs nothing here: send the delivery once more, or let what failed stand if that cannot be."""
 
         async def unit(tx: Tx) -> bool:
             key = {"delivery": delivery, "upstream": upstream.key, "downstream": downstream}
-            sent = await send_again(tx, upstream, delivery, downstream, now)
+            sent = await redispatch(tx, upstream, delivery, downstream, now)
             if not sent:
                 await tx.run(_NOT_AGAIN, **key)
             await note_change(tx, upstream, "dispatch", downstream=downstream, delivery=delivery, now=now)
             row = await tx.one(_DISPATCH, **key)
             if row is not None:
-                await self._publishing.again_for(tx, row, now)
+                await self._refresher.request_refresh_for(tx, row, now)
             return sent
 
         return await self._database.write(unit)

@@ -14,7 +14,7 @@ from typing import Any
 
 from sqlalchemy import Column, Integer, Table, text
 
-from crcr.decide.statistics.window import Kind
+from crcr.decide.statistics.window import ResultKind
 from crcr.record.clickhouse.connection import SCAN_TIMEOUT_S, ClickHouseLink
 from crcr.record.clickhouse.feeder import ClickHouseFeeder, FeedQueue
 from crcr.record.clickhouse.tables import (
@@ -36,7 +36,7 @@ from crcr.record.store.times import to_us
 STEP = 2_000
 COUNT_STEP = 50_000
 """Counting a large table in one statement would exceed the main store's time-out."""
-_EVENTS = ", ".join(f"'{event}'" for kind in Kind for event in kind.events)
+_EVENTS = ", ".join(f"'{event}'" for kind in ResultKind for event in kind.events)
 Progress = Callable[[str, int, int], None]
 """Receives the table, how many of its rows are done, and how many there are."""
 

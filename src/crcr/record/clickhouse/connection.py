@@ -46,7 +46,7 @@ class ClickHouseLocation:
     ca: Path | None = None
 
     def __repr__(self) -> str:
-        return f"ClickHousePlace({self})"
+        return f"ClickHouseLocation({self})"
 
     def __str__(self) -> str:
         """Without user and password: for messages."""

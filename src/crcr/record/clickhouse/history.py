@@ -19,9 +19,9 @@ import structlog
 from sqlalchemy import text
 
 from crcr.decide.model import RepoName
-from crcr.decide.statistics.figures import BUCKETS, COUNTING, EDGES_S, TIMED, Ended
+from crcr.decide.statistics.figures import BUCKETS, COUNTING, EDGES_S, TIMED, EndedAs
 from crcr.decide.statistics.history_source import HistoryState
-from crcr.decide.statistics.window import Kind, Window
+from crcr.decide.statistics.window import ResultKind, Window
 from crcr.errors import OutsideFault
 from crcr.record.clickhouse.connection import ClickHouseLink, Record
 from crcr.record.clickhouse.feeder import mark
@@ -53,9 +53,9 @@ class HistorySource(Protocol):
     """The queries; each result has the columns of the main store's sums."""
 
     async def figures(
-        self, upstream: str, kind: Kind, window: Window, downstream: str | None = None
+        self, upstream: str, kind: ResultKind, window: Window, downstream: str | None = None
     ) -> Mapping[str, Rows]: ...
-    async def by_name(self, upstream: str, downstream: str, kind: Kind, window: Window) -> Rows: ...
+    async def by_name(self, upstream: str, downstream: str, kind: ResultKind, window: Window) -> Rows: ...
     async def named(self, upstream: str, part: str, since: datetime, most: int) -> Rows: ...
 
 
@@ -78,7 +78,7 @@ class HistoryAnswer:
     def by_name_of(self, downstream: str) -> Sequence[Row] | None:
         return None if downstream in self.unfed else self.by_name
 
-    def named_of(self, downstream: str, kind: Kind) -> Sequence[Row] | None:
+    def named_of(self, downstream: str, kind: ResultKind) -> Sequence[Row] | None:
         if self.named is None or downstream in self.unfed:
             return None
         return [row for row in self.named if (row["downstream"], row["kind"]) == (downstream, kind.value)]
@@ -95,14 +95,16 @@ class HistoryReader:
     source: HistorySource | None = None
     _paused_until: datetime | None = field(default=None, init=False)
 
-    async def of_all(self, upstream: RepoName, kind: Kind, window: Window, now: datetime) -> HistoryAnswer:
+    async def of_all(
+        self, upstream: RepoName, kind: ResultKind, window: Window, now: datetime
+    ) -> HistoryAnswer:
         async def query(source: HistorySource) -> HistoryAnswer:
             return HistoryAnswer(figures=await source.figures(upstream.key, kind, window))
 
         return await self._query(upstream, now, query)
 
     async def of_one(
-        self, upstream: RepoName, downstream: RepoName, kind: Kind, window: Window, now: datetime
+        self, upstream: RepoName, downstream: RepoName, kind: ResultKind, window: Window, now: datetime
     ) -> HistoryAnswer:
         async def query(source: HistorySource) -> HistoryAnswer:
             figures = await source.figures(upstream.key, kind, window, downstream.key)
@@ -167,8 +169,8 @@ def _texts(*values: str) -> str:
 
 
 _TIMED = f"ended_as IN ({_texts(*sorted(TIMED))})"
-_RAN = f"ended_as IN ({_texts(*sorted(TIMED - {Ended.SILENT}))})"
-_SHOWN = _texts(*COUNTING, Ended.SILENT)
+_RAN = f"ended_as IN ({_texts(*sorted(TIMED - {EndedAs.SILENT}))})"
+_SHOWN = _texts(*COUNTING, EndedAs.SILENT)
 
 
 def _bucket(column: str) -> str:
@@ -241,7 +243,7 @@ def _named(table: str) -> str:
     )
 
 
-_TABLE_OF = {kind: INGESTED.name if kind is Kind.INGESTED else JOBS.name for kind in Kind}
+_TABLE_OF = {kind: INGESTED.name if kind is ResultKind.INGESTED else JOBS.name for kind in ResultKind}
 _WHERE = {True: _BACKEND_FILTER, False: _UPSTREAM_FILTER}
 _FIGURES = {(t, one): _figures(t, _WHERE[one]) for t in {*_TABLE_OF.values()} for one in _WHERE}
 _SENT = {one: _sent(where) for one, where in _WHERE.items()}
@@ -257,7 +259,7 @@ class ClickHouseHistory:
         self._link = link
 
     async def figures(
-        self, upstream: str, kind: Kind, window: Window, downstream: str | None = None
+        self, upstream: str, kind: ResultKind, window: Window, downstream: str | None = None
     ) -> SumsByBackend:
         """Sums of all backends of an upstream, or of one."""
         parameters = {"upstream": upstream, "kind": kind.value, **_times(window)}
@@ -266,10 +268,10 @@ class ClickHouseHistory:
             parameters["downstream"] = downstream
         parameters["width"] = window.width // timedelta(microseconds=1)
         ended = await self._link.query(_FIGURES[_TABLE_OF[kind], one], **parameters)
-        sent = [] if kind is Kind.INGESTED else await self._link.query(_SENT[one], **parameters)
+        sent = [] if kind is ResultKind.INGESTED else await self._link.query(_SENT[one], **parameters)
         return _merge(ended, sent)
 
-    async def by_name(self, upstream: str, downstream: str, kind: Kind, window: Window) -> list[Record]:
+    async def by_name(self, upstream: str, downstream: str, kind: ResultKind, window: Window) -> list[Record]:
         """A backend's jobs that counted in the window, one row per name."""
         where = {"upstream": upstream, "downstream": downstream, "kind": kind.value}
         return await self._link.query(_BY_NAME[_TABLE_OF[kind]], **where, **_times(window))

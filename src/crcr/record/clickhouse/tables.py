@@ -12,7 +12,7 @@ from typing import Any
 
 import structlog
 
-from crcr.decide.statistics.window import Kind, kind_of
+from crcr.decide.statistics.window import ResultKind, result_kind
 from crcr.errors import NotPossible
 from crcr.record.clickhouse.connection import ClickHouseLink
 from crcr.record.schema.core import dispatches, jobs
@@ -72,7 +72,7 @@ class HistoryTable:
 
 
 def _job(fact: Row) -> dict[str, Any] | None:
-    kind = kind_of(fact["event"])
+    kind = result_kind(fact["event"])
     if kind is None:
         return None
     return {
@@ -87,7 +87,7 @@ def _job(fact: Row) -> dict[str, Any] | None:
 
 
 def _dispatch(fact: Row) -> dict[str, Any] | None:
-    kind = kind_of(fact["event"])
+    kind = result_kind(fact["event"])
     if kind is None or fact["test"]:
         return None
     same = ("upstream", "downstream", "delivery", "event", "number", "level", "created_at", "sent_at")
@@ -103,7 +103,7 @@ def _dispatch(fact: Row) -> dict[str, Any] | None:
 def _ingested(fact: Row) -> dict[str, Any]:
     return {
         **_result(fact),
-        "kind": Kind.INGESTED.value,
+        "kind": ResultKind.INGESTED.value,
         "workflow": fact["workflow_name"],
         "check_run": fact["check_run"],
         "began_at": fact["seen_at"] if fact["started_at"] is None else fact["started_at"],

@@ -10,8 +10,8 @@ from typing import Any
 from sqlalchemy import bindparam, select, text
 
 from crcr.decide.dispatch.plan import Drop, PlannedDispatch
-from crcr.decide.events import MergeGroup, PullRequest, Push
-from crcr.decide.model import DispatchState, EffectKind, Level, Pull, RepoName
+from crcr.decide.events import MergeGroupEvent, PullRequestEvent, PushEvent
+from crcr.decide.model import DispatchState, EffectKind, KnownPull, Level, RepoName
 from crcr.record.outbox.effects import add_effects, effect_row
 from crcr.record.schema.core import dispatches, repositories
 from crcr.record.statistics.recount import heads_before, recount
@@ -93,11 +93,13 @@ _DROP_DELIVERY = Statement(
 )
 
 
-def lane_of(event: PullRequest | Push | MergeGroup) -> str:
-    if isinstance(event, PullRequest):
+def lane_of(event: PullRequestEvent | PushEvent | MergeGroupEvent) -> str:
+    if isinstance(event, PullRequestEvent):
         return f"pull/{event.number}"
     # Cut, since an index holds it: two refs that begin with so much alike may wait for each other.
-    return f"group/{event.head_sha}" if isinstance(event, MergeGroup) else f"ref/{event.ref[:_REF_CHARS]}"
+    return (
+        f"group/{event.head_sha}" if isinstance(event, MergeGroupEvent) else f"ref/{event.ref[:_REF_CHARS]}"
+    )
 
 
 async def write_dispatches(
@@ -136,7 +138,7 @@ async def send(tx: Tx, upstream: str, rows: list[Any], now: datetime) -> None:
 
 
 async def drop_unsent(
-    tx: Tx, upstream: RepoName, pull: Pull, drop: Drop, now: datetime, *, cause: str | None = None
+    tx: Tx, upstream: RepoName, pull: KnownPull, drop: Drop, now: datetime, *, cause: str | None = None
 ) -> None:
     """Cancel what is pointless now before it is sent, and mark what was sent for an older head or another base.
 

@@ -5,12 +5,12 @@ from datetime import datetime
 
 from sqlalchemy import text
 
-from crcr.decide.dispatch.ordering import believe, is_head
+from crcr.decide.dispatch.ordering import agrees_with_github, apply_github_answer
 from crcr.decide.dispatch.plan import Drop
 from crcr.decide.github.values import PullFacts
-from crcr.decide.model import DeliveryState, Pull, RepoName
+from crcr.decide.model import DeliveryState, KnownPull, RepoName
 from crcr.record.change_and_audit_log import note_change
-from crcr.record.checks.refresh import Publishing
+from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.deliveries.dispatches import drop_unsent
 from crcr.record.deliveries.held_dispatches import drop_held, held_of_pull, reconsider
 from crcr.record.deliveries.pull_requests import load_pull, save_pull
@@ -34,10 +34,10 @@ _IN_DOUBT = Statement(
 
 
 class Doubts:
-    def __init__(self, database: Database, allowlists: Allowlists, publishing: Publishing) -> None:
+    def __init__(self, database: Database, allowlists: Allowlists, refresher: CheckRefresher) -> None:
         self._database = database
         self._allowlists = allowlists
-        self._publishing = publishing
+        self._refresher = refresher
 
     async def in_doubt(self, upstream: RepoName, delivery: str) -> tuple[int, int | None] | None:
         """The pull request to ask about, and the installation to ask with; None when the doubt has ended."""
@@ -61,10 +61,10 @@ class Doubts:
         # GitHub answers from copies that may lag behind the webhooks it has sent.
         if facts.updated_at < known.updated_at:
             return False
-        if is_head(row["head_sha"], row["base_ref"] or facts.base_ref, row["action"], facts):
+        if agrees_with_github(row["head_sha"], row["base_ref"] or facts.base_ref, row["action"], facts):
             reason = f"base changed to {facts.base_ref}" if row["relay_reason"] else None
             await self._end(tx, key, DeliveryState.ACCEPTED, reason=reason, base_ref=facts.base_ref)
-            await self._accept(tx, upstream, believe(known, facts), now)
+            await self._accept(tx, upstream, apply_github_answer(known, facts), now)
         else:
             reason = f"GitHub says that the head is {facts.head_sha[:12]} on {facts.base_ref}"
             await self._end(tx, key, DeliveryState.SUPERSEDED, reason=reason)
@@ -75,11 +75,13 @@ class Doubts:
                 await save_pull(
                     tx, upstream, replace(known, base_ref=facts.base_ref, base_at=facts.updated_at)
                 )
-        await self._publishing.again(tx, upstream, {known.head_sha, row["head_sha"], facts.head_sha}, now)
+        await self._refresher.request_refresh(
+            tx, upstream, {known.head_sha, row["head_sha"], facts.head_sha}, now
+        )
         await note_change(tx, upstream, "delivery", delivery=delivery, number=known.number, now=now)
         return True
 
-    async def _accept(self, tx: Tx, upstream: RepoName, pull: Pull, now: datetime) -> None:
+    async def _accept(self, tx: Tx, upstream: RepoName, pull: KnownPull, now: datetime) -> None:
         await save_pull(tx, upstream, pull)
         await drop_unsent(tx, upstream, pull, Drop.OLDER_HEADS if pull.is_open else Drop.ALL_BUT_CLOSED, now)
         await reconsider(tx, upstream, pull, await self._allowlists.in_force(tx, upstream), now)

@@ -11,12 +11,21 @@ from typing import Any
 
 from sqlalchemy import text
 
-from crcr.decide.dispatch.plan import Drop, Ignored, Plan, Receipt, Seen, Taken, UpstreamFacts, plan
-from crcr.decide.dispatch.repeated_bodies import is_stale
-from crcr.decide.events import Dispatched, MergeGroup, PullRequest, Push
-from crcr.decide.model import DeliveryState, EffectKind, Pull, RepoName
+from crcr.decide.dispatch.plan import (
+    AcceptedDelivery,
+    AlreadyProcessed,
+    DispatchPlan,
+    Drop,
+    IgnoredEvent,
+    ReceivedDelivery,
+    UpstreamFacts,
+    plan_dispatches,
+)
+from crcr.decide.dispatch.repeated_bodies import is_too_old
+from crcr.decide.events import DispatchedEvent, MergeGroupEvent, PullRequestEvent, PushEvent
+from crcr.decide.model import DeliveryState, EffectKind, KnownPull, RepoName
 from crcr.record.change_and_audit_log import note_act, note_change
-from crcr.record.checks.refresh import Publishing
+from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.deliveries.approvals import is_approved
 from crcr.record.deliveries.dispatches import drop_unsent, lane_of, write_dispatches
 from crcr.record.deliveries.head_deliveries import dispatched_before, lacks_delivery_for_base
@@ -65,16 +74,18 @@ class Inbox:
         database: Database,
         allowlists: Allowlists,
         targets: Targets,
-        publishing: Publishing,
+        refresher: CheckRefresher,
         ignore_refs: dict[str, tuple[str, ...]],
     ) -> None:
         self._database = database
         self._allowlists = allowlists
         self._targets = targets
-        self._publishing = publishing
+        self._refresher = refresher
         self._ignore_refs = ignore_refs
 
-    async def take(self, receipt: Receipt, event: Dispatched) -> Taken | Seen | Ignored:
+    async def take(
+        self, receipt: ReceivedDelivery, event: DispatchedEvent
+    ) -> AcceptedDelivery | AlreadyProcessed | IgnoredEvent:
         return await self._database.write(lambda tx: self._take(tx, receipt, event))
 
     async def refresh(self, upstreams: tuple[RepoName, ...], now: datetime) -> None:
@@ -82,24 +93,26 @@ class Inbox:
         effects = [refresh_effect(upstream, now) for upstream in upstreams]
         await self._database.write(lambda tx: add_once(tx, *effects))
 
-    async def _take(self, tx: Tx, receipt: Receipt, event: Dispatched) -> Taken | Seen | Ignored:
+    async def _take(
+        self, tx: Tx, receipt: ReceivedDelivery, event: DispatchedEvent
+    ) -> AcceptedDelivery | AlreadyProcessed | IgnoredEvent:
         upstream = event.upstream
         if await tx.one(SEEN, guid=receipt.guid, upstream=upstream.key):
-            return Seen()
+            return AlreadyProcessed()
         if await is_someone_else(tx, event.upstream, event.repository_id):
             await self._alarm(tx, event, receipt.received_at)
-            return Ignored(f"{upstream} is bound to another repository id than {event.repository_id}")
-        if is_stale(event, receipt.received_at):
-            return Ignored("the push is older than three days")
+            return IgnoredEvent(f"{upstream} is bound to another repository id than {event.repository_id}")
+        if is_too_old(event, receipt.received_at):
+            return IgnoredEvent("the push is older than three days")
         facts = await self._facts(tx, event)
-        planned = plan(event, facts)
-        if isinstance(planned, Ignored):
+        planned = plan_dispatches(event, facts)
+        if isinstance(planned, IgnoredEvent):
             return planned
         if not await is_new_body(tx, receipt, event):
-            return Seen()
+            return AlreadyProcessed()
         # The GUID's own key decides between two transactions that both saw nothing.
         if not await tx.all(_TAKE, **_delivery_row(receipt, event, planned)):
-            return Seen()
+            return AlreadyProcessed()
         await tx.run(
             _INSTALLED_AS,
             upstream=upstream.key,
@@ -109,9 +122,9 @@ class Inbox:
         )
         await self._write_plan(tx, receipt, event, planned)
         await self._write_consequences(tx, receipt, event, planned, facts)
-        return Taken(sum(each.leaves for each in planned.dispatches), planned.state)
+        return AcceptedDelivery(sum(each.leaves for each in planned.dispatches), planned.state)
 
-    async def _alarm(self, tx: Tx, event: Dispatched, now: datetime) -> None:
+    async def _alarm(self, tx: Tx, event: DispatchedEvent, now: datetime) -> None:
         """Say once that somebody else has the upstream's name."""
         detail = {"repository_id": event.repository_id}
         if not await tx.one(_ALARMED, upstream=event.upstream.key, detail=json.dumps(detail)):
@@ -125,21 +138,23 @@ class Inbox:
                 **detail,
             )
 
-    async def _facts(self, tx: Tx, event: Dispatched) -> UpstreamFacts:
+    async def _facts(self, tx: Tx, event: DispatchedEvent) -> UpstreamFacts:
         upstream = event.upstream
-        group = event if isinstance(event, MergeGroup) else None
+        group = event if isinstance(event, MergeGroupEvent) else None
         facts = UpstreamFacts(
             allowlist=await self._allowlists.in_force(tx, upstream),
             ignore_refs=self._ignore_refs[upstream.key],
             suspended=await self._targets.suspended(tx, upstream),
-            gate_on=await self._publishing.gate_on(tx, upstream),
+            gate_on=await self._refresher.gate_on(tx, upstream),
             told_of_group=await told_of(tx, upstream, group.head_sha) if group else None,
         )
-        return await _pull_facts(tx, event, facts) if isinstance(event, PullRequest) else facts
+        return await _pull_facts(tx, event, facts) if isinstance(event, PullRequestEvent) else facts
 
-    async def _write_plan(self, tx: Tx, receipt: Receipt, event: Dispatched, planned: Plan) -> None:
+    async def _write_plan(
+        self, tx: Tx, receipt: ReceivedDelivery, event: DispatchedEvent, planned: DispatchPlan
+    ) -> None:
         now = receipt.received_at
-        number = event.number if isinstance(event, PullRequest) else None
+        number = event.number if isinstance(event, PullRequestEvent) else None
         if planned.pull is not None:
             await save_pull(tx, event.upstream, planned.pull)
             if planned.drop is not Drop.NONE:
@@ -151,23 +166,28 @@ class Inbox:
         await note_change(tx, event.upstream, "delivery", delivery=receipt.guid, number=number, now=now)
 
     async def _write_consequences(
-        self, tx: Tx, receipt: Receipt, event: Dispatched, planned: Plan, facts: UpstreamFacts
+        self,
+        tx: Tx,
+        receipt: ReceivedDelivery,
+        event: DispatchedEvent,
+        planned: DispatchPlan,
+        facts: UpstreamFacts,
     ) -> None:
         """What follows beside the dispatches: what was held moves on, and the commits' checks are looked at."""
         now = receipt.received_at
-        if isinstance(event, MergeGroup):
+        if isinstance(event, MergeGroupEvent):
             await self._follow_group(tx, receipt, event)
-        elif isinstance(event, PullRequest) and planned.pull is not None:
+        elif isinstance(event, PullRequestEvent) and planned.pull is not None:
             if planned.looks_again:
                 await look_again(tx, event.upstream, planned.pull, facts.allowlist, now)
             if planned.reconsiders:
                 await reconsider(tx, event.upstream, planned.pull, facts.allowlist, now)
             else:
                 await ask_for_files(tx, event.upstream, event.number, now)
-        if not isinstance(event, Push) and (facts.gate_on or facts.allowlist.speaks):
-            await self._publishing.again(tx, event.upstream, _heads(event, facts.pull, planned), now)
+        if not isinstance(event, PushEvent) and (facts.gate_on or facts.allowlist.has_checks):
+            await self._refresher.request_refresh(tx, event.upstream, _heads(event, facts.pull, planned), now)
 
-    async def _follow_group(self, tx: Tx, receipt: Receipt, event: MergeGroup) -> None:
+    async def _follow_group(self, tx: Tx, receipt: ReceivedDelivery, event: MergeGroupEvent) -> None:
         if event.action == "destroyed":
             await destroy_group(tx, event, receipt.guid, receipt.received_at)
             return
@@ -175,7 +195,7 @@ class Inbox:
         await add_effects(tx, [_read_group(event, receipt)])
 
 
-async def _pull_facts(tx: Tx, event: PullRequest, facts: UpstreamFacts) -> UpstreamFacts:
+async def _pull_facts(tx: Tx, event: PullRequestEvent, facts: UpstreamFacts) -> UpstreamFacts:
     """What is known of the pull request besides, of its event's head and base."""
     upstream, number = event.upstream, event.number
     where = {"head_sha": event.head_sha, "base_ref": event.base_ref}
@@ -198,7 +218,9 @@ def refresh_effect(upstream: RepoName, now: datetime) -> dict[str, Any]:
     return effect_row(upstream, EffectKind.REFRESH_ALLOWLIST, target="allowlist", lane="allowlist", now=now)
 
 
-def _heads(event: PullRequest | MergeGroup, known: Pull | None, planned: Plan) -> set[str]:
+def _heads(
+    event: PullRequestEvent | MergeGroupEvent, known: KnownPull | None, planned: DispatchPlan
+) -> set[str]:
     """The commits whose standing an event may have changed: its own, and the one that was the head before."""
     heads = {event.head_sha}
     if known is not None:
@@ -208,7 +230,7 @@ def _heads(event: PullRequest | MergeGroup, known: Pull | None, planned: Plan) -
     return heads
 
 
-def _read_group(event: MergeGroup, receipt: Receipt) -> dict[str, Any]:
+def _read_group(event: MergeGroupEvent, receipt: ReceivedDelivery) -> dict[str, Any]:
     return effect_row(
         event.upstream,
         EffectKind.READ_GROUP,
@@ -220,7 +242,7 @@ def _read_group(event: MergeGroup, receipt: Receipt) -> dict[str, Any]:
     )
 
 
-def _confirm_head(upstream: RepoName, receipt: Receipt, number: int) -> dict[str, Any]:
+def _confirm_head(upstream: RepoName, receipt: ReceivedDelivery, number: int) -> dict[str, Any]:
     lane = f"pull/{number}"
     return effect_row(
         upstream,
@@ -232,18 +254,18 @@ def _confirm_head(upstream: RepoName, receipt: Receipt, number: int) -> dict[str
     )
 
 
-def _place(event: Dispatched) -> dict[str, Any]:
+def _place(event: DispatchedEvent) -> dict[str, Any]:
     """Where an event belongs: its action, pull request, commit, ref and base, as far as it has them."""
-    if isinstance(event, Push):
+    if isinstance(event, PushEvent):
         return {"action": None, "number": None, "head_sha": event.after, "ref": event.ref, "base_ref": None}
-    if isinstance(event, MergeGroup):
+    if isinstance(event, MergeGroupEvent):
         place: dict[str, Any] = {"number": None, "ref": event.head_ref, "base_ref": None}
     else:
         place = {"number": event.number, "ref": None, "base_ref": event.base_ref}
     return {"action": event.action, "head_sha": event.head_sha, **place}
 
 
-def _delivery_row(receipt: Receipt, event: Dispatched, planned: Plan) -> dict[str, Any]:
+def _delivery_row(receipt: ReceivedDelivery, event: DispatchedEvent, planned: DispatchPlan) -> dict[str, Any]:
     return {
         "guid": receipt.guid,
         "upstream": event.upstream.key,
@@ -259,7 +281,9 @@ def _delivery_row(receipt: Receipt, event: Dispatched, planned: Plan) -> dict[st
     }
 
 
-def _dispatch_columns(receipt: Receipt, event: Dispatched, planned: Plan) -> dict[str, Any]:
+def _dispatch_columns(
+    receipt: ReceivedDelivery, event: DispatchedEvent, planned: DispatchPlan
+) -> dict[str, Any]:
     place = _place(event)
     return {
         "upstream": event.upstream.key,

@@ -5,12 +5,12 @@ from datetime import datetime
 from sqlalchemy import text
 
 from crcr.decide.checks.gate import GateState
-from crcr.decide.dispatch.merge_group import GroupToRead, branch_of, pull_of
+from crcr.decide.dispatch.merge_group import GroupToRead, base_branch, queued_pull_number
 from crcr.decide.github.values import ChangedFiles
 from crcr.decide.model import RepoName
 from crcr.record.change_and_audit_log import note_change
 from crcr.record.checks.check_runs import CommitChecks
-from crcr.record.checks.refresh import Publishing
+from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.deliveries.merge_groups import know_group, let_go, live_groups, load_group, reuse
 from crcr.record.deliveries.pull_requests import load_pull
 from crcr.record.repositories.allowlists import Allowlists
@@ -28,12 +28,12 @@ _GATING = Statement(
 
 class MergeGroups:
     def __init__(
-        self, database: Database, allowlists: Allowlists, checks: CommitChecks, publishing: Publishing
+        self, database: Database, allowlists: Allowlists, checks: CommitChecks, refresher: CheckRefresher
     ) -> None:
         self._database = database
         self._allowlists = allowlists
         self._checks = checks
-        self._publishing = publishing
+        self._refresher = refresher
 
     async def to_read(self, upstream: RepoName, head_sha: str) -> GroupToRead | None:
         """The group, if it is live and its dispatches still wait."""
@@ -47,7 +47,7 @@ class MergeGroups:
                 head_sha=head_sha,
                 base_sha=group["base_sha"],
                 head_ref=group["head_ref"],
-                base_ref=branch_of(group["base_ref"]),
+                base_ref=base_branch(group["base_ref"]),
             )
 
         return await self._database.quick_read(unit)
@@ -55,7 +55,7 @@ class MergeGroups:
     async def queued(self, upstream: RepoName) -> dict[str, int]:
         """The pull requests that the merge queue has made a group for, by the group's head."""
         groups = await self._database.quick_read(lambda tx: live_groups(tx, upstream))
-        named = {row["head_sha"]: pull_of(row["head_ref"]) for row in groups}
+        named = {row["head_sha"]: queued_pull_number(row["head_ref"]) for row in groups}
         return {head_sha: number for head_sha, number in named.items() if number is not None}
 
     async def passed_heads(
@@ -97,7 +97,7 @@ class MergeGroups:
                 allowlist = await self._allowlists.in_force(tx, upstream)
                 await let_go(tx, upstream, group.delivery, allowlist, files=files, now=now)
             await note_change(tx, upstream, "delivery", delivery=group.delivery, now=now)
-            await self._publishing.again(tx, upstream, (group.head_sha,), now)
+            await self._refresher.request_refresh(tx, upstream, (group.head_sha,), now)
 
         await self._database.write(unit)
 
@@ -105,7 +105,7 @@ class MergeGroups:
         self, tx: Tx, upstream: RepoName, head_sha: str, group: GroupToRead, now: datetime
     ) -> bool:
         """Whether the head passes on the group's base, as judged now: what was last published may be late."""
-        commit, judgement = await self._checks.judged(tx, upstream, head_sha, now)
+        commit, judgement = await self._checks.judge(tx, upstream, head_sha, now)
         if judgement is None or judgement.state is not GateState.PASSED:
             return False
         if not commit.is_for(group.base_ref):

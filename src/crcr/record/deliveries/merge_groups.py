@@ -6,8 +6,8 @@ from datetime import datetime
 from sqlalchemy import bindparam, select, text, update
 
 from crcr.decide.allowlist.entries import Allowlist
-from crcr.decide.dispatch.selection import touches
-from crcr.decide.events import MergeGroup
+from crcr.decide.dispatch.selection import matches_paths
+from crcr.decide.events import MergeGroupEvent
 from crcr.decide.github.values import ChangedFiles
 from crcr.decide.model import RepoName
 from crcr.record.deliveries.dispatches import drop_delivery
@@ -73,7 +73,7 @@ async def told_of(tx: Tx, upstream: RepoName, head_sha: str) -> frozenset[str] |
     return frozenset(row["downstream"] for row in rows)
 
 
-async def add_group(tx: Tx, event: MergeGroup, delivery: str, now: datetime) -> None:
+async def add_group(tx: Tx, event: MergeGroupEvent, delivery: str, now: datetime) -> None:
     await tx.run(
         _ADD,
         head_sha=event.head_sha,
@@ -86,7 +86,7 @@ async def add_group(tx: Tx, event: MergeGroup, delivery: str, now: datetime) -> 
     )
 
 
-async def destroy_group(tx: Tx, event: MergeGroup, delivery: str, now: datetime) -> None:
+async def destroy_group(tx: Tx, event: MergeGroupEvent, delivery: str, now: datetime) -> None:
     """End a group, be it one that nobody has heard of yet: what is unsent of it is pointless now."""
     group = await load_group(tx, event.upstream, event.head_sha)
     if group is None:
@@ -145,7 +145,7 @@ async def let_go(
     idle = [
         row
         for row in held
-        if (entry := entries[row["downstream"]]) and known and files and not touches(entry, files.paths)
+        if (entry := entries[row["downstream"]]) and known and files and not matches_paths(entry, files.paths)
     ]
     await leave_out(tx, upstream, idle, "paths")
     await release(tx, upstream, [row for row in held if row not in gone and row not in idle], now)

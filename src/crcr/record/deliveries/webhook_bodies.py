@@ -6,7 +6,7 @@ can come again.
 
 from sqlalchemy import bindparam, select, text
 
-from crcr.decide.dispatch.plan import Receipt
+from crcr.decide.dispatch.plan import ReceivedDelivery
 from crcr.decide.dispatch.repeated_bodies import repeats_within
 from crcr.decide.events import Event
 from crcr.record.schema.checks import webhook_bodies
@@ -37,7 +37,7 @@ FORGET_DIGESTS = Statement(
 )
 
 
-async def is_new_body(tx: Tx, receipt: Receipt, event: Event) -> bool:
+async def is_new_body(tx: Tx, receipt: ReceivedDelivery, event: Event) -> bool:
     """Take the body; False when an equal one was taken a short while ago."""
     if receipt.body_digest is None:
         return True

@@ -12,10 +12,10 @@ from datetime import datetime, timedelta
 from sqlalchemy import text
 
 from crcr.decide.model import EffectKind, RepoName
-from crcr.decide.outbox.effect import ClaimedEffect, Failure, effect_urgency
+from crcr.decide.outbox.effect import ClaimedEffect, FailedAttempt, effect_urgency
 from crcr.decide.outbox.retry import GiveUp
 from crcr.record.change_and_audit_log import note_change
-from crcr.record.checks.refresh import Publishing
+from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.deliveries.sent_dispatches import mark_arrived, mark_sent
 from crcr.record.store.database import Database, Row, Tx
 from crcr.record.store.statement import Statement
@@ -199,13 +199,13 @@ class Outbox:
         self,
         database: Database,
         upstreams: tuple[RepoName, ...],
-        publishing: Publishing,
+        refresher: CheckRefresher,
         *,
         owner: str,
         lease: timedelta,
     ) -> None:
         self._database = database
-        self._publishing = publishing
+        self._refresher = refresher
         self._upstreams = upstreams
         self._owner = owner
         self._lease = lease
@@ -242,7 +242,7 @@ class Outbox:
 
         return await self._database.write(unit, lane=effect.target)
 
-    async def fail(self, effect: ClaimedEffect, failure: Failure, now: datetime) -> None:
+    async def fail(self, effect: ClaimedEffect, failure: FailedAttempt, now: datetime) -> None:
         """Record a failed attempt and its retry decision, unless another worker has taken the effect over."""
 
         async def unit(tx: Tx) -> None:
@@ -283,7 +283,7 @@ class Outbox:
 
         await self._database.write(unit, lane=effect.target)
 
-    async def _hold_queue(self, tx: Tx, effect: ClaimedEffect, failure: Failure, due_at: int) -> None:
+    async def _hold_queue(self, tx: Tx, effect: ClaimedEffect, failure: FailedAttempt, due_at: int) -> None:
         await tx.run(
             _HOLD_QUEUE,
             upstream=effect.upstream.key,
@@ -379,7 +379,7 @@ class Outbox:
         )
         dispatch = await tx.one(_DISPATCH_WITH_CHECKS, **_target_key(effect))
         if dispatch is not None:
-            await self._publishing.again_for(tx, dispatch, now)
+            await self._refresher.request_refresh_for(tx, dispatch, now)
 
 
 def _order(effect: ClaimedEffect) -> tuple[int, int]:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from sqlalchemy import text
 
-from crcr.decide.outbox.worker_presence import GONE_AFTER, Roll, Sightings
+from crcr.decide.outbox.worker_presence import GONE_AFTER, Sightings, WorkerRoll
 from crcr.record.store.database import Database, Tx
 from crcr.record.store.signals import EFFECTS
 from crcr.record.store.statement import Statement
@@ -178,7 +178,7 @@ class WorkerRegistry:
         self._gone = gone
         self._sightings = Sightings()
 
-    async def attend(self, now: datetime) -> Roll:
+    async def attend(self, now: datetime) -> WorkerRoll:
         """Write this worker's heartbeat, and read those of the others."""
         duty, heartbeat = f"{_WORKER}{self._holder}", to_us(now + GONE_AFTER)
 
@@ -193,7 +193,7 @@ class WorkerRegistry:
         others = {name: beat for name, beat in heartbeats.items() if name != self._holder}
         self._sightings = self._sightings.after_round(others, now)
         ended = {*self._sightings.gone(now), *filter(self._gone, others)}
-        return Roll(
+        return WorkerRoll(
             workers=len(heartbeats) - len(ended),
             was_listed=was_listed,
             gone={name: beat for name, beat in others.items() if name in ended},

@@ -54,7 +54,7 @@ class RedisLocation:
     ca: Path | None = None
 
     def __repr__(self) -> str:
-        return f"RedisPlace({self})"
+        return f"RedisLocation({self})"
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host

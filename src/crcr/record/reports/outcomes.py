@@ -1,18 +1,17 @@
-"""The one way to a job's outcome: each write of a state or conclusion, followed by its forward in the same transaction.
+"""All writes of a job's state or conclusion, each followed by its forward in the same transaction.
 
-Nothing else imports the writes of `job_rows` (tests/test_architecture.py), so no change of an outcome can be kept from
-another HUD by forgetting to tell it.
+No other module imports the writes of `job_rows` (tests/test_architecture.py), so every outcome change is forwarded.
 """
 
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from crcr.decide.checks.verification import Finding, SilentEnd
+from crcr.decide.checks.verification import JobVerification, SilentEnd
 from crcr.decide.model import Conclusion, JobState
 from crcr.decide.report.judge import CloseJob, DisputeJob, OpenJob
 from crcr.decide.report.report import Report
-from crcr.decide.statistics.figures import Ended
+from crcr.decide.statistics.figures import EndedAs
 from crcr.record.reports.forwards import Forwards
 from crcr.record.reports.jobs import (
     JOBS_OF_RUN,
@@ -48,7 +47,7 @@ class Outcomes:
         *,
         body: bytes,
         now: datetime,
-        ended: Ended | None,
+        ended: EndedAs | None,
     ) -> None:
         """`ended` is where the caller counts it, when it does so at once."""
         await close_job(tx, row, report, outcome, now, ended=ended)
@@ -82,7 +81,7 @@ class Outcomes:
         await self._forwards.add(tx, key, now)
 
     async def verify(
-        self, tx: Tx, key: Mapping[str, Any], finding: Finding, counts: Conclusion, now: datetime
+        self, tx: Tx, key: Mapping[str, Any], finding: JobVerification, counts: Conclusion, now: datetime
     ) -> None:
         """Write GitHub's view beside a result; `counts` is the conclusion that holds now."""
         await verify_job(tx, key, finding, counts)

@@ -9,11 +9,18 @@ from sqlalchemy import bindparam, select, text, union_all
 
 from crcr.decide.model import Conclusion, JobState, Level, RepoName
 from crcr.decide.report.identity import Identity, IssuerKind
-from crcr.decide.report.judge import CloseJob, DispatchFacts, ReportFacts, RunFacts, Standing, workflow_key
+from crcr.decide.report.judge import (
+    CallerStanding,
+    CloseJob,
+    DispatchFacts,
+    ReportFacts,
+    RunFacts,
+    workflow_key,
+)
 from crcr.decide.report.match_job import JobFacts
 from crcr.decide.report.report import Report
-from crcr.decide.statistics.figures import Ended, ended_as
-from crcr.decide.statistics.window import kind_of
+from crcr.decide.statistics.figures import EndedAs, ended_as
+from crcr.decide.statistics.window import result_kind
 from crcr.record.reports.builds import read_build
 from crcr.record.reports.jobs import JobRow
 from crcr.record.schema.core import jobs
@@ -80,7 +87,7 @@ _UNDER_WAY = Statement(
 class ReportContext:
     """One report with the rows that it concerns."""
 
-    standing: Standing
+    standing: CallerStanding
     report: Report
     identity: Identity
     workflow: str
@@ -91,7 +98,7 @@ class ReportContext:
 
     @classmethod
     async def load(
-        cls, tx: Tx, report: Report, identity: Identity, standing: Standing, job_timeout: timedelta
+        cls, tx: Tx, report: Report, identity: Identity, standing: CallerStanding, job_timeout: timedelta
     ) -> "ReportContext":
         key = {
             "upstream": standing.upstream.key,
@@ -139,7 +146,7 @@ class ReportContext:
         return self.dispatch is not None and self.dispatch["run_reported"] == 0
 
     @property
-    def speaks(self) -> bool:
+    def has_checks(self) -> bool:
         """Whether its results are shown on the upstream's pull requests."""
         return self.dispatch is not None and self.dispatch["level"] >= Level.L3
 
@@ -153,7 +160,7 @@ class ReportContext:
             and self.facts.run_delivery is None  # a run known before answers an earlier sending
         )
 
-    def ended_as(self, outcome: CloseJob) -> Ended | None:
+    def ended_as(self, outcome: CloseJob) -> EndedAs | None:
         """Where a result belongs in the sums, if this report alone says so; None when rows must be asked."""
         dispatch, report = self.dispatch, self.report
         job = next((each for each in self.facts.jobs if each.job_name == outcome.job_name), None)
@@ -169,9 +176,9 @@ class ReportContext:
             earlier=False,
         )
 
-    def share(self, outcome: CloseJob, ended: Ended) -> Share | None:
+    def share(self, outcome: CloseJob, ended: EndedAs) -> Share | None:
         """What the result adds to the sums."""
-        if self.dispatch is None or (kind := kind_of(self.dispatch["event"])) is None:
+        if self.dispatch is None or (kind := result_kind(self.dispatch["event"])) is None:
             return None
         job = next(each for each in self.facts.jobs if each.job_name == outcome.job_name)
         return Share(

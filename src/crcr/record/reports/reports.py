@@ -9,23 +9,23 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import text
 
-from crcr.decide.allowlist.entries import Entry
+from crcr.decide.allowlist.entries import AllowlistEntry
 from crcr.decide.model import Binding, RepoName
 from crcr.decide.report.identity import Identity, IssuerKind
 from crcr.decide.report.judge import (
+    CallerStanding,
     CloseJob,
     DisputeJob,
     OpenJob,
-    Outcome,
-    Rejected,
-    Standing,
-    admit,
-    judge,
+    RejectedReport,
+    ReportOutcome,
+    admit_caller,
+    judge_report,
 )
 from crcr.decide.report.report import Report
 from crcr.errors import DefaultBranchUnknown, NoAllowlist
 from crcr.record.change_and_audit_log import note_change
-from crcr.record.checks.refresh import Publishing
+from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.clickhouse.feed_queue import note_job
 from crcr.record.deliveries.sent_dispatches import mark_arrived
 from crcr.record.reports.builds import bind_build
@@ -120,7 +120,7 @@ class Reports:
         allowlists: Allowlists,
         targets: Targets,
         outcomes: Outcomes,
-        publishing: Publishing,
+        refresher: CheckRefresher,
         upstreams: tuple[RepoName, ...],
         job_timeout: timedelta,
     ) -> None:
@@ -128,19 +128,19 @@ class Reports:
         self._allowlists = allowlists
         self._targets = targets
         self._outcomes = outcomes
-        self._publishing = publishing
+        self._refresher = refresher
         self._upstreams = {upstream.key: upstream for upstream in upstreams}
         self._job_timeout = job_timeout
 
     async def standings(
         self, caller: RepoName, delivery: str, caller_id: int | None = None
-    ) -> tuple[Standing, ...]:
+    ) -> tuple[CallerStanding, ...]:
         """How the caller stands with the delivery's upstream; with every upstream when the delivery is unknown.
 
         By its id it is known under a name that it had, or has, beside the one in its token.
         """
 
-        async def unit(tx: Tx) -> tuple[Standing, ...]:
+        async def unit(tx: Tx) -> tuple[CallerStanding, ...]:
             rows = await tx.all(_STANDING, guid=delivery, caller=caller.key)
             found = [
                 await self._standing_with(tx, row, caller, delivery, caller_id=caller_id)
@@ -152,20 +152,22 @@ class Reports:
         return await self._database.quick_read(unit)
 
     async def take(
-        self, report: Report, identity: Identity, standing: Standing, body: bytes, now: datetime
-    ) -> Outcome:
+        self, report: Report, identity: Identity, standing: CallerStanding, body: bytes, now: datetime
+    ) -> ReportOutcome:
         """Judge and record. `body` is the callback as it came, for a forward."""
         entry = standing.entry
         if entry is None:
             raise ValueError("a report is taken from listed repositories only")
 
-        async def unit(tx: Tx) -> Outcome:
+        async def unit(tx: Tx) -> ReportOutcome:
             context = await ReportContext.load(tx, report, identity, standing, self._timeout(entry))
             refusal = await self._refuse_now(tx, context)
             if refusal is not None:
                 return refusal
-            outcome = judge(report, identity, entry, context.facts, now=now, job_timeout=context.job_timeout)
-            if isinstance(outcome, Rejected) and outcome.code == DefaultBranchUnknown.code:
+            outcome = judge_report(
+                report, identity, entry, context.facts, now=now, job_timeout=context.job_timeout
+            )
+            if isinstance(outcome, RejectedReport) and outcome.code == DefaultBranchUnknown.code:
                 await ask_default_branch(tx, standing.upstream, identity.repository, now)
             await self._write(tx, context, outcome, body, now)
             return outcome
@@ -174,7 +176,9 @@ class Reports:
         # they only add to.
         return await self._database.write(unit, lane=(standing.dispatched_as or identity.repository).key)
 
-    async def raise_alarm(self, standing: Standing, identity: Identity, reason: str, now: datetime) -> bool:
+    async def raise_alarm(
+        self, standing: CallerStanding, identity: Identity, reason: str, now: datetime
+    ) -> bool:
         """Raise it once: a stranger who goes on calling must not fill the audit log."""
         upstream, caller = standing.upstream, identity.repository
 
@@ -187,7 +191,7 @@ class Reports:
 
         return await self._database.write(unit)
 
-    async def _refuse_now(self, tx: Tx, context: ReportContext) -> Rejected | None:
+    async def _refuse_now(self, tx: Tx, context: ReportContext) -> RejectedReport | None:
         """Admission once more, inside the transaction: it may have ended, or the name been bound, a moment ago."""
         if context.dispatch is None:
             return None
@@ -196,15 +200,15 @@ class Reports:
         if context.standing.dispatched_as is not None:
             # The row is that of a former name, which may be somebody else's by now; the dispatch was found by the id.
             standing = replace(standing, binding=context.standing.binding)
-        verdict = admit(identity, standing)
-        return verdict if isinstance(verdict, Rejected) else None
+        verdict = admit_caller(identity, standing)
+        return verdict if isinstance(verdict, RejectedReport) else None
 
-    def _timeout(self, entry: Entry) -> timedelta:
+    def _timeout(self, entry: AllowlistEntry) -> timedelta:
         return timedelta(seconds=entry.job_timeout_s) if entry.job_timeout_s else self._job_timeout
 
     async def _standing_with(
         self, tx: Tx, row: Row, caller: RepoName, delivery: str, *, caller_id: int | None
-    ) -> Standing:
+    ) -> CallerStanding:
         """How the caller stands, and under which other name the delivery was dispatched to its repository."""
         standing = await self._standing_of(tx, row, caller, caller_id)
         if row["dispatched"] is not None or caller_id is None:
@@ -215,7 +219,7 @@ class Reports:
         binding = standing.binding or Binding(caller_id, None, confirmed=False)
         return replace(standing, dispatched_as=name, binding=binding)
 
-    async def _standing_of(self, tx: Tx, row: Row, caller: RepoName, caller_id: int | None) -> Standing:
+    async def _standing_of(self, tx: Tx, row: Row, caller: RepoName, caller_id: int | None) -> CallerStanding:
         upstream = self._upstreams[row["upstream"]]
         allowlist = await self._allowlists.version(tx, upstream, row["version"])
         entry = allowlist.find(caller)
@@ -224,11 +228,11 @@ class Reports:
         bound = row["repository_id"]
         binding = None if bound is None else Binding(bound, row["owner_id"], bool(row["confirmed"]))
         suspended = row["suspended_at"] is not None
-        return Standing(upstream, entry, binding, suspended, row["default_branch"])
+        return CallerStanding(upstream, entry, binding, suspended, row["default_branch"])
 
-    async def standings_anywhere(self, tx: Tx, caller: RepoName) -> tuple[Standing, ...]:
+    async def standings_anywhere(self, tx: Tx, caller: RepoName) -> tuple[CallerStanding, ...]:
         """With every upstream that has a list; none of them having one is an outage, not an answer."""
-        found: list[Standing] = []
+        found: list[CallerStanding] = []
         missing: NoAllowlist | None = None
         for upstream in self._upstreams.values():
             try:
@@ -242,21 +246,21 @@ class Reports:
     def serves(self, name: str) -> bool:
         return name.lower() in self._upstreams
 
-    async def standing(self, tx: Tx, upstream: RepoName, caller: RepoName) -> Standing:
+    async def standing(self, tx: Tx, upstream: RepoName, caller: RepoName) -> CallerStanding:
         allowlist = await self._allowlists.in_force(tx, upstream)
         known = await self._targets.known(tx, upstream, caller)
         binding = known.binding if known else None
         suspended, branch = (known.suspended, known.default_branch) if known else (False, None)
-        return Standing(upstream, allowlist.find(caller), binding, suspended, branch)
+        return CallerStanding(upstream, allowlist.find(caller), binding, suspended, branch)
 
     async def _write(
-        self, tx: Tx, context: ReportContext, outcome: Outcome, body: bytes, now: datetime
+        self, tx: Tx, context: ReportContext, outcome: ReportOutcome, body: bytes, now: datetime
     ) -> None:
         if isinstance(outcome, OpenJob):
             await self._open(tx, context, outcome, body, now)
         elif isinstance(outcome, CloseJob):
             await self._close(tx, context, outcome, body, now)
-        elif isinstance(outcome, Rejected) and isinstance(outcome.dispute, DisputeJob):
+        elif isinstance(outcome, RejectedReport) and isinstance(outcome.dispute, DisputeJob):
             disputed = context.job(outcome.dispute.job_name)
             if not await self._outcomes.dispute(tx, disputed, outcome.dispute, now):
                 return
@@ -274,13 +278,13 @@ class Reports:
             number=context.number,
             now=now,
         )
-        if context.speaks:
+        if context.has_checks:
             await self._follow_up(tx, context, outcome, now)
 
-    async def _follow_up(self, tx: Tx, context: ReportContext, outcome: Outcome, now: datetime) -> None:
+    async def _follow_up(self, tx: Tx, context: ReportContext, outcome: ReportOutcome, now: datetime) -> None:
         """What a result of L3 and above brings about: its checks follow, and GitHub's view of it is asked."""
         if context.dispatch is not None:
-            await self._publishing.again_for(tx, context.dispatch, now)
+            await self._refresher.request_refresh_for(tx, context.dispatch, now)
             if isinstance(outcome, CloseJob) and context.identity.kind is IssuerKind.GITHUB:
                 await look_up_result(tx, context.dispatch, now)
 

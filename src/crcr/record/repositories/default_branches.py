@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import text
 
-from crcr.decide.events import RepositoryFact
+from crcr.decide.events import DownstreamEvent
 from crcr.decide.model import RepoName
 from crcr.record.outbox.effects import add_effects
 from crcr.record.repositories.downstreams import identify
@@ -40,7 +40,7 @@ async def ask_default_branch(tx: Tx, upstream: RepoName, downstream: RepoName, n
         await add_effects(tx, [identify(upstream, downstream.key, now)])
 
 
-async def compare_default_branch(tx: Tx, event: RepositoryFact, now: datetime) -> None:
+async def compare_default_branch(tx: Tx, event: DownstreamEvent, now: datetime) -> None:
     """Have GitHub asked where a webhook names another default branch than is on record."""
     if event.default_branch is None:
         return

@@ -15,7 +15,7 @@ from crcr.decide.github.values import RepositoryFacts
 from crcr.decide.model import Binding, EffectKind, Level, RepoName
 from crcr.errors import NotFound
 from crcr.record.change_and_audit_log import note_act, note_change
-from crcr.record.checks.refresh import Publishing
+from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.outbox.effects import add_effects, effect_row
 from crcr.record.repositories.level_history import levels_now
 from crcr.record.schema.core import repositories
@@ -142,9 +142,9 @@ class Known:
 
 
 class Targets:
-    def __init__(self, database: Database, publishing: Publishing) -> None:
+    def __init__(self, database: Database, refresher: CheckRefresher) -> None:
         self._database = database
-        self._publishing = publishing
+        self._refresher = refresher
 
     async def known(self, tx: Tx, upstream: RepoName, downstream: RepoName) -> Known | None:
         row = await tx.one(_KNOWN, upstream=upstream.key, downstream=downstream.key)
@@ -165,7 +165,7 @@ class Targets:
     async def suspended(self, tx: Tx, upstream: RepoName) -> frozenset[str]:
         return frozenset(row["downstream"] for row in await tx.all(_SUSPENDED, upstream=upstream.key))
 
-    async def follow(self, tx: Tx, upstream: RepoName, allowlist: Allowlist, now: datetime) -> None:
+    async def apply_allowlist(self, tx: Tx, upstream: RepoName, allowlist: Allowlist, now: datetime) -> None:
         """Take a new allowlist into account: identify who came in, end the queues of who left.
 
         The levels are still those of the version before.
@@ -248,7 +248,7 @@ class Targets:
             await self.note_rights(tx, upstream, downstream, installation)
             if news and (await levels_now(tx, upstream)).get(downstream.key) == Level.L4:
                 # A member that left may have waited for just this: is it this repository under its new name?
-                await self._publishing.everywhere(tx, upstream, now, speaks=False)
+                await self._refresher.refresh_all_heads(tx, upstream, now, has_checks=False)
             if facts.default_branch is not None:
                 await tx.run(
                     _SET_DEFAULT_BRANCH,
@@ -314,7 +314,7 @@ class Targets:
                 tx, upstream, who=who, act=act, subject=downstream.full_name, now=now, reason=reason
             )
             await note_change(tx, upstream, "backend", downstream=downstream.key, now=now)
-            await self._publishing.everywhere(tx, upstream, now, speaks=False)
+            await self._refresher.refresh_all_heads(tx, upstream, now, has_checks=False)
 
         await self._database.write(unit)
 
@@ -346,7 +346,7 @@ class Targets:
                 after=repository_id,
             )
             # Who bears the name may be a member that left under another.
-            await self._publishing.everywhere(tx, upstream, now, speaks=False)
+            await self._refresher.refresh_all_heads(tx, upstream, now, has_checks=False)
 
         await self._database.write(unit)
 

@@ -7,8 +7,13 @@ from datetime import datetime
 
 from sqlalchemy import text
 
-from crcr.decide.dispatch.plan import Receipt, Seen, Taken
-from crcr.decide.events import Installation, InstallationRepositories, InstalledRepository, RepositoryMoved
+from crcr.decide.dispatch.plan import AcceptedDelivery, AlreadyProcessed, ReceivedDelivery
+from crcr.decide.events import (
+    InstallationEvent,
+    InstallationRepositoriesEvent,
+    InstalledRepository,
+    RepositoryEvent,
+)
 from crcr.decide.model import DeliveryState, RepoName
 from crcr.record.deliveries.webhook_bodies import is_new_body
 from crcr.record.outbox.effects import add_effects
@@ -65,27 +70,32 @@ class Installations:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def follow(
-        self, receipt: Receipt, event: Installation | InstallationRepositories | RepositoryMoved
-    ) -> Taken | Seen:
-        async def unit(tx: Tx) -> Taken | Seen:
+    async def record_event(
+        self,
+        receipt: ReceivedDelivery,
+        event: InstallationEvent | InstallationRepositoriesEvent | RepositoryEvent,
+    ) -> AcceptedDelivery | AlreadyProcessed:
+        async def unit(tx: Tx) -> AcceptedDelivery | AlreadyProcessed:
             if not await is_new_body(tx, receipt, event):
-                return Seen()
-            await self._follow(tx, event, receipt.received_at)
-            return Taken(0, DeliveryState.ACCEPTED)
+                return AlreadyProcessed()
+            await self._record_event(tx, event, receipt.received_at)
+            return AcceptedDelivery(0, DeliveryState.ACCEPTED)
 
         return await self._database.write(unit)
 
-    async def _follow(
-        self, tx: Tx, event: Installation | InstallationRepositories | RepositoryMoved, now: datetime
+    async def _record_event(
+        self,
+        tx: Tx,
+        event: InstallationEvent | InstallationRepositoriesEvent | RepositoryEvent,
+        now: datetime,
     ) -> None:
-        if isinstance(event, RepositoryMoved):
+        if isinstance(event, RepositoryEvent):
             where = {"repository_id": event.repository_id, "new_name": event.new_name.key}
             await tx.run(_MOVED, alarm=f"moved to {event.new_name}", **where)
             await tx.run(_MOVED_BACK, **where)
             await compare_default_branch(tx, event, now)
             await self._identify(tx, event.new_name, now)
-        elif isinstance(event, InstallationRepositories):
+        elif isinstance(event, InstallationRepositoriesEvent):
             await self._installed(tx, event, event.added, now)
             for gone in event.removed:
                 await tx.run(
@@ -99,7 +109,7 @@ class Installations:
     async def _installed(
         self,
         tx: Tx,
-        event: Installation | InstallationRepositories,
+        event: InstallationEvent | InstallationRepositoriesEvent,
         added: tuple[InstalledRepository, ...],
         now: datetime,
     ) -> None:

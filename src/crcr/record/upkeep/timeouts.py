@@ -8,7 +8,7 @@ from crcr.decide.checks.commit import Verification
 from crcr.decide.model import JobState, RepoName
 from crcr.decide.report.lifecycle import LIFECYCLE, Apply, JobEvent
 from crcr.record.change_and_audit_log import note_change
-from crcr.record.checks.refresh import Publishing
+from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.outbox.effects import add_once
 from crcr.record.reports.outcomes import Outcomes
 from crcr.record.reports.tested_commits import ask_again
@@ -41,9 +41,9 @@ _ASKED = Statement(
 
 
 class Sweeps:
-    def __init__(self, database: Database, publishing: Publishing, outcomes: Outcomes) -> None:
+    def __init__(self, database: Database, refresher: CheckRefresher, outcomes: Outcomes) -> None:
         self._database = database
-        self._publishing = publishing
+        self._refresher = refresher
         self._outcomes = outcomes
 
     async def time_out_silent(self, now: datetime) -> int:
@@ -82,13 +82,13 @@ class Sweeps:
         await recount(tx, key, now)
         where = {"downstream": row["downstream"], "delivery": row["delivery"], "number": row["number"]}
         await note_change(tx, RepoName(row["upstream"]), "job", now=now, **where)
-        await self._publishing.again_for(tx, row, now)
+        await self._refresher.request_refresh_for(tx, row, now)
 
     async def ask_about_commits(self, now: datetime) -> None:
         """Have GitHub asked about commits that it was not asked about, or has not answered for."""
 
         async def unit(tx: Tx) -> None:
-            for upstream in self._publishing.upstreams:
+            for upstream in self._refresher.upstreams:
                 await ask_again(tx, upstream, now)
 
         await self._database.write(unit)

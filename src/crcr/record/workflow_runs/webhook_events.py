@@ -8,12 +8,12 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import text
 
-from crcr.decide.dispatch.plan import Ignored, Receipt, Seen, Taken
-from crcr.decide.events import JobTold, RunTold
-from crcr.decide.github.actions_vocabulary import named_in
+from crcr.decide.dispatch.plan import AcceptedDelivery, AlreadyProcessed, IgnoredEvent, ReceivedDelivery
+from crcr.decide.events import WorkflowJobEvent, WorkflowRunEvent
+from crcr.decide.github.actions_vocabulary import delivery_ids_in
 from crcr.decide.model import DeliveryState, RepoName
 from crcr.record.change_and_audit_log import note_change
-from crcr.record.checks.refresh import Publishing
+from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.deliveries.webhook_bodies import is_new_body
 from crcr.record.reports.outcomes import Outcomes
 from crcr.record.repositories.default_branches import compare_default_branch
@@ -53,36 +53,38 @@ _WEBHOOK_NOTED_EVERY = timedelta(hours=1)
 
 
 class ActionsNews:
-    def __init__(self, database: Database, publishing: Publishing, outcomes: Outcomes) -> None:
+    def __init__(self, database: Database, refresher: CheckRefresher, outcomes: Outcomes) -> None:
         self._database = database
-        self._publishing = publishing
+        self._refresher = refresher
         self._outcomes = outcomes
-        self._run_names = RunNames(publishing, outcomes)
+        self._run_names = RunNames(refresher, outcomes)
 
-    async def hear(self, receipt: Receipt, event: RunTold | JobTold) -> Taken | Seen | Ignored:
+    async def hear(
+        self, receipt: ReceivedDelivery, event: WorkflowRunEvent | WorkflowJobEvent
+    ) -> AcceptedDelivery | AlreadyProcessed | IgnoredEvent:
         """Write down what GitHub told, where it concerns something of ours."""
 
-        async def unit(tx: Tx) -> Taken | Seen | Ignored:
+        async def unit(tx: Tx) -> AcceptedDelivery | AlreadyProcessed | IgnoredEvent:
             now = receipt.received_at
             await compare_default_branch(tx, event, now)
             if not await self._concerns(tx, event):
-                return Ignored(f"no run of {event.repository} that answers us")
+                return IgnoredEvent(f"no run of {event.repository} that answers us")
             if not await is_new_body(tx, receipt, event):
-                return Seen()
-            if isinstance(event, RunTold):
+                return AlreadyProcessed()
+            if isinstance(event, WorkflowRunEvent):
                 await self._run_told(tx, event, now)
             else:
                 await self._job_told(tx, event, now)
-            return Taken(0, DeliveryState.ACCEPTED)
+            return AcceptedDelivery(0, DeliveryState.ACCEPTED)
 
         return await self._database.write(unit)
 
-    async def _concerns(self, tx: Tx, event: RunTold | JobTold) -> bool:
-        if isinstance(event, JobTold):
+    async def _concerns(self, tx: Tx, event: WorkflowRunEvent | WorkflowJobEvent) -> bool:
+        if isinstance(event, WorkflowJobEvent):
             return bool(await self._known(tx, event, event.run_id))
         return bool(await self._known(tx, event, event.run.run_id) or await self._named(tx, event))
 
-    async def _run_told(self, tx: Tx, event: RunTold, now: datetime) -> None:
+    async def _run_told(self, tx: Tx, event: WorkflowRunEvent, now: datetime) -> None:
         run = event.run
         await self._run_names.compare(tx, event.repository_id, run, now)
         answers = await self._known(tx, event, run.run_id) or await self._named(tx, event)
@@ -97,25 +99,25 @@ class ActionsNews:
             where = {"downstream": event.repository.key, "repository_id": event.repository_id}
             await tx.run(_NOTE_WEBHOOK, at=to_us(now), before=to_us(now - _WEBHOOK_NOTED_EVERY), **where)
 
-    async def _job_told(self, tx: Tx, event: JobTold, now: datetime) -> None:
+    async def _job_told(self, tx: Tx, event: WorkflowJobEvent, now: datetime) -> None:
         for row in await self._known(tx, event, event.run_id):
             # One job alone does not tell whether another has its name: only its failure counts here.
             if await verify_jobs(tx, row, (event.job,), self._outcomes, now):
                 await self._tell(tx, row, now)
 
-    async def _known(self, tx: Tx, event: RunTold | JobTold, run_id: int) -> list[Row]:
+    async def _known(self, tx: Tx, event: WorkflowRunEvent | WorkflowJobEvent, run_id: int) -> list[Row]:
         return await tx.all(_RUN, run_id=str(run_id), repository_id=event.repository_id)
 
-    async def _named(self, tx: Tx, event: RunTold) -> list[Row]:
+    async def _named(self, tx: Tx, event: WorkflowRunEvent) -> list[Row]:
         """The dispatch whose delivery the run's name holds, if it is just one: names may hold what strangers wrote."""
         if event.run.event != "repository_dispatch":
             return []
         found: list[Row] = []
-        for guid in named_in(event.run.display_title):
+        for guid in delivery_ids_in(event.run.display_title):
             found += await tx.all(_NAMED, guid=guid, repository_id=event.repository_id)
         return found if len(found) == 1 else []
 
     async def _tell(self, tx: Tx, row: Row, now: datetime) -> None:
         where = {"downstream": row["downstream"], "delivery": row["delivery"], "number": row["number"]}
         await note_change(tx, RepoName(row["upstream"]), "job", now=now, **where)
-        await self._publishing.again_for(tx, row, now)
+        await self._refresher.request_refresh_for(tx, row, now)

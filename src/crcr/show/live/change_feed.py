@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
-from crcr.decide.trace_steps import Step
+from crcr.decide.trace_steps import TraceStep
 from crcr.decide.views.overview import Change, Changes
 from crcr.errors import Unavailable
 from crcr.ports import Clock, Trace, Untraced
@@ -122,7 +122,7 @@ class Feed:
     def _follow(self, change: Change, now: datetime) -> None:
         if change.delivery is not None:
             self._trace.note(
-                Step.TELL,
+                TraceStep.TELL,
                 change.delivery,
                 change.at,
                 now,

@@ -7,25 +7,25 @@ from typing import Any
 import pytest
 
 from crcr.decide.dispatch.ordering import (
-    Place,
-    believe,
-    is_head,
+    EventOrder,
+    agrees_with_github,
+    apply_github_answer,
     move_head,
-    place,
-    place_base,
-    present,
-    touch,
+    order_base,
+    order_head,
+    update_details,
+    with_newest_details,
 )
-from crcr.decide.events import PullRequest
+from crcr.decide.events import PullRequestEvent
 from crcr.decide.github.values import PullFacts
-from crcr.decide.model import Pull
+from crcr.decide.model import KnownPull
 from support.data.events_and_reports import a_pull
 
 T = datetime(2026, 9, 1, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
 A, B, C, D = ("a" * 40, "b" * 40, "c" * 40, "d" * 40)
 EVENT = a_pull(action="synchronize", head_sha=B, before=A, updated_at=T, labels=("new",), title="New title")
-KNOWN = Pull(
+KNOWN = KnownPull(
     number=7,
     head_sha=B,
     previous_sha=A,
@@ -40,12 +40,12 @@ KNOWN = Pull(
 )
 
 
-def an(action: str, head: str, **more: Any) -> PullRequest:
+def an(action: str, head: str, **more: Any) -> PullRequestEvent:
     before = more.pop("before", None)
     return replace(EVENT, action=action, head_sha=head, before=before, is_open=action != "closed", **more)
 
 
-def sync(before: str, head: str, **more: Any) -> PullRequest:
+def sync(before: str, head: str, **more: Any) -> PullRequestEvent:
     return an("synchronize", head, before=before, **more)
 
 
@@ -57,33 +57,33 @@ ONLY_LABELS = replace(KNOWN, head_at=None)
 
 @pytest.mark.parametrize("action", ["opened", "reopened", "synchronize", "closed"])
 @pytest.mark.parametrize("known", [None, ONLY_LABELS], ids=["nothing", "only labels"])
-def test_the_first_event_about_the_head_is_news(action: str, known: Pull | None) -> None:
-    assert place(an(action, A), known) is Place.NEWER
+def test_the_first_event_about_the_head_is_news(action: str, known: KnownPull | None) -> None:
+    assert order_head(an(action, A), known) is EventOrder.NEWER
 
 
 @pytest.mark.parametrize("action", ["opened", "reopened", "synchronize", "closed"])
 @pytest.mark.parametrize("known", [OPEN_B, CLOSED_B], ids=["open", "closed"])
-def test_seconds_apart_the_date_decides(action: str, known: Pull) -> None:
-    assert place(an(action, C, updated_at=T + SECOND), known) is Place.NEWER
-    assert place(an(action, C, updated_at=T - SECOND), known) is Place.STALE
+def test_seconds_apart_the_date_decides(action: str, known: KnownPull) -> None:
+    assert order_head(an(action, C, updated_at=T + SECOND), known) is EventOrder.NEWER
+    assert order_head(an(action, C, updated_at=T - SECOND), known) is EventOrder.STALE
 
 
 WITHIN_ONE_SECOND = {
-    "the opening is the oldest event of all": (an("opened", A), OPEN_B, Place.STALE),
-    "the opening, its closing known": (an("opened", B), CLOSED_B, Place.STALE),
-    "the next link of the chain": (sync(B, C), OPEN_B, Place.NEWER),
-    "the first link": (sync(A, B), OPENED_A, Place.NEWER),
-    "the link before, or back to it by another way": (sync(D, A), OPEN_B, Place.DOUBT),
-    "no link at all": (sync(C, D), OPEN_B, Place.DOUBT),
-    "pushed back and forth": (sync(B, A), OPEN_B, Place.DOUBT),
-    "the same head once more": (sync(A, B), OPEN_B, Place.NEWER),
-    "a push to what was closed": (sync(B, C), CLOSED_B, Place.DOUBT),
-    "the push before the closing": (sync(A, B), CLOSED_B, Place.DOUBT),
-    "a closing, perhaps before a reopening": (an("closed", B), OPEN_B, Place.DOUBT),
-    "a closing of another head": (an("closed", A), OPEN_B, Place.DOUBT),
-    "a second closing": (an("closed", B), CLOSED_B, Place.DOUBT),
-    "a reopening of the open": (an("reopened", B), OPEN_B, Place.NEWER),
-    "a reopening of the closed": (an("reopened", B), CLOSED_B, Place.DOUBT),
+    "the opening is the oldest event of all": (an("opened", A), OPEN_B, EventOrder.STALE),
+    "the opening, its closing known": (an("opened", B), CLOSED_B, EventOrder.STALE),
+    "the next link of the chain": (sync(B, C), OPEN_B, EventOrder.NEWER),
+    "the first link": (sync(A, B), OPENED_A, EventOrder.NEWER),
+    "the link before, or back to it by another way": (sync(D, A), OPEN_B, EventOrder.DOUBT),
+    "no link at all": (sync(C, D), OPEN_B, EventOrder.DOUBT),
+    "pushed back and forth": (sync(B, A), OPEN_B, EventOrder.DOUBT),
+    "the same head once more": (sync(A, B), OPEN_B, EventOrder.NEWER),
+    "a push to what was closed": (sync(B, C), CLOSED_B, EventOrder.DOUBT),
+    "the push before the closing": (sync(A, B), CLOSED_B, EventOrder.DOUBT),
+    "a closing, perhaps before a reopening": (an("closed", B), OPEN_B, EventOrder.DOUBT),
+    "a closing of another head": (an("closed", A), OPEN_B, EventOrder.DOUBT),
+    "a second closing": (an("closed", B), CLOSED_B, EventOrder.DOUBT),
+    "a reopening of the open": (an("reopened", B), OPEN_B, EventOrder.NEWER),
+    "a reopening of the closed": (an("reopened", B), CLOSED_B, EventOrder.DOUBT),
 }
 
 
@@ -91,7 +91,7 @@ WITHIN_ONE_SECOND = {
 def test_within_one_second_the_chain_decides_or_nobody_does(case: str) -> None:
     event, known, expected = WITHIN_ONE_SECOND[case]
 
-    assert place(event, known) is expected
+    assert order_head(event, known) is expected
 
 
 def test_moving_the_head_remembers_the_one_before() -> None:
@@ -109,18 +109,18 @@ def test_a_late_head_brings_no_old_labels_back() -> None:
 
     assert (moved.head_sha, moved.head_at, moved.updated_at) == (C, T + SECOND, T + 5 * SECOND)
     assert (moved.labels, moved.draft, moved.title) == (("old",), True, "Old title")
-    assert present(late, known).labels == ("old",)
+    assert with_newest_details(late, known).labels == ("old",)
 
 
 def test_a_new_head_brings_its_own_labels() -> None:
     new = sync(B, C, updated_at=T + SECOND)
 
-    assert present(new, OPEN_B) is new
+    assert with_newest_details(new, OPEN_B) is new
     assert move_head(new, OPEN_B).labels == ("new",)
 
 
 def test_a_label_changes_everything_but_the_head() -> None:
-    touched = touch(an("labeled", C, updated_at=T + SECOND), OPEN_B)
+    touched = update_details(an("labeled", C, updated_at=T + SECOND), OPEN_B)
 
     assert touched is not None
     assert (touched.head_sha, touched.head_at, touched.is_open) == (B, T, True)
@@ -128,8 +128,8 @@ def test_a_label_changes_everything_but_the_head() -> None:
 
 
 def test_an_old_label_is_not_believed_and_a_first_one_is_all_that_is_known() -> None:
-    assert touch(an("labeled", B, updated_at=T - SECOND), OPEN_B) is None
-    first = touch(an("labeled", B), None)
+    assert update_details(an("labeled", B, updated_at=T - SECOND), OPEN_B) is None
+    first = update_details(an("labeled", B), None)
     assert first is not None
     assert first.head_at is None
 
@@ -152,22 +152,22 @@ def test_an_old_label_is_not_believed_and_a_first_one_is_all_that_is_known() -> 
 def test_an_event_is_the_head_when_github_says_the_same(
     action: str, head: str, base: str, is_open: bool, expected: bool
 ) -> None:
-    assert is_head(head, base, action, PullFacts(B, "main", is_open, T)) is expected
+    assert agrees_with_github(head, base, action, PullFacts(B, "main", is_open, T)) is expected
 
 
 def test_what_github_says_is_believed() -> None:
-    told = believe(OPEN_B, PullFacts(C, "stack", is_open=False, updated_at=T + 9 * SECOND))
+    told = apply_github_answer(OPEN_B, PullFacts(C, "stack", is_open=False, updated_at=T + 9 * SECOND))
 
     assert (told.head_sha, told.base_ref, told.previous_sha, told.is_open) == (C, "stack", B, False)
     assert (told.head_at, told.labels) == (T + 9 * SECOND, ("old",))
-    assert believe(OPEN_B, PullFacts(B, "main", is_open=True, updated_at=T)).previous_sha == A
+    assert apply_github_answer(OPEN_B, PullFacts(B, "main", is_open=True, updated_at=T)).previous_sha == A
 
 
 def test_of_two_labels_set_within_one_second_both_are_known_whichever_comes_first() -> None:
     one = replace(EVENT, action="labeled", labels=("bug",))
     both = replace(EVENT, action="labeled", labels=("bug", "ciflow/crcr/npu"))
 
-    after = touch(one, touch(both, None))
+    after = update_details(one, update_details(both, None))
     assert after is not None
     assert set(after.labels) == {"bug", "ciflow/crcr/npu"}
 
@@ -176,16 +176,16 @@ ON_STACK = replace(EVENT, base_ref="stack")
 RETARGETED = replace(ON_STACK, action="edited", before=None, changes_base=True)
 BASES = {
     "the base that is known": (EVENT, OPEN_B, None),
-    "another base later": (replace(ON_STACK, updated_at=T + SECOND), OPEN_B, Place.NEWER),
-    "another base earlier": (replace(ON_STACK, updated_at=T - SECOND), OPEN_B, Place.STALE),
-    "two bases of one second": (ON_STACK, OPEN_B, Place.DOUBT),
-    "two bases of one second, one said to be new": (RETARGETED, OPEN_B, Place.DOUBT),
+    "another base later": (replace(ON_STACK, updated_at=T + SECOND), OPEN_B, EventOrder.NEWER),
+    "another base earlier": (replace(ON_STACK, updated_at=T - SECOND), OPEN_B, EventOrder.STALE),
+    "two bases of one second": (ON_STACK, OPEN_B, EventOrder.DOUBT),
+    "two bases of one second, one said to be new": (RETARGETED, OPEN_B, EventOrder.DOUBT),
     "nothing is known": (ON_STACK, None, None),
-    "nothing is known, and the base is said to be new": (RETARGETED, None, Place.NEWER),
+    "nothing is known, and the base is said to be new": (RETARGETED, None, EventOrder.NEWER),
     "back from a base that nobody heard of": (
         replace(RETARGETED, base_ref="main", updated_at=T + SECOND),
         OPEN_B,
-        Place.NEWER,
+        EventOrder.NEWER,
     ),
     "the base that another event has told before": (replace(RETARGETED, base_ref="main"), OPEN_B, None),
 }
@@ -195,7 +195,7 @@ BASES = {
 def test_the_base_is_ordered_by_the_date_of_whichever_event_told_it(case: str) -> None:
     event, known, expected = BASES[case]
 
-    assert place_base(event, known) is expected
+    assert order_base(event, known) is expected
 
 
 def test_a_late_head_brings_no_old_base_back() -> None:
@@ -203,4 +203,4 @@ def test_a_late_head_brings_no_old_base_back() -> None:
 
     assert move_head(sync(B, C, updated_at=T + SECOND), known).base_ref == "stack"
     assert move_head(sync(B, C, updated_at=T + 9 * SECOND), known).base_ref == "main"
-    assert touch(an("labeled", B, updated_at=T + SECOND), known) is None
+    assert update_details(an("labeled", B, updated_at=T + SECOND), known) is None

@@ -6,12 +6,20 @@ from typing import Any
 
 import pytest
 
-from crcr.decide.allowlist.entries import Allowlist, Authors, Entry
+from crcr.decide.allowlist.entries import Allowlist, AllowlistEntry, Authors
 from crcr.decide.dispatch.ordering import move_head
-from crcr.decide.dispatch.plan import BASE_CHANGED, HEAD_IN_DOUBT, Drop, Ignored, Plan, UpstreamFacts, plan
+from crcr.decide.dispatch.plan import (
+    BASE_CHANGED,
+    HEAD_IN_DOUBT,
+    DispatchPlan,
+    Drop,
+    IgnoredEvent,
+    UpstreamFacts,
+    plan_dispatches,
+)
 from crcr.decide.dispatch.selection import DISPATCHED_ACTIONS
-from crcr.decide.events import PullRequest, Push
-from crcr.decide.model import DeliveryState, DispatchState, Level, Pull, RepoName
+from crcr.decide.events import PullRequestEvent, PushEvent
+from crcr.decide.model import DeliveryState, DispatchState, KnownPull, Level, RepoName
 from support.data.events_and_reports import a_pull, a_push
 
 T = datetime(2026, 9, 1, tzinfo=UTC)
@@ -23,8 +31,8 @@ CLOSED = move_head(replace(PULL, action="closed", is_open=False, updated_at=LATE
 DOUBTFUL = replace(PULL, action="synchronize", head_sha="d" * 40, before="c" * 40)
 
 
-def entry(name: str, **options: Any) -> Entry:
-    return Entry(name=RepoName(name), level=Level.L2, **options)
+def entry(name: str, **options: Any) -> AllowlistEntry:
+    return AllowlistEntry(name=RepoName(name), level=Level.L2, **options)
 
 
 PLAIN, NO_DRAFTS, APPROVED = (
@@ -35,7 +43,7 @@ PLAIN, NO_DRAFTS, APPROVED = (
 
 
 def facts(
-    *entries: Entry, pull: Pull | None = None, suspended: frozenset[str] = frozenset()
+    *entries: AllowlistEntry, pull: KnownPull | None = None, suspended: frozenset[str] = frozenset()
 ) -> UpstreamFacts:
     return UpstreamFacts(
         allowlist=Allowlist(entries or (PLAIN,)),
@@ -45,13 +53,13 @@ def facts(
     )
 
 
-def planned(event: PullRequest | Push, given: UpstreamFacts) -> Plan:
-    made = plan(event, given)
-    assert isinstance(made, Plan)
+def planned(event: PullRequestEvent | PushEvent, given: UpstreamFacts) -> DispatchPlan:
+    made = plan_dispatches(event, given)
+    assert isinstance(made, DispatchPlan)
     return made
 
 
-def waiting_for(made: Plan) -> dict[str, tuple[DispatchState, str | None]]:
+def waiting_for(made: DispatchPlan) -> dict[str, tuple[DispatchState, str | None]]:
     return {str(each.entry.name): (each.state, each.reason) for each in made.dispatches}
 
 
@@ -109,7 +117,7 @@ def test_in_doubt_all_is_held_and_what_waits_for_something_else_goes_on_waiting_
 
 
 @pytest.mark.parametrize("event", [PULL, PUSH, DOUBTFUL], ids=["pull request", "push", "doubt"])
-def test_a_suspended_downstream_is_left_out(event: PullRequest | Push) -> None:
+def test_a_suspended_downstream_is_left_out(event: PullRequestEvent | PushEvent) -> None:
     given = facts(PLAIN, NO_DRAFTS, pull=OPEN, suspended=frozenset({"org/plain"}))
     made = planned(replace(event, updated_at=LATER) if event is PULL else event, given)
 
@@ -157,8 +165,12 @@ def test_a_push_is_told_deletions_included() -> None:
     ],
     ids=["ignored ref", "other refs", "other events"],
 )
-def test_a_push_that_nobody_takes_is_ignored_with_a_reason(event: Push, entries: tuple[Entry, ...]) -> None:
-    assert plan(event, facts(*entries)) == Ignored(f"no downstream takes pushes to {event.ref}")
+def test_a_push_that_nobody_takes_is_ignored_with_a_reason(
+    event: PushEvent, entries: tuple[AllowlistEntry, ...]
+) -> None:
+    assert plan_dispatches(event, facts(*entries)) == IgnoredEvent(
+        f"no downstream takes pushes to {event.ref}"
+    )
 
 
 def test_a_pull_request_that_nobody_takes_is_still_followed() -> None:

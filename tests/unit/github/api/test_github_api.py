@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crcr.decide.github.values import FilePlace, FileText, PullFacts, RepositoryFacts
+from crcr.decide.github.values import FileLocation, FileText, PullFacts, RepositoryFacts
 from crcr.decide.model import RepoName
 from crcr.errors import FileNotText, OutsideFault, OutsideLimited, OutsideRefused, OutsideUnsure
 from crcr.github.api import core
 from crcr.github.api.core import Request, Response
-from crcr.github.http.errors import MESSAGE_CHARS, fault_of, readable
+from crcr.github.http.errors import MESSAGE_CHARS, error_from_response, readable
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 EPOCH = int(NOW.timestamp())
@@ -26,7 +26,7 @@ def answer(status: int, headers: dict[str, str] | None = None, **body: object) -
 
 
 def test_every_call_has_its_method_path_and_points() -> None:
-    place = FilePlace(REPO, "main/x?&", ".github/allow list#1.yml")
+    place = FileLocation(REPO, "main/x?&", ".github/allow list#1.yml")
     asked = [
         core.find_installation(REPO),
         core.read_repository(REPO),
@@ -64,7 +64,7 @@ def test_a_dispatch_body_is_the_very_object_it_was_given() -> None:
 @pytest.mark.parametrize("path", ["../../../user", "a/../b", "", "a//b", "."])
 def test_a_path_that_would_ask_another_endpoint_is_refused(path: str) -> None:
     with pytest.raises(OutsideRefused, match="not the path of a file"):
-        core.read_file(FilePlace(REPO, "main", path), None)
+        core.read_file(FileLocation(REPO, "main", path), None)
 
 
 RESET = {"x-ratelimit-remaining": "0", "x-ratelimit-reset": str(EPOCH + 120)}
@@ -91,7 +91,7 @@ LIMITS: list[tuple[int, dict[str, str], str, float]] = [
 def test_a_limit_says_how_long_to_wait(
     status: int, headers: dict[str, str], message: str, wait_s: float
 ) -> None:
-    fault = fault_of(READ, answer(status, headers, message=message), NOW)
+    fault = error_from_response(READ, answer(status, headers, message=message), NOW)
     assert isinstance(fault, OutsideLimited)
     assert fault.retry_after_s == wait_s
 
@@ -107,7 +107,7 @@ OTHERS: list[tuple[int, type[OutsideFault] | None]] = [
 @pytest.mark.parametrize(("status", "kind"), OTHERS)
 def test_every_other_status_has_one_meaning(status: int, kind: type[OutsideFault] | None) -> None:
     headers = {"x-ratelimit-remaining": "10", "x-ratelimit-reset": str(EPOCH)}
-    fault = fault_of(READ, answer(status, headers, message="Because."), NOW)
+    fault = error_from_response(READ, answer(status, headers, message="Because."), NOW)
     assert (type(fault) if fault else None) is kind
     if isinstance(fault, OutsideRefused):
         assert fault.status == status
@@ -116,20 +116,20 @@ def test_every_other_status_has_one_meaning(status: int, kind: type[OutsideFault
 
 
 def test_not_modified_is_a_success_only_when_an_etag_was_sent() -> None:
-    asked = core.read_file(FilePlace(REPO, "main", "a"), '"e"')
-    assert fault_of(asked, Response(304, {}, b""), NOW) is None
+    asked = core.read_file(FileLocation(REPO, "main", "a"), '"e"')
+    assert error_from_response(asked, Response(304, {}, b""), NOW) is None
     assert core.file_text(Response(304, {}, b"")) is None
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"\xff", b"[1]", b'{"message": 3}', b"[" * 100_000])
 def test_an_unreadable_error_body_still_gives_a_clear_error(body: bytes) -> None:
-    fault = fault_of(READ, Response(404, {}, body), NOW)
+    fault = error_from_response(READ, Response(404, {}, body), NOW)
     assert "not there, or the App is not installed on it" in str(fault)
 
 
 def test_fault_31_errors_quote_no_token_and_no_control_characters() -> None:
     said = f"Bad\x1b[31m \u202e{TOKEN} and Bearer abc.def and eyJhbGci.eyJpc3Mi.c2ln " + "x" * 5000
-    text = str(fault_of(READ, answer(422, message=said), NOW))
+    text = str(error_from_response(READ, answer(422, message=said), NOW))
     assert not any(secret in text for secret in ("ghs_", "eyJ", "abc.def"))
     assert text.isprintable()
     assert len(text) < MESSAGE_CHARS + 100
@@ -217,10 +217,10 @@ MOVES: list[tuple[str, str, str | None]] = [
 def test_a_read_follows_a_move_only_below_the_apis_own_address(
     api_url: str, location: str, path: str | None
 ) -> None:
-    onward = core.onward(READ, Response(301, {"location": location}, b""), api_url)
+    onward = core.follow_redirect(READ, Response(301, {"location": location}, b""), api_url)
     assert (onward.path if onward else None) == path
 
 
 def test_a_write_follows_no_move() -> None:
     moved = Response(307, {"location": "/repositories/3/dispatches"}, b"")
-    assert core.onward(core.dispatch(REPO, b"{}"), moved, "https://api.github.com") is None
+    assert core.follow_redirect(core.dispatch(REPO, b"{}"), moved, "https://api.github.com") is None

@@ -7,8 +7,8 @@ import pytest
 from crcr.decide.github.values import ChangedFiles, Comparison, Target
 from crcr.decide.model import RepoName
 from crcr.errors import OutsideRefused, OutsideUnsure
-from crcr.github.api import changes
-from crcr.github.api.core import MAX_LIST_BYTES, Response, next_link, turned
+from crcr.github.api import commits
+from crcr.github.api.core import MAX_LIST_BYTES, Response, for_page, next_link
 
 REPO = RepoName("Org/Up")
 HERE = Target(REPO, 9, 5)
@@ -32,10 +32,10 @@ def compared(commits: int, total: int, changed: list[dict[str, str]] | None) -> 
 
 def test_every_call_has_its_path() -> None:
     asked = [
-        changes.pull_files(REPO, 7),
-        changes.compare(REPO, "main", "topic/a&b#1"),
-        changes.commit_tree(REPO, "abc/../d"),
-        changes.commit_pulls(REPO, "abc?x"),
+        commits.pull_files(REPO, 7),
+        commits.compare(REPO, "main", "topic/a&b#1"),
+        commits.commit_tree(REPO, "abc/../d"),
+        commits.commit_pulls(REPO, "abc?x"),
     ]
     assert [(request.method, request.path) for request in asked] == [
         ("GET", "/repos/Org/Up/pulls/7/files?per_page=100"),
@@ -47,9 +47,9 @@ def test_every_call_has_its_path() -> None:
 
 
 def test_pages_are_counted_by_us() -> None:
-    request = changes.pull_files(REPO, 7)
-    assert turned(request, 1) is request
-    assert turned(request, 3).path == "/repos/Org/Up/pulls/7/files?per_page=100&page=3"
+    request = commits.pull_files(REPO, 7)
+    assert for_page(request, 1) is request
+    assert for_page(request, 3).path == "/repos/Org/Up/pulls/7/files?per_page=100&page=3"
 
 
 LINKS: list[tuple[str, str | None]] = [
@@ -85,39 +85,39 @@ def test_the_next_page_stands_in_the_link_header(header: str, address: str | Non
 )
 def test_a_comparison_of_anything_but_two_names_is_refused(base: str, head: str) -> None:
     with pytest.raises(OutsideRefused):
-        changes.compare(REPO, base, head)
+        commits.compare(REPO, base, head)
 
 
 @pytest.mark.parametrize("sha", ["", ".", ".."])
 def test_a_commit_that_would_change_the_path_is_refused(sha: str) -> None:
-    for request in (changes.commit_tree, changes.commit_pulls):
+    for request in (commits.commit_tree, commits.commit_pulls):
         with pytest.raises(OutsideRefused):
             request(REPO, sha)
 
 
 def test_a_renamed_file_counts_under_both_names() -> None:
     renamed = {"filename": "new", "previous_filename": "old", "status": "renamed"}
-    found = changes.changed_files([page([*files(1), renamed], more=True), page([renamed, *files(1, 1)])])
+    found = commits.changed_files([page([*files(1), renamed], more=True), page([renamed, *files(1, 1)])])
     assert found == ChangedFiles(("f0", "old", "new", "f1"), complete=True)
 
 
 def test_a_list_of_files_as_long_as_githubs_longest_is_not_whole() -> None:
     whole = [page(files(100, start)) for start in range(0, 2900, 100)]
-    assert changes.changed_files([*whole, page(files(99, 2900))]).complete
-    assert not changes.changed_files([*whole, page(files(100, 2900))]).complete
+    assert commits.changed_files([*whole, page(files(99, 2900))]).complete
+    assert not commits.changed_files([*whole, page(files(100, 2900))]).complete
 
 
 def test_a_list_that_goes_on_or_is_too_large_is_not_whole() -> None:
-    assert not changes.changed_files([page(files(2), more=True)]).complete
-    cut = changes.changed_files([page(files(2), more=True), page([], cut=True)])
+    assert not commits.changed_files([page(files(2), more=True)]).complete
+    cut = commits.changed_files([page(files(2), more=True), page([], cut=True)])
     assert cut == ChangedFiles(("f0", "f1"), complete=False)
 
 
 def test_a_comparison_joins_its_pages() -> None:
     first, second = compared(2, 3, files(2)), compared(1, 3, None)
-    found = changes.comparison([page(first, more=True), page(second)])
-    commits = (f"{0:040}", f"{1:040}", f"{0:040}")
-    assert found == Comparison(commits, ChangedFiles(("f0", "f1"), complete=True), complete=True)
+    found = commits.comparison([page(first, more=True), page(second)])
+    shas = (f"{0:040}", f"{1:040}", f"{0:040}")
+    assert found == Comparison(shas, ChangedFiles(("f0", "f1"), complete=True), complete=True)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_a_comparison_joins_its_pages() -> None:
 def test_a_comparison_says_what_it_does_not_list(
     pages: list[Response], all_files: bool, all_commits: bool
 ) -> None:
-    found = changes.comparison(pages)
+    found = commits.comparison(pages)
     assert (found.files.complete, found.complete) == (all_files, all_commits)
 
 
@@ -147,22 +147,22 @@ def test_only_open_pull_requests_into_this_repository_count() -> None:
     listed = page(
         [pull(1, "open", 9, "old/name"), pull(2, "closed", 9, "Org/Up"), pull(3, "open", 8, "org/up")]
     )
-    assert changes.open_pulls(listed, HERE) == (1,)
-    assert changes.open_pulls(listed, Target(REPO, None, 5)) == (3,)
+    assert commits.open_pulls(listed, HERE) == (1,)
+    assert commits.open_pulls(listed, Target(REPO, None, 5)) == (3,)
 
 
 def test_a_commits_tree_is_read() -> None:
-    assert changes.tree_sha(page({"sha": "a", "tree": {"sha": "b", "url": ""}})) == "b"
+    assert commits.tree_sha(page({"sha": "a", "tree": {"sha": "b", "url": ""}})) == "b"
 
 
 @pytest.mark.parametrize("body", [None, {}, [{}], [1], {"tree": 1}, {"commits": [], "total_commits": "1"}])
 def test_an_answer_that_cannot_be_read_leaves_the_outcome_open(body: object) -> None:
     answer = page(body)
     with pytest.raises(OutsideUnsure):
-        changes.changed_files([answer])
+        commits.changed_files([answer])
     with pytest.raises(OutsideUnsure):
-        changes.comparison([answer])
+        commits.comparison([answer])
     with pytest.raises(OutsideUnsure):
-        changes.tree_sha(answer)
+        commits.tree_sha(answer)
     with pytest.raises(OutsideUnsure):
-        changes.open_pulls(answer, HERE)
+        commits.open_pulls(answer, HERE)

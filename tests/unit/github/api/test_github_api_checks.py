@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crcr.decide.checks.check_run import Annotation, Button, CheckStatus, Shown
-from crcr.decide.github.values import FoundCheck
+from crcr.decide.checks.check_run import Annotation, Button, CheckContent, CheckStatus
+from crcr.decide.github.values import ListedCheck
 from crcr.decide.model import Conclusion, RepoName
 from crcr.decide.outbox.urgency import Urgency
 from crcr.errors import OutsideRefused, OutsideUnsure
@@ -19,8 +19,8 @@ from crcr.github.api.core import MAX_LIST_BYTES, Request, Response
 
 REPO = RepoName("Org/Up")
 SHA = "a" * 40
-WAITING = Shown(status=CheckStatus.QUEUED, title="Waiting", summary="Soon.")
-DONE = Shown(
+WAITING = CheckContent(status=CheckStatus.QUEUED, title="Waiting", summary="Soon.")
+DONE = CheckContent(
     status=CheckStatus.COMPLETED,
     conclusion=Conclusion.FAILURE,
     title="2 failed",
@@ -38,7 +38,7 @@ def sent(request: Request) -> Any:
     return json.loads(request.body or b"")
 
 
-def output(shown: Shown) -> Any:
+def output(shown: CheckContent) -> Any:
     return sent(checks.update_check(REPO, 1, shown))["output"]
 
 
@@ -184,7 +184,7 @@ def test_a_commit_that_would_change_the_path_is_refused(sha: str) -> None:
 
 def test_found_checks_become_values() -> None:
     body = b'{"total_count":2,"check_runs":[{"id":4,"external_id":"g/1","app":{"id":1}},{"id":5,"external_id":null}]}'
-    assert checks.found_checks(Response(200, {}, body)) == (FoundCheck(4, "g/1"), FoundCheck(5, None))
+    assert checks.found_checks(Response(200, {}, body)) == (ListedCheck(4, "g/1"), ListedCheck(5, None))
     assert checks.check_run_id(Response(201, {}, b'{"id":4}')) == 4
 
 

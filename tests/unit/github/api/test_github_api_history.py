@@ -88,8 +88,8 @@ def github(server: FakeGitHub, clock: ManualClock) -> GitHubClient:
 async def test_what_is_not_there_is_an_answer(server: FakeGitHub, github: GitHubClient, status: int) -> None:
     server.will(COMPARED, httpx.Response(status, json={"message": "Not Found"}))
     server.will(COMMIT, httpx.Response(status, json={"message": "Not Found"}))
-    assert not await github.has_behind(HERE, "main", SHA)
-    assert not await github.knows_commit(HERE, SHA)
+    assert not await github.commits.is_on_branch(HERE, "main", SHA)
+    assert not await github.commits.exists(HERE, SHA)
 
 
 @pytest.mark.parametrize(
@@ -102,6 +102,6 @@ async def test_what_else_is_refused_is_none(
     server.will(COMPARED, httpx.Response(status, json={"message": "No"}))
     server.will(COMMIT, httpx.Response(status, json={"message": "No"}))
     with pytest.raises(fault):
-        await github.has_behind(HERE, "main", SHA)
+        await github.commits.is_on_branch(HERE, "main", SHA)
     with pytest.raises(fault):
-        await github.knows_commit(HERE, SHA)
+        await github.commits.exists(HERE, SHA)

@@ -209,7 +209,7 @@ class PostgresDatabase:
                     if not group.take_lanes():
                         continue
                     began = time.perf_counter()
-                    with group.logging_long_waits():
+                    with group.log_slow_transaction():
                         signals = await self._commit(connection, group)
             except Exception as fault:  # noqa: BLE001  it is raised to the callers
                 self._counters.failed()
@@ -265,7 +265,7 @@ class _Group:
         return [queued for units in self.by_lane.values() for queued in units]
 
     @contextmanager
-    def logging_long_waits(self) -> Iterator[None]:
+    def log_slow_transaction(self) -> Iterator[None]:
         """Log a transaction that took long, also when it failed: its lanes, and its slowest statement."""
         began, error = time.perf_counter(), None
         try:

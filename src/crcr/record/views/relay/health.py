@@ -19,13 +19,13 @@ from crcr.decide.health.relay import (
     OpenEffects,
     RefusedWebhooks,
     WaitingGates,
-    health_of,
+    judge_health,
 )
-from crcr.decide.health.texts import EffectClass, GatePublication, class_of
+from crcr.decide.health.texts import EffectClass, GatePublication, effect_class
 from crcr.decide.model import RepoName
-from crcr.decide.outbox.effect import Fault
+from crcr.decide.outbox.effect import EffectFault
 from crcr.errors import HeldBy
-from crcr.record.checks.refresh import target_of
+from crcr.record.checks.refresh import tier_queue
 from crcr.record.store.database import Database, Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, from_us_or_none
@@ -128,7 +128,7 @@ class HealthViews:
         """The health of every upstream, read beside the event loop and outside any write."""
 
         async def unit(tx: Tx) -> dict[RepoName, Health]:
-            return {each: health_of(await health_facts(tx, each), now) for each in self._upstreams}
+            return {each: judge_health(await health_facts(tx, each), now) for each in self._upstreams}
 
         return await self._database.read(unit)
 
@@ -137,7 +137,7 @@ async def health_facts(tx: Tx, upstream: RepoName) -> HealthFacts:
     paused = await tx.one(_PAUSED, upstream=upstream.key)
     lists = await tx.one(_LISTS, upstream=upstream.key)
     last = await tx.one(_LAST_DELIVERY, upstream=upstream.key)
-    target = target_of(Tier.GATE)
+    target = tier_queue(Tier.GATE)
     return HealthFacts(
         open_effects=tuple(map(_open, await tx.all(_OPEN, upstream=upstream.key))),
         gates=tuple(map(_gates, await tx.all(_GATES, upstream=upstream.key, target=target))),
@@ -160,7 +160,7 @@ async def unpublished_gate(
     gate = await tx.one(_GATE, **key)
     if gate is None or gate["state"] not in _STATES or gate["shown"] == state:
         return None
-    target = target_of(Tier.GATE)
+    target = tier_queue(Tier.GATE)
     effects = await tx.all(_GATE_EFFECTS, target=target, **key)
     hindered = next((each for each in effects if each["held_by"] or each["fault"]), None)
     parked = not effects and await tx.one(_GATE_PARKED, target=target, **key) is not None
@@ -203,7 +203,7 @@ NOTHING_HINDERS: dict[str, Any] = {"held_by": None, "fault": None, "fault_since"
 def hindrance_of(row: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "held_by": _limit(row["held_by"]) if row["held_by"] else None,
-        "fault": Fault(row["fault"]) if row["fault"] else None,
+        "fault": EffectFault(row["fault"]) if row["fault"] else None,
         "fault_since": from_us_or_none(row["fault_since"]),
     }
 
@@ -221,7 +221,7 @@ def _parked(rows: list[Row]) -> tuple[tuple[EffectClass, int], ...]:
 
 
 def _class_of(row: Row) -> EffectClass:
-    return class_of(row["kind"], row["queue"])
+    return effect_class(row["kind"], row["queue"])
 
 
 async def _refused(tx: Tx) -> RefusedWebhooks | None:

@@ -15,7 +15,7 @@ from crcr.decide.views.overview import (
     RelayHealth,
     Vitals,
 )
-from crcr.record.checks.refresh import target_of
+from crcr.record.checks.refresh import tier_queue
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, from_us_or_none, to_us
@@ -148,7 +148,7 @@ async def effects_view(tx: Tx, upstream: RepoName, seen: Seen, now: datetime) ->
 
 def targets_shown(upstream: RepoName, seen: Seen) -> set[str]:
     """What effects aim at that everybody may know of; beside it the relay's own queues, which have no owner."""
-    return {*seen.public, upstream.key, *map(target_of, Tier)}
+    return {*seen.public, upstream.key, *map(tier_queue, Tier)}
 
 
 async def newest_change(tx: Tx) -> int:

@@ -1,1 +1,0 @@
-"""The App's key and installation tokens."""

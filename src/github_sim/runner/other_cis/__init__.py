@@ -1,1 +1,0 @@
-"""Buildkite, CircleCI and GitLab in small."""

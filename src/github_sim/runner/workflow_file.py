@@ -1,0 +1,196 @@
+"""A file of `.github/workflows` as data: what it listens to, its jobs with their legs, and what it may do.
+
+Expressions stay as they are written; they are evaluated when a run has something to evaluate them with. A key that
+the runner does not know is a `Problem`, so nothing that a file asks for is silently left out.
+"""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from github_sim.runner.expressions import OPEN
+from github_sim.runner.yaml_text import WorkflowError, as_list, as_mapping, read_yaml, reject_unknown_keys
+from github_sim.world.records import Json
+
+_WORKFLOW = frozenset({"name", "run-name", "on", "permissions", "env", "defaults", "concurrency", "jobs"})
+_JOB = frozenset(
+    {"name", "needs", "if", "permissions", "runs-on", "environment", "outputs", "env", "defaults",
+     "steps", "timeout-minutes", "strategy", "continue-on-error"}
+)  # fmt: skip
+_STEP = frozenset(
+    {"id", "if", "name", "uses", "run", "working-directory", "shell", "with", "env", "continue-on-error",
+     "timeout-minutes"}
+)  # fmt: skip
+_EVENTS = frozenset(
+    {"repository_dispatch", "workflow_dispatch", "schedule", "push", "pull_request", "workflow_call"}
+)
+_LEVELS = frozenset({"read", "write", "none"})
+Permissions = Mapping[str, str] | None
+
+
+@dataclass(frozen=True)
+class Step:
+    number: int
+    given: Json
+
+    @property
+    def id(self) -> str | None:
+        return self.given.get("id")
+
+    @property
+    def label(self) -> str:
+        """What its line is called when it has no name."""
+        action = self.given.get("uses")
+        script = str(self.given.get("run", "")).strip().splitlines() or [""]
+        return str(self.given.get("name") or (f"Run {action}" if action else f"Run {script[0]}"))
+
+
+@dataclass(frozen=True)
+class JobFile:
+    id: str
+    given: Json
+    needs: tuple[str, ...]
+    steps: tuple[Step, ...]
+    permissions: Permissions
+    legs: Sequence[Json] = ({},)
+
+    def name_of(self, leg: Json) -> str:
+        """As GitHub names it: `name` where it is given, else the id with the leg's values."""
+        if self.given.get("name"):
+            return str(self.given["name"])
+        values = ", ".join(_shown(value) for value in leg.values())
+        return f"{self.id} ({values})" if values else self.id
+
+
+@dataclass(frozen=True)
+class WorkflowFile:
+    path: str
+    name: str
+    on: Mapping[str, Json]
+    given: Json
+    jobs: Mapping[str, JobFile] = field(default_factory=dict)
+
+    def listens(self, event: str, event_type: str) -> bool:
+        if event not in self.on:
+            return False
+        types = as_list(self.on[event].get("types"))
+        return event != "repository_dispatch" or not types or event_type in types
+
+
+def read_workflow(text: str, path: str) -> WorkflowFile:
+    given = read_yaml(text, path)
+    reject_unknown_keys(given, _WORKFLOW, path)
+    jobs = as_mapping(given.get("jobs"), f"{path}: jobs")
+    if not jobs:
+        raise WorkflowError(f"{path} has no jobs")
+    above = permissions_of(given.get("permissions"), path) if "permissions" in given else None
+    read = {name: _job(name, each, above, path) for name, each in jobs.items()}
+    _check_needs(read, path)
+    return WorkflowFile(path, str(given.get("name") or path), _events(given.get("on"), path), given, read)
+
+
+def _events(on: Any, path: str) -> dict[str, Json]:
+    named = dict.fromkeys(as_list(on)) if not isinstance(on, dict) else on
+    if not named:
+        raise WorkflowError(f"{path} listens to nothing")
+    reject_unknown_keys(named, _EVENTS, f"{path}: on")
+    return {
+        event: {"crons": how} if event == "schedule" else as_mapping(how, f"{path}: on.{event}")
+        for event, how in named.items()
+    }
+
+
+def _job(name: str, given: Any, above: Permissions, path: str) -> JobFile:
+    where = f"{path}: jobs.{name}"
+    job = as_mapping(given, where)
+    reject_unknown_keys(job, _JOB, where)
+    if not job.get("runs-on"):
+        raise WorkflowError(f"{where} does not say where it runs (runs-on)")
+    own = permissions_of(job["permissions"], where) if "permissions" in job else above
+    needs = tuple(as_list(job.get("needs")))
+    return JobFile(name, job, needs, read_steps(job.get("steps"), where), own, _legs(job, where))
+
+
+def read_steps(given: Any, where: str) -> tuple[Step, ...]:
+    steps = as_list(given)
+    if not steps:
+        raise WorkflowError(f"{where} has no steps")
+    return tuple(_step(number, each, where) for number, each in enumerate(steps, start=1))
+
+
+def _step(number: int, given: Any, where: str) -> Step:
+    place = f"{where}, step {number}"
+    step = as_mapping(given, place)
+    reject_unknown_keys(step, _STEP, place)
+    if ("uses" in step) == ("run" in step):
+        raise WorkflowError(f"{place} needs either `run` or `uses`")
+    return Step(number, step)
+
+
+def permissions_of(given: Any, where: str) -> Mapping[str, str]:
+    """What is named may be done, all else may not; id-token is given only by its name, or by write-all."""
+    if given in ("read-all", "write-all"):
+        return {"*": given.removesuffix("-all")}
+    named = {str(key): str(value) for key, value in as_mapping(given, f"{where}: permissions").items()}
+    wrong = [f"{key}: {value}" for key, value in named.items() if value not in _LEVELS]
+    if wrong:
+        raise WorkflowError(f"{where}: permissions has {', '.join(wrong)}")
+    return named
+
+
+def may_request_token(permissions: Permissions) -> bool:
+    """Whether a job gets OIDC tokens. The default of a repository never includes it."""
+    given = permissions or {}
+    return given.get("id-token", given.get("*")) == "write"
+
+
+def _legs(job: Json, where: str) -> Sequence[Json]:
+    strategy = as_mapping(job.get("strategy"), f"{where}: strategy")
+    reject_unknown_keys(strategy, frozenset({"matrix", "fail-fast", "max-parallel"}), f"{where}: strategy")
+    if "matrix" not in strategy:
+        return ({},)
+    matrix = as_mapping(strategy["matrix"], f"{where}: matrix")
+    axes = {name: values for name, values in matrix.items() if name not in {"include", "exclude"}}
+    if any(isinstance(values, str) and OPEN in values for values in matrix.values()):
+        raise WorkflowError(f"{where}: a matrix made by an expression is beyond the simulated runner")
+    made = [
+        dict(zip(axes, chosen, strict=True)) for chosen in itertools.product(*map(as_list, axes.values()))
+    ]
+    kept = [leg for leg in made if not any(_fits(leg, out) for out in as_list(matrix.get("exclude")))]
+    return _included(kept if axes else [], as_list(matrix.get("include")), set(axes))
+
+
+def _included(legs: list[Json], more: list[Json], axes: set[str]) -> list[Json]:
+    """GitHub's rule: an item extends every leg it does not contradict, else it is a leg of its own."""
+    result = [dict(leg) for leg in legs]
+    for item in more:
+        fitting = [leg for leg, whole in zip(result, legs, strict=False) if _agrees(whole, item, axes)]
+        for leg in fitting:
+            leg.update(item)
+        if not fitting:
+            result.append(dict(item))
+    return result
+
+
+def _agrees(leg: Json, item: Json, axes: set[str]) -> bool:
+    return all(leg[key] == value for key, value in item.items() if key in axes)
+
+
+def _fits(leg: Json, out: Json) -> bool:
+    return all(leg.get(key) == value for key, value in out.items())
+
+
+def _check_needs(jobs: Mapping[str, JobFile], path: str) -> None:
+    done: set[str] = set()
+    while waiting := [job for job in jobs.values() if job.id not in done]:
+        ready = [job.id for job in waiting if set(job.needs) <= done]
+        if not ready:
+            raise WorkflowError(
+                f"{path}: needs of {', '.join(job.id for job in waiting)} lead nowhere or in a circle"
+            )
+        done.update(ready)
+
+
+def _shown(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,257 @@
+"""Effects that a release before has queued are taken over after the migration: each is done, and done once."""
+
+import json
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crcr.decide.model import EffectKind, RepoName
+from crcr.record.admin.operations import ParkedFilter
+from crcr.record.migrations.run import head, migrate
+from crcr.record.store.database import DatabaseLocation, PostgresLocation
+from github_sim.github import GitHub, JobSpec, Workflow
+from support.clock import ManualClock
+from support.downstream.other_hud import HOST, SETTINGS, OtherHud
+from support.services.clickhouse import new_database as new_clickhouse
+from support.services.postgres import new_database
+from support.stage import RELAY_URL, UPSTREAM, Stage, settings_for
+from support.upgrades.database import (
+    AGAIN,
+    DECIDED,
+    DOUBTED,
+    GATING,
+    GROUPED,
+    NEWCOMER,
+    REPORTED,
+    REPORTER,
+    SENT,
+    OldRelease,
+    write_database,
+)
+from support.upgrades.rows_0007 import RELEASE as RELEASE_0007
+
+RELEASES = {release.revision: release for release in (RELEASE_0007,)}
+"""The next release's rows are a table of their own beside these."""
+LISTED = (
+    f"L1:\n  - {NEWCOMER}\nL2:\n  - {REPORTER}: {{paths: ['src/**']}}\n"
+    f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: [build, test]}}\n"
+)
+RELISTED = f"{LISTED}  - org/later: {{oncalls: [eve], jobs: [build]}}\n"
+"""The file that an effect of the release before is to read."""
+NAMED = Workflow(jobs=(JobSpec("build"), JobSpec("test")), run_name="CI {delivery_id}")
+AFTER_S = 600.0
+"""From the rows' time to the upgrade: longer than a lease that is over, shorter than one that is running."""
+
+
+@dataclass
+class Upgraded:
+    it: Stage
+    hud: OtherHud
+    names: Mapping[str, Any]
+    envelopes: list[dict[str, Any]]
+    """What the older release queued for the other HUD."""
+
+    def queued(self) -> list[dict[str, Any]]:
+        """The effects of the release before that were not done, as they are now."""
+        return self.it.rows(
+            "SELECT * FROM effects WHERE effect_id > ? AND effect_id <= ? ORDER BY effect_id", *self.ids
+        )
+
+    def done_before(self) -> list[dict[str, Any]]:
+        return self.it.rows("SELECT * FROM effects WHERE effect_id <= ? ORDER BY effect_id", self.ids[0])
+
+    @property
+    def ids(self) -> tuple[int, int]:
+        number = self.names["effects"]
+        return number, 2 * number
+
+    def calls(self, method: str, path: str) -> int:
+        return len(self.it.github.calls_to(method, path))
+
+    def dispatched(self, downstream: str, delivery: str) -> int:
+        sent = [each.client_payload for each in self.it.github.dispatches(downstream)]
+        return sum(delivery in json.dumps(each) for each in sent)
+
+    def comments(self, words: str) -> int:
+        pull = self.it.github.world.pulls[self.it.github.repository(UPSTREAM).id, 1]
+        return sum(words in each.body for each in self.it.github.comments(pull))
+
+    def checks(self, name: str) -> int:
+        checks = self.it.github.checks(UPSTREAM, self.names["decided"])
+        return sum(each.name == name for each in checks)
+
+    def forwarded(self, event: str) -> int:
+        """How many of the older release's envelopes the other HUD was sent, just as they were queued."""
+        sent = [each for each in self.hud.taken if each in self.envelopes]
+        return sum(each["untrusted"]["callback_payload"]["event_type"] == event for each in sent)
+
+    def fact(self, sql: str) -> int:
+        [row] = self.it.rows(f"SELECT count(*) AS number FROM {sql}")  # noqa: S608
+        return int(row["number"])
+
+    def done(self) -> dict[str, int]:
+        """How often each thing was done that the effects were queued for."""
+        return {name: count(self) for name, count in DONE.items()}
+
+
+DONE: dict[str, Callable[[Upgraded], int]] = {
+    "dispatch sent": lambda up: up.dispatched(GATING, SENT),
+    "repository identified": lambda up: up.calls("GET", f"/repos/{NEWCOMER}/installation"),
+    "head confirmed": lambda up: up.calls("GET", f"/repos/{UPSTREAM}/pulls/3"),
+    "dispatch of the confirmed head": lambda up: up.dispatched(GATING, DOUBTED),
+    "allowlist read": lambda up: up.fact("allowlist_versions WHERE text LIKE '%org/later%'"),
+    "result forwarded": lambda up: up.forwarded("pull_request"),
+    "nightly forwarded": lambda up: up.forwarded("nightly"),
+    "files read": lambda up: up.calls("GET", f"/repos/{UPSTREAM}/compare/*{up.names['sent']}"),
+    "dispatch by its files": lambda up: up.dispatched(REPORTER, SENT),
+    "dispatch of the group": lambda up: up.dispatched(GATING, GROUPED),
+    "gate written": lambda up: up.checks("crcr/gate"),
+    "backend's check written": lambda up: up.checks(f"crcr/{GATING}"),
+    "job's check written": lambda up: up.checks(f"crcr/{GATING}/CI/build"),
+    "run asked for again": lambda up: up.calls("POST", f"/repos/{GATING}/actions/runs/{up.names['again_run']}/*"),
+    "result looked up": lambda up: up.fact("jobs WHERE number = 4 AND job_name = 'build' AND verification = 'confirmed'"),
+    "command answered": lambda up: up.comments("org/gating failed"),
+    "waiver offered": lambda up: up.comments("A waiver holds for the head"),
+    "commit verified": lambda up: up.fact("commits WHERE standing = 'base'"),
+    "repository inspected": lambda up: up.fact("inspections WHERE inspected_at IS NOT NULL"),
+}  # fmt: skip
+"""What is seen of each effect outside, or, of one that only reads, in the store."""
+
+
+async def build_github(github: GitHub) -> dict[str, Any]:
+    """What the rows are about; nobody hears of it."""
+    github.faults.webhooks.lose()
+    upstream = github.create_repository(UPSTREAM)
+    backends = [github.create_repository(name, workflows=[NAMED]) for name in (GATING, REPORTER, NEWCOMER)]
+    github.set_permission(UPSTREAM, "maintainer", "maintain")
+    base = upstream.head_sha
+    decided, sent, doubted, reported, again = [await github.open_pr(UPSTREAM) for _ in range(5)]
+    comment = await github.comment_pr(decided, "/crcr status", author="maintainer")
+    runs = [await ended_run(github, delivery) for delivery in (DECIDED, REPORTED, AGAIN)]
+    await github.merge_group(UPSTREAM, sent.number)
+    [group] = github.merge_queue(UPSTREAM)
+    return {
+        "upstream_id": upstream.id,
+        "upstream_installation": github.installation(UPSTREAM).id,
+        "gating_id": backends[0].id,
+        "reporter_id": backends[1].id,
+        "owner_id": backends[0].owner.id,
+        "org_installation": github.installation(GATING).id,
+        "base": base,
+        "decided": decided.head_sha,
+        "sent": sent.head_sha,
+        "doubted": doubted.head_sha,
+        "reported": reported.head_sha,
+        "decided_run": str(runs[0]),
+        "reported_run": str(runs[1]),
+        "again": again.head_sha,
+        "again_run": str(runs[2]),
+        "comment": comment.id,
+        "group": group.head_sha,
+        "group_ref": group.head_ref,
+    }
+
+
+async def ended_run(github: GitHub, delivery: str) -> int:
+    """A run that answered a delivery, and whose build failed."""
+    [run] = await github.send_dispatch(GATING, "pull_request", {"delivery_id": delivery})
+    for job in run.jobs:
+        github.ci.start(run, job)
+        github.ci.complete(run, job, "failure" if job.name == "build" else "success")
+    return run.id
+
+
+def forwards(rows: Sequence[tuple[str, dict[str, Any]]]) -> list[bytes]:
+    effects = [row for table, row in rows if table == "effects" and row["kind"] == "forward_result"]
+    return [row["payload"] for row in effects if row.get("payload")]
+
+
+@asynccontextmanager
+async def upgraded(
+    folder: Path, place: DatabaseLocation, release: OldRelease, state: str, **more: str
+) -> AsyncIterator[Upgraded]:
+    """A relay of today on the database that a release before has left, before it has done anything."""
+    clock, hud = ManualClock(), OtherHud()
+    async with GitHub(
+        clock=clock, seed=7, base_url="http://127.0.0.1:9", webhook_url=f"{RELAY_URL}/github/webhook"
+    ) as github:
+        it = Stage(folder, github, clock, {HOST: hud})
+        allowlist = it.write_allowlist(LISTED)
+        names = await build_github(github)
+        names |= {"allowlist": str(allowlist), "allowlist_text": LISTED, "effects": len(release.effects)}
+        rows = release.rows(state, names)
+        write_database(place, release.revision, rows)
+        assert migrate(place) == (release.revision, head())
+        clock.advance(AFTER_S)
+        url = place.url if isinstance(place, PostgresLocation) else f"sqlite:///{place}"
+        await it.open(settings_for(folder, github, allowlist, CRCR_DATABASE_URL=url, **SETTINGS, **more))
+        await it.services.clickhouse.begin(it.services.upstreams, clock.now())
+        it.write_allowlist(RELISTED)
+        try:
+            yield Upgraded(it, hud, names, [json.loads(payload) for payload in forwards(rows)])
+        finally:
+            await it.close()
+        github.finish()
+        assert it.crashes == []
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> DatabaseLocation:
+    return tmp_path / "crcr.db" if request.param == "sqlite" else PostgresLocation(new_database(empty=True))
+
+
+TAKEN_OVER = ("waiting", "claimed, lease over", "claimed, lease running", "parked")
+NOTHING = dict.fromkeys(DONE, 0)
+ONCE = dict.fromkeys(DONE, 1)
+
+
+def test_the_rows_hold_effects_of_every_kind() -> None:
+    newest = list(RELEASES.values())[-1]
+    assert {row["kind"] for row in newest.effects} == set(EffectKind)
+
+
+@pytest.mark.parametrize("state", TAKEN_OVER)
+@pytest.mark.parametrize("release", RELEASES.values(), ids=RELEASES)
+async def test_every_queued_effect_of_an_older_release_is_done_once(
+    tmp_path: Path, place: DatabaseLocation, release: OldRelease, state: str
+) -> None:
+    async with upgraded(tmp_path, place, release, state) as up:
+        done_before, queued = up.done_before(), up.queued()
+        if state in {"claimed, lease running", "parked"}:
+            await up.it.act()
+            assert (up.queued(), up.done()) == (queued, NOTHING)
+        if state == "parked":
+            retry = up.it.services.acts.retry_parked(
+                RepoName(UPSTREAM), ParkedFilter(), who="ann", now=up.it.clock.now()
+            )
+            assert await retry == len(queued)
+        await up.it.pass_time(60)
+        await up.it.pass_time(60)
+
+        assert up.done() == ONCE
+        now = up.queued()
+        assert [(row["kind"], row["state"]) for row in now] == [(row["kind"], "done") for row in queued]
+        assert {row["unsure"] for row in now} == {int(state.startswith("claimed"))}
+        assert up.done_before() == done_before
+        # A job that today's relay forwards too is still one row over there.
+        jobs = [(row["run_id"], row["job_name"]) for row in up.hud.records.values()]
+        assert len(jobs) == len(set(jobs))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("release", RELEASES.values(), ids=RELEASES)
+async def test_a_result_that_an_older_release_noted_for_clickhouse_is_fed(
+    tmp_path: Path, place: DatabaseLocation, release: OldRelease
+) -> None:
+    url = new_clickhouse()
+    async with upgraded(tmp_path, place, release, "waiting", CRCR_CLICKHOUSE_URL=url) as up:
+        await up.it.pass_time(60)
+        link = up.it.services.clickhouse.link
+        assert link is not None
+        fed = await link.query("SELECT delivery, job_name FROM crcr_jobs FINAL WHERE number = 1")
+        assert fed == [{"delivery": DECIDED, "job_name": "build"}]
+        assert up.fact(f"unfed WHERE delivery = '{DECIDED}'") == 0

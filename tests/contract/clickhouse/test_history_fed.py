@@ -238,7 +238,7 @@ async def _many(statement: Statement, rows: list[dict[str, Any]], tx: Tx) -> Non
 async def test_a_backfill_that_was_broken_off_goes_on_and_takes_away_what_moved_meanwhile(
     fed: Fed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("crcr.record.clickhouse.backfill.COUNTED_AT_ONCE", 2)
+    monkeypatch.setattr("crcr.record.clickhouse.backfill.COUNT_STEP", 2)
     stores, walk = fed.walk.stores, fed.walk
     await pushed(walk)
     await fed.feed()

@@ -20,8 +20,7 @@ from sqlalchemy import text
 
 from crcr.decide.model import RepoName
 from crcr.decide.statistics.figures import BUCKETS, COUNTING, EDGES_S, TIMED, EndedAs
-from crcr.decide.statistics.history_source import HistoryState
-from crcr.decide.statistics.window import ResultKind, Window
+from crcr.decide.statistics.window import HistoryState, ResultKind, Window
 from crcr.errors import OutsideFault
 from crcr.record.clickhouse.connection import ClickHouseLink, Record
 from crcr.record.clickhouse.feeder import mark

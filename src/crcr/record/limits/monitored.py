@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import Protocol
 
 from crcr.errors import LimiterUnavailable, RateLimited
-from crcr.ports import Limits
+from crcr.ports import RequestLimiter
 
 PROBE_EVERY_S = 10.0
 _PROBE = "nobody"
@@ -21,9 +21,9 @@ class LimiterCounters(Protocol):
 
 
 class MonitoredLimits:
-    """Implements `ports.Limits`."""
+    """Implements `ports.RequestLimiter`."""
 
-    def __init__(self, inner: Limits, counters: LimiterCounters) -> None:
+    def __init__(self, inner: RequestLimiter, counters: LimiterCounters) -> None:
         self._inner = inner
         self._counters = counters
 

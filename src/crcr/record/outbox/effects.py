@@ -42,11 +42,20 @@ _ADD_ONCE = (
     f" CAST(:created_at AS bigint) WHERE NOT EXISTS (SELECT 1 FROM effects WHERE {_SAME_QUEUE}"
     " AND (due_at <= :soon OR held_by IS NOT NULL) {lock})"
 )
-# The row that we rely on is locked until our commit: claimed before it, the effect would not see our facts.
-_ADD_UNLESS_WAITING = Statement(
-    text(_ADD_ONCE.format(payload=":payload", lock="")),
-    on_postgresql=text(_ADD_ONCE.format(payload="CAST(:payload AS bytea)", lock="FOR SHARE")),
-)
+
+
+def insert_unless_waiting(condition: str = "") -> Statement:
+    """Build the statement that adds an effect unless one of its lane waits already; `condition` is one more, as SQL.
+
+    The waiting effect is locked until our commit: claimed before it, it would not see our facts.
+    """
+    return Statement(
+        text(_ADD_ONCE.format(payload=":payload", lock="") + condition),
+        on_postgresql=text(_ADD_ONCE.format(payload="CAST(:payload AS bytea)", lock="FOR SHARE") + condition),
+    )
+
+
+_ADD_UNLESS_WAITING = insert_unless_waiting()
 _BEGUN_BEFORE = (
     f"{_SAME_QUEUE} AND due_at > :soon"
     " AND (first_attempt_at <= :begun_before OR (first_attempt_at IS NULL AND held_by IS NULL))"
@@ -89,8 +98,10 @@ def effect_row(
     }
 
 
-async def add_once(tx: Tx, *rows: dict[str, Any]) -> None:
+async def add_once(tx: Tx, *rows: dict[str, Any], insert: Statement = _ADD_UNLESS_WAITING) -> None:
     """Add effects that read the current facts when they run, unless one waits already; that one is brought forward.
+
+    `insert` is a statement of `insert_unless_waiting`; the rows hold the parameters of its condition as well.
 
     A waiting effect of the same lane will use the newest facts. One that GitHub's rate limit holds back is enough as
     well, and keeps its due time.
@@ -99,7 +110,7 @@ async def add_once(tx: Tx, *rows: dict[str, Any]) -> None:
         return
     with_soon = [{**row, "soon": row["due_at"] + _SOON_US} for row in rows]
     await tx.many(_BRING_FORWARD, ({name: row[name] for name in (*_QUEUE, "soon")} for row in with_soon))
-    await tx.many(_ADD_UNLESS_WAITING, with_soon)
+    await tx.many(insert, with_soon)
     tx.signal(EFFECTS)
 
 

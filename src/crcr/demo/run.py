@@ -78,7 +78,7 @@ async def perform(show: Show, listener: socket.socket) -> None:
             async with answering(build_app(services), services, listener, grace_s=_GRACE_S):
                 _tell(show, url, github, folder, first)
                 await _play(show, github, stop)
-                await github.fall_silent()  # nobody reports to a relay that is about to leave
+                await github.stop_activity()  # nobody reports to a relay that is about to leave
             for surprise in github.unexpected:
                 log.error("simulator_surprised", what=surprise)
     say("the demo has ended" + ("" if show.data else "; its data is deleted"))

@@ -12,7 +12,7 @@ from contextlib import suppress
 from crcr.demo.nightly import Nights
 from crcr.demo.upstream_activity import FILES, Life
 from crcr.demo.world import COMPILER_FILE, NPU_LABEL, UPSTREAM, demo_world
-from github_sim.ci.autoplay import Player
+from github_sim.ci.autoplay import WorkflowAutoplay
 from github_sim.github import GitHub
 from github_sim.simulation import Sleep
 
@@ -37,7 +37,7 @@ async def run_traffic(
 ) -> None:
     """Live on `upstream` until `stop` is set."""
     chance = random.Random(seed)
-    life = Life(github, upstream, chance, Player(github, speed=speed))
+    life = Life(github, upstream, chance, WorkflowAutoplay(github, speed=speed))
     nights = Nights(github, upstream, seed)
     opening = _Opening(life)
     await opening.begin()
@@ -48,7 +48,7 @@ async def run_traffic(
             await life.settle()
             await (life.go_on() if opening.is_over else opening.go_on())
             await nights.maybe()
-            github.forget_old(KEPT_RECORDS)
+            github.drop_old_records(KEPT_RECORDS)
 
 
 async def _pause(seconds: float, stop: asyncio.Event, sleep: Sleep) -> None:

@@ -191,7 +191,7 @@ def create_app(
         finally:
             await asyncio.shield(background.stop())
 
-    inner = FastAPI(
+    inner = _Api(
         title="Cross-Repository CI Relay",
         version=__version__,
         lifespan=lifespan,
@@ -209,6 +209,37 @@ def create_app(
     inner.add_exception_handler(HTTPException, partial(_on_http, problem_page))
     inner.add_exception_handler(Exception, partial(_on_error, problem_page))
     return Edge(inner, hot, on_crash, around)
+
+
+TYPE_NAMES: Mapping[str, str] = {
+    "CountedAs": "Counted",
+    "DispatchAnswer": "Answer",
+    "EffectFault": "Fault",
+    "EndedAs": "Ended",
+    "GateStatus": "Standing",
+    "ResultKind": "Kind",
+}
+"""Types that have another name in `/api/openapi.json` than in the code: clients generate code from the published name."""
+
+
+class _Api(FastAPI):
+    def openapi(self) -> dict[str, Any]:
+        """Describe the API once, under the published names of its types."""
+        if self.openapi_schema is None:
+            self.openapi_schema = _with_published_names(super().openapi())
+        return self.openapi_schema
+
+
+def _with_published_names(description: dict[str, Any]) -> dict[str, Any]:
+    text = msgspec.json.encode(description).decode()
+    for name, published in TYPE_NAMES.items():
+        text = text.replace(f'"#/components/schemas/{name}"', f'"#/components/schemas/{published}"')
+    renamed: dict[str, Any] = msgspec.json.decode(text)
+    schemas = renamed.get("components", {}).get("schemas", {})
+    for name, published in TYPE_NAMES.items():
+        if name in schemas:
+            schemas[published] = {**schemas.pop(name), "title": published}
+    return renamed
 
 
 def refusal(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from crcr.decide.model import JobState
 from crcr.decide.report.lifecycle import LIFECYCLE, Apply, JobEvent, Reject, Transition, lifecycle_diagram
-from crcr.settings import Setting, Settings, UpstreamSetting, rows
+from crcr.settings import Setting, Settings, UpstreamSetting, settings_of
 
 _LIFECYCLE_PART = re.compile(r"(<!-- generated: lifecycle -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -66,7 +66,7 @@ def lifecycle_markdown() -> str:
 
 
 def _setting_rows() -> Iterable[list[str]]:
-    for row in rows(Settings).values():
+    for row in settings_of(Settings).values():
         yield [
             f"`{row.variable}`",
             f"`{row.key}`",
@@ -77,7 +77,7 @@ def _setting_rows() -> Iterable[list[str]]:
 
 
 def _upstream_rows() -> Iterable[list[str]]:
-    for row in rows(UpstreamSetting).values():
+    for row in settings_of(UpstreamSetting).values():
         variable = f"`{row.variable}`" if row.env else ""
         yield [f"`{row.key.removeprefix('upstream.')}`", variable, row.meaning, _default(row)]
 

@@ -12,17 +12,17 @@ import pytest
 from crcr.decide.model import Conclusion, JobState
 from crcr.decide.statistics.figures import TIMED, EndedAs, bucket_of, ended_as
 from crcr.decide.statistics.window import result_kind
-from crcr.demo.history.backends import Listed
+from crcr.demo.history.backends import BackendSpec
 from crcr.demo.history.fill import fill_database
-from crcr.demo.history.generate import Plan, fill
+from crcr.demo.history.generate import HistoryPlan, generate_history
 from crcr.record.schema.statistics import EXECUTION, QUEUE
 
 BACKENDS = (
-    Listed("Big/Backend", 4, 12),
-    Listed("org/backend", 3, 5),
-    Listed("org/probe", 2, 3, probe=True),
-    Listed("org/silent", 2, 3, silent=True),
-    Listed("org/told", 1, 3),
+    BackendSpec("Big/Backend", 4, 12),
+    BackendSpec("org/backend", 3, 5),
+    BackendSpec("org/probe", 2, 3, probe=True),
+    BackendSpec("org/silent", 2, 3, silent=True),
+    BackendSpec("org/told", 1, 3),
 )
 HOUR_US, DAY_US = 3_600_000_000, 86_400_000_000
 UNTIL = 1_785_898_800_000_000
@@ -39,7 +39,7 @@ def make(path: Path, **more: Any) -> sqlite3.Connection:
         "jobs": 4_000,
         **more,
     }
-    fill_database(path, Plan(**plan))
+    fill_database(path, HistoryPlan(**plan))
     connection = sqlite3.connect(path)
     connection.row_factory = sqlite3.Row
     return connection
@@ -149,8 +149,11 @@ def test_the_generator_itself_knows_where_a_job_stands(tmp_path: Path, made: sql
     raw = sqlite3.connect(path)
     raw.execute("DELETE FROM jobs")
     raw.commit()
-    fill(
-        raw, Plan(upstream="Torch/torch", backends=BACKENDS, until=UNTIL, days=12, jobs=4_000, all_end=False)
+    generate_history(
+        raw,
+        HistoryPlan(
+            upstream="Torch/torch", backends=BACKENDS, until=UNTIL, days=12, jobs=4_000, all_end=False
+        ),
     )
     assert {row[0]: row[1] for row in raw.execute("SELECT ended_as, count(*) FROM jobs GROUP BY 1")} == summed
 

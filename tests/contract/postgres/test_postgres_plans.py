@@ -18,7 +18,7 @@ from starlette.applications import Starlette
 from contract.store.test_query_plans import ALLOWLIST, BACKENDS, GROWING, PAGES, UPSTREAM
 from crcr.decide.allowlist.entries import AllowlistReading
 from crcr.demo.history.fill import fill_database
-from crcr.demo.history.generate import Plan
+from crcr.demo.history.generate import HistoryPlan
 from crcr.record.store.location import PostgresPlace
 from crcr.record.store.postgres.transaction import PostgresTx
 from crcr.record.store.statement import Statement
@@ -69,7 +69,7 @@ async def plans(
     for sql, arguments in asked:
         if sql.lstrip()[:6].upper() in {"SELECT", "UPDATE", "DELETE", "WITH R"}:
             told = await connection.fetchval(f"EXPLAIN (FORMAT JSON) {sql}", *arguments)
-            found[sql] = list(_scans(json.loads(told)[0]["Plan"]))
+            found[sql] = list(_scans(json.loads(told)[0]["HistoryPlan"]))
     await connection.close()
     return found
 
@@ -189,7 +189,7 @@ def test_a_walk_would_be_found() -> None:
 @pytest.fixture(scope="module")
 def past(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     path = tmp_path_factory.mktemp("past") / "crcr.db"
-    plan = Plan(
+    plan = HistoryPlan(
         upstream=UPSTREAM.key, backends=BACKENDS, until=to_us(LATE), days=15, jobs=4_000, all_end=False
     )
     fill_database(path, plan)

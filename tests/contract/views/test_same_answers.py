@@ -22,9 +22,9 @@ from crcr.decide.views.commit import WaiverState
 from crcr.decide.views.joining import SandboxQuery
 from crcr.decide.views.logs import AuditQuery, DeliveryQuery, EffectQuery, WaiverQuery
 from crcr.decide.views.overview import JobQuery
-from crcr.demo.history.backends import Listed
+from crcr.demo.history.backends import BackendSpec
 from crcr.demo.history.fill import fill_database
-from crcr.demo.history.generate import Plan
+from crcr.demo.history.generate import HistoryPlan
 from crcr.errors import CrcrError
 from crcr.record.reports.refusals import Refusals
 from crcr.record.reports.sandbox import SandboxJobs
@@ -75,12 +75,14 @@ def _a_past(folder: Path) -> Twins:
     """Weeks of a busy upstream, made up in bulk."""
     path = folder / "past.db"
     backends = (
-        Listed("big/backend", 4, 12),
-        Listed("org/backend", 3, 4),
-        Listed("few/jobs", 2, 2),
-        Listed("l/one", 1, 1),
+        BackendSpec("big/backend", 4, 12),
+        BackendSpec("org/backend", 3, 4),
+        BackendSpec("few/jobs", 2, 2),
+        BackendSpec("l/one", 1, 1),
     )
-    plan = Plan(upstream=PAST.key, backends=backends, until=to_us(NOW), days=9, jobs=1_500, all_end=False)
+    plan = HistoryPlan(
+        upstream=PAST.key, backends=backends, until=to_us(NOW), days=9, jobs=1_500, all_end=False
+    )
     fill_database(path, plan)
 
     async def listed() -> None:

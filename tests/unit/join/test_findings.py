@@ -7,9 +7,17 @@ from typing import Any
 import pytest
 
 from crcr.decide.allowlist.entries import AllowlistEntry
-from crcr.decide.github.inspection import BranchFacts, Inspection, InstallationFacts, WorkflowFacts
-from crcr.decide.github.relay_pins import Pinning
-from crcr.decide.github.setup_facts import LastCallback, LastDispatch, LastRefusal, SetupFacts
+from crcr.decide.github.repository_setup import (
+    BranchFacts,
+    Inspection,
+    InstallationFacts,
+    LastCallback,
+    LastDispatch,
+    LastRefusal,
+    Pinning,
+    SetupFacts,
+    WorkflowFacts,
+)
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoName
 from crcr.decide.views.overview import DispatchAnswer
 from crcr.deliver.handlers.workflow_yaml import workflow_facts
@@ -19,8 +27,8 @@ from crcr.join.ci_kinds import Ci
 from crcr.join.files import generate
 from crcr.join.findings.examine import State
 from crcr.join.findings.examine import examine as examine_for
-from crcr.join.findings.finding import Finding, ago
-from crcr.join.help_links import pointers_on_the_page, pointers_to
+from crcr.join.findings.finding import SetupFinding, format_age
+from crcr.join.help_links import hint_links, page_hint_links
 from support.downstream.join_requests import wish
 
 NOW = datetime(2026, 8, 3, 12, tzinfo=UTC)
@@ -73,14 +81,14 @@ GOOD = SetupFacts(
 )
 
 
-HERE = pointers_to("https://relay.example.org", UPSTREAM, REPO, audience="crcr", several=False)
+HERE = hint_links("https://relay.example.org", UPSTREAM, REPO, audience="crcr", several=False)
 
 
-def examine(facts: SetupFacts, now: datetime) -> tuple[Finding, ...]:
+def examine(facts: SetupFacts, now: datetime) -> tuple[SetupFinding, ...]:
     return examine_for(facts, now, HERE)
 
 
-def found(name: str, facts: SetupFacts) -> Finding:
+def found(name: str, facts: SetupFacts) -> SetupFinding:
     return next(each for each in examine(facts, NOW) if each.name == name)
 
 
@@ -113,7 +121,10 @@ def test_of_who_is_not_listed_nothing_is_looked_at_and_that_is_said() -> None:
     only, *rest = examine(replace(GOOD, entry=None), NOW)
     assert (only.name, only.state) == ("allowlist", State.PROBLEM)
     assert "not on the allowlist" in only.text
-    assert [(each.name, each.state) for each in rest] == [("app", State.UNKNOWN), ("workflow", State.UNKNOWN)]
+    assert [(each.name, each.state) for each in rest] == [
+        ("app", State.UNKNOWN),
+        ("workflow", State.UNKNOWN),
+    ]
     assert all("once you are listed" in each.text for each in rest)
     none, *_ = examine(replace(GOOD, entry=None, has_allowlist=False), NOW)
     assert "no valid allowlist" in none.text
@@ -123,11 +134,11 @@ def test_hints_are_complete_addresses_and_commands_and_on_the_page_its_own_steps
     new = replace(GOOD, entry=None)
     page = "https://relay.example.org/crcr/onboarding?repository=Org/backend"
     assert page in (examine(new, NOW)[0].hint or "")
-    assert "step 2" in (examine_for(new, NOW, pointers_on_the_page(PIN))[0].hint or "")
+    assert "step 2" in (examine_for(new, NOW, page_hint_links(PIN))[0].hint or "")
     quiet = replace(GOOD, last_dispatch=None)
     command = "crcr doctor --relay https://relay.example.org --repo Org/backend"
     assert f"`{command} --test`" in (found("dispatch", quiet).hint or "")
-    named = pointers_to("https://relay.example.org", UPSTREAM, REPO, audience="crcr", several=True)
+    named = hint_links("https://relay.example.org", UPSTREAM, REPO, audience="crcr", several=True)
     [told] = [each for each in examine_for(quiet, NOW, named) if each.name == "dispatch"]
     assert f"{command} --upstream up/stream --test" in (told.hint or "")
 
@@ -354,7 +365,12 @@ def test_neither_a_private_repositorys_ci_nor_a_word_of_its_file_is_told(
     ("pinning", "pins", "state", "words"),
     [
         (Pinning.PINNED, (PIN,), State.OK, "pins this relay"),
-        (Pinning.PINNED, ("https://other.example.org/github/callback x", PIN), State.OK, "pins this relay"),
+        (
+            Pinning.PINNED,
+            ("https://other.example.org/github/callback x", PIN),
+            State.OK,
+            "pins this relay",
+        ),
         (Pinning.PINNED, (PIN.upper(),), State.PROBLEM, "pins other relays and not this one"),
         (Pinning.MISSING, (), State.PROBLEM, "pins no relay, so the reporter stops"),
         (Pinning.EVENT, (), State.PROBLEM, "so a dispatch decides who gets a token"),
@@ -442,4 +458,4 @@ def test_the_test_event_is_offered_where_nobody_listens_to_it() -> None:
     ],
 )
 def test_times_are_told_as_people_say_them(past: timedelta, words: str) -> None:
-    assert ago(NOW - past, NOW) == words
+    assert format_age(NOW - past, NOW) == words

@@ -11,12 +11,12 @@ import yaml
 from crcr.decide.model import Level, RepoName
 from crcr.decide.report.registration import Registration, unmet_requirement
 from crcr.join.files import NewFile, allowlist_entry, generate, registration
-from crcr.join.request import Ci, Wanted
+from crcr.join.request import Ci, JoinRequest
 from crcr.join.shipped.bridge import FORMS
 from crcr.join.shipped.texts import reporter_text
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.settings.readers.registrations import registrations
-from crcr.settings.setting import Given
+from crcr.settings.setting import RawValue
 from github_sim.runner.expressions import StatusFunctions, condition_holds, evaluate_text
 from github_sim.runner.workflow_file import WorkflowFile, read_workflow
 from support.downstream.join_requests import ACTION, text_of, wish, wishes
@@ -31,7 +31,7 @@ GOOD, BAD, CANCELLED = (
 )
 
 
-def workflows(wanted: Wanted) -> list[tuple[NewFile, WorkflowFile]]:
+def workflows(wanted: JoinRequest) -> list[tuple[NewFile, WorkflowFile]]:
     files = [each for each in generate(wanted) if each.path.startswith(".github/")]
     return [(each, _read(each.text, each.path)) for each in files]
 
@@ -69,9 +69,9 @@ def event(event_type: str = "pull_request", **payload: Any) -> dict[str, Any]:
             [BRIDGE, ".circleci/crcr.yml", NIGHTLY, ".crcr/bridge.py", ".crcr/report.py"],
         ),
     ],
-    ids=lambda value: value.ci if isinstance(value, Wanted) else "",
+    ids=lambda value: value.ci if isinstance(value, JoinRequest) else "",
 )
-def test_the_files_are_these(wanted: Wanted, paths: list[str]) -> None:
+def test_the_files_are_these(wanted: JoinRequest, paths: list[str]) -> None:
     files = generate(wanted)
     assert [each.path for each in files] == paths
     assert all(each.why and each.text.endswith("\n") and "\r" not in each.text for each in files)
@@ -93,7 +93,7 @@ def test_nothing_is_written_for_a_wish_with_a_problem() -> None:
 
 
 @pytest.mark.parametrize("wanted", [*wishes()], ids=lambda each: f"{each.ci}-{each.level.name}")
-def test_only_jobs_without_foreign_code_can_get_a_token_or_see_a_secret(wanted: Wanted) -> None:
+def test_only_jobs_without_foreign_code_can_get_a_token_or_see_a_secret(wanted: JoinRequest) -> None:
     for file, workflow in workflows(wanted):
         assert workflow.given["permissions"] == {}
         for job in workflow.jobs.values():
@@ -114,7 +114,7 @@ def test_only_jobs_without_foreign_code_can_get_a_token_or_see_a_secret(wanted: 
 
 
 @pytest.mark.parametrize("wanted", [*wishes()], ids=lambda each: f"{each.ci}-{each.level.name}")
-def test_actions_are_pinned_and_checkouts_keep_no_credentials(wanted: Wanted) -> None:
+def test_actions_are_pinned_and_checkouts_keep_no_credentials(wanted: JoinRequest) -> None:
     for _, workflow in workflows(wanted):
         for step in (step for job in workflow.jobs.values() for step in job.steps if "uses" in step.given):
             name, _, commit = step.given["uses"].partition("@")
@@ -124,7 +124,7 @@ def test_actions_are_pinned_and_checkouts_keep_no_credentials(wanted: Wanted) ->
                 assert "ref" not in step.given["with"]
 
 
-def jobs_run(wanted: Wanted, contexts: dict[str, Any]) -> set[str]:
+def jobs_run(wanted: JoinRequest, contexts: dict[str, Any]) -> set[str]:
     """Which jobs run when all goes well."""
     [(_, workflow)] = workflows(wanted)
     results: dict[str, str] = {}
@@ -251,7 +251,7 @@ PIN = '"https://relay.example.org/github/callback crcr"'
 
 
 @pytest.mark.parametrize("wanted", [*wishes()], ids=lambda each: f"{each.ci}-{each.level.name}")
-def test_every_file_that_reports_or_starts_a_build_pins_the_relay(wanted: Wanted) -> None:
+def test_every_file_that_reports_or_starts_a_build_pins_the_relay(wanted: JoinRequest) -> None:
     """As a value of the file itself: nothing of the event is in it."""
     files = [file for file in generate(wanted) if file.path.endswith(".yml")]
     assert files
@@ -303,7 +303,7 @@ def _scripts(value: Any) -> list[str]:
 @pytest.mark.parametrize(
     "wanted", [each for each in wishes() if each.ci is Ci.CIRCLECI], ids=lambda each: each.level.name
 )
-def test_no_parameter_of_circleci_becomes_part_of_a_script(wanted: Wanted) -> None:
+def test_no_parameter_of_circleci_becomes_part_of_a_script(wanted: JoinRequest) -> None:
     config = yaml.safe_load(text_of(".circleci/crcr.yml", wanted))
     assert [script for script in _scripts(config["jobs"]) if "<<" in script] == []
 
@@ -367,14 +367,14 @@ def test_the_registration_is_taken_by_the_relay(ci: Ci, place: dict[str, str], i
     text = registration(wish(ci, place={**wanted.place, **place}))
     assert text
     tables = tomllib.loads(text)["oidc"]["registration"]
-    [taken] = registrations(Given(tables, "oidc.registration", Path()))
+    [taken] = registrations(RawValue(tables, "oidc.registration", Path()))
     assert (taken.issuer, taken.repository) == (issuer, RepoName("org/backend"))
     assert "<" not in text
 
 
 def taken(ci: Ci, **place: str) -> Registration:
     text = registration(wish(ci, place={**wish(ci).place, **place}))
-    [each] = registrations(Given(tomllib.loads(text or "")["oidc"]["registration"], "here", Path()))
+    [each] = registrations(RawValue(tomllib.loads(text or "")["oidc"]["registration"], "here", Path()))
     return each
 
 

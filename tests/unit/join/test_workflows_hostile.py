@@ -16,7 +16,7 @@ import yaml
 
 from crcr.decide.model import Level
 from crcr.join.files import generate
-from crcr.join.request import Ci, Wanted
+from crcr.join.request import Ci, JoinRequest
 from github_sim.runner.expressions import evaluate_text
 from github_sim.runner.workflow_file import JobFile, WorkflowFile, read_workflow
 from support.downstream.join_requests import text_of, wish
@@ -139,7 +139,7 @@ def contexts(hostile: str) -> dict[str, Any]:
 
 @cache
 def workflows() -> list[WorkflowFile]:
-    wanted: list[Wanted] = [
+    wanted: list[JoinRequest] = [
         wish(level=Level.L4, nightly=True, junit="out/*.xml", command=COMMAND),
         wish(command=COMMAND),
         *(wish(ci, nightly=True, command=COMMAND) for ci in Ci if ci is not Ci.GITHUB),

@@ -13,11 +13,11 @@ from uuid import uuid4
 from fastapi import APIRouter, Depends
 from starlette.requests import Request
 
-from crcr.decide.github.setup_facts import SetupFacts
+from crcr.decide.github.repository_setup import SetupFacts
 from crcr.decide.model import RepoName
 from crcr.errors import BadRequest, NotAdmin, NotAuthentic, NotFound, NotRegistered, NotSignedIn
 from crcr.join.findings.examine import examine
-from crcr.join.help_links import Pointers, pointers_to
+from crcr.join.help_links import HintLinks, hint_links
 from crcr.ports import Clock, Limits, Verifier
 from crcr.show.access.middleware import FAILED_SIGN_IN
 from crcr.show.access.reader import reader_of
@@ -118,7 +118,7 @@ def add(api: APIRouter) -> None:
     )
     async def setup(org: OrgPath, repo: RepoPath, asked: Asking) -> models.Setup:
         facts = await asked.views.setup(asked.upstream, backend_name(org, repo), asked.now)
-        pointers = pointers_to(
+        pointers = hint_links(
             asked.desk.site,
             facts.upstream,
             facts.repository,
@@ -128,7 +128,7 @@ def add(api: APIRouter) -> None:
         return as_model(facts, asked.now, pointers)
 
 
-def as_model(facts: SetupFacts, now: datetime, pointers: Pointers) -> models.Setup:
+def as_model(facts: SetupFacts, now: datetime, pointers: HintLinks) -> models.Setup:
     installation = facts.inspection.installation if facts.inspection else None
     return models.Setup(
         repository=facts.repository.full_name,

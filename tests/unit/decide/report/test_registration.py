@@ -16,7 +16,7 @@ from crcr.decide.report.registration import (
     unmet_requirement,
 )
 from crcr.settings.readers.registrations import registrations
-from crcr.settings.setting import Given, Wrong
+from crcr.settings.setting import InvalidValue, RawValue
 
 BUILDKITE = {
     "issuer": "https://agent.buildkite.com",
@@ -41,12 +41,12 @@ GENERIC = {
 
 
 def read(*tables: dict[str, Any]) -> tuple[Registration, ...]:
-    return registrations(Given(json.dumps(list(tables)), "CRCR_OIDC_REGISTRATIONS", Path()))
+    return registrations(RawValue(json.dumps(list(tables)), "CRCR_OIDC_REGISTRATIONS", Path()))
 
 
 def wrong(*tables: Any) -> str:
-    with pytest.raises(Wrong) as caught:
-        registrations(Given(list(tables), "oidc.registration", Path()))
+    with pytest.raises(InvalidValue) as caught:
+        registrations(RawValue(list(tables), "oidc.registration", Path()))
     return str(caught.value)
 
 

@@ -220,7 +220,7 @@ class PullRequest(Model):
     base_ref: str
     head_sha: str
     gate: Gate | None
-    group_similar_failures: list[LikeFailures] = Field(description="The biggest group first.")
+    like_failures: list[LikeFailures] = Field(description="The biggest group first.")
     backends: list[CommitBackend]
     after_closing: list[CommitBackend]
     waivers: list[Waiver]
@@ -247,7 +247,7 @@ class Commit(Model):
     numbers: list[int]
     group: MergeGroup | None
     gate: Gate | None
-    group_similar_failures: list[LikeFailures] = Field(description="The biggest group first.")
+    like_failures: list[LikeFailures] = Field(description="The biggest group first.")
     backends: list[CommitBackend]
     waivers: list[Waiver]
     checks: list[Check]

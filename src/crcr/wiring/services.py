@@ -22,7 +22,7 @@ from crcr.deliver.periodic.worker_count import Attendance
 from crcr.deliver.worker import Worker
 from crcr.github.client import GitHubClient
 from crcr.github.http.rate_limiter import RateLimiter
-from crcr.ports import Clock, Limits, Trace
+from crcr.ports import Clock, RequestLimiter, Trace
 from crcr.receive.callback.intake import (
     CALLBACK,
     FAILED_AUTHENTICATION,
@@ -94,7 +94,7 @@ class Services:
     inbox: Inbox
     reports: Reports
     acts: Acts
-    limits: Limits
+    limits: RequestLimiter
     shared: Shared
     github: GitHubClient
     keys: KeyCache

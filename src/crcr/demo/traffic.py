@@ -16,7 +16,7 @@ from crcr.demo.world import COMPILER_FILE, NPU_LABEL, UPSTREAM, demo_world
 from github_sim.ci.autoplay import WorkflowAutoplay
 from github_sim.github import GitHub
 from github_sim.simulation import Sleep
-from github_sim.world.actions import Job, JobSpec, Workflow, WorkflowRun
+from github_sim.world.actions import JobSpec, Workflow, WorkflowJob, WorkflowRun
 from github_sim.world.records import Json, Repository
 
 __all__ = ["BLOCKED", "LABELLED", "UPSTREAM", "demo_world", "run_traffic"]
@@ -154,7 +154,7 @@ class NightlyRuns:
         pulls = [pull.head_sha for pull in self._github.world.pulls.values()]
         return self._chance.choice([*releases[:1], *pulls[-1:], None])
 
-    async def _finish(self, run: WorkflowRun, job: Job, commit: str | None) -> None:
+    async def _finish(self, run: WorkflowRun, job: WorkflowJob, commit: str | None) -> None:
         failed = int(self._chance.random() < _FAILING)
         self._github.ci.start(run, job)
         self._github.ci.complete(run, job, "failure" if failed else "success")

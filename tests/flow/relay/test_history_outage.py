@@ -68,7 +68,7 @@ async def test_results_go_to_clickhouse_and_wait_for_it_while_it_is_away(tmp_pat
             assert lag is not None
             assert 100 <= float(lag[1]) < 110
             assert f'\ncrcr_history_unfed{{upstream="{UPSTREAM}"}} 1.0\n' in metrics
-            assert "has not been told the newest results" in await page(it)
+            assert "does not have the newest results" in await page(it)
 
             server.start()
             assert await fed(it, 40) == []

@@ -89,10 +89,10 @@ def parsed(content: bytes) -> tuple[list[str], list[str], str]:
 @pytest.mark.parametrize(
     ("seen", "message", "colour"),
     [
-        (view(), "passing · 98.7 %", GREEN),
-        (view(CountedAs.FAILURE, success=61, failure=39), "failing · 61.0 %", "#cf222e"),
-        (view(CountedAs.SUCCESS, success=9_999, failure=1), "passing · 99.9 %", GREEN),
-        (view(CountedAs.RUNNING, success=1), "running · 100.0 %", "#0969da"),
+        (view(), "passing · 98.7%", GREEN),
+        (view(CountedAs.FAILURE, success=61, failure=39), "failing · 61.0%", "#cf222e"),
+        (view(CountedAs.SUCCESS, success=9_999, failure=1), "passing · 99.9%", GREEN),
+        (view(CountedAs.RUNNING, success=1), "running · 100.0%", "#0969da"),
         (view(CountedAs.OTHER, other=3), "inconclusive", "#57606a"),
         (view(None, running=2), "no results", "#57606a"),
         (view(CountedAs.SUCCESS, other=1), "no results", "#57606a"),
@@ -127,7 +127,7 @@ async def test_it_shows_pushes_of_the_first_upstream_unless_asked_otherwise() ->
         ("other/upstream", "good/backend", ResultKind.PULLS, Span.DAY),
         ("Torch/torch", "good/backend", ResultKind.PUSH, Span.FORTNIGHT),
     ]
-    assert parsed(first.content)[0] == ["torch", "passing · 98.7 %"]
+    assert parsed(first.content)[0] == ["torch", "passing · 98.7%"]
 
 
 async def test_its_headers_let_it_be_kept_for_a_minute_and_do_nothing() -> None:
@@ -186,7 +186,7 @@ async def test_a_label_is_text_and_stays_within_its_place(text: str) -> None:
     [label, message], _, title = parsed(answer.content)
     assert answer.status_code == 200
     assert 0 < len(label) <= 41
-    assert message == "passing · 98.7 %"
+    assert message == "passing · 98.7%"
     assert not ACTING.search(label + title)
     assert "\n" not in label
     unknown = await get(FakeViews(view()), "/badge/no/body.svg", params={"label": short})

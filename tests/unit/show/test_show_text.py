@@ -70,10 +70,10 @@ def test_durations_are_short(seconds: float | None, text: str) -> None:
 
 
 def test_a_rate_is_never_rounded_up_to_perfect() -> None:
-    assert percent(Tally(success=9_999, failure=1).pass_rate) == "99.9 %"
-    assert percent(Tally(success=3).pass_rate) == "100.0 %"
-    assert percent(Tally(success=24, failure=1).pass_rate) == "96.0 %"
-    assert percent(Tally(success=57, failure=43).pass_rate) == "57.0 %"
+    assert percent(Tally(success=9_999, failure=1).pass_rate) == "99.9%"
+    assert percent(Tally(success=3).pass_rate) == "100.0%"
+    assert percent(Tally(success=24, failure=1).pass_rate) == "96.0%"
+    assert percent(Tally(success=57, failure=43).pass_rate) == "57.0%"
     assert percent(Tally(other=3, running=2).pass_rate) == "—"
 
 

@@ -17,7 +17,6 @@ from crcr.decide.checks.commit import (
     MergeSubject,
 )
 from crcr.decide.checks.completeness import QUIET, nothing_yet, owed_parts
-from crcr.decide.checks.confirmation import Confirmation, confirm_result
 from crcr.decide.checks.status import (
     BLOCKED,
     GATE_OF,
@@ -26,7 +25,9 @@ from crcr.decide.checks.status import (
     GateState,
     GateStatus,
     JudgedPart,
+    left_out_words,
 )
+from crcr.decide.checks.verification import Confirmation, confirm_result
 from crcr.decide.checks.waivers import OwnHead, apply_waivers
 from crcr.decide.model import Conclusion, DispatchState, JobState
 
@@ -203,7 +204,7 @@ def _held(backend: BackendResults) -> JudgedPart:
 
 
 def _left_out(backend: BackendResults) -> JudgedPart:
-    return JudgedPart(standing=GateStatus.NOT_CONCERNED, name=None, reason=f"left out by `{backend.reason}`")
+    return JudgedPart(standing=GateStatus.NOT_CONCERNED, name=None, reason=left_out_words(backend.reason))
 
 
 def _never_sent(backend: BackendResults) -> JudgedPart:

@@ -4,9 +4,13 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from crcr.decide.allowlist.entries import AllowlistEntry
-from crcr.decide.github.app_permissions import downstream_shortfall
-from crcr.decide.github.inspection import Inspection, InstallationFacts, WorkflowFacts
-from crcr.decide.github.setup_facts import SetupFacts
+from crcr.decide.github.repository_setup import (
+    Inspection,
+    InstallationFacts,
+    SetupFacts,
+    WorkflowFacts,
+    downstream_shortfall,
+)
 from crcr.decide.model import Level
 from crcr.decide.report.report import SELF_REPORTS
 from crcr.join.ci_kinds import Ci

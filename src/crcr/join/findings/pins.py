@@ -5,8 +5,7 @@ The reporter stops where no relay is pinned, and refuses a dispatch that names a
 
 from collections.abc import Iterator, Sequence
 
-from crcr.decide.github.inspection import WorkflowFacts
-from crcr.decide.github.relay_pins import Pinning, read_pins
+from crcr.decide.github.repository_setup import Pinning, WorkflowFacts, read_pins
 from crcr.join.ci_kinds import Ci
 from crcr.join.findings.finding import SetupFinding, describe_workflows, ok, problem, unknown, warning
 

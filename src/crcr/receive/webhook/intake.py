@@ -15,8 +15,8 @@ from typing import Protocol
 import structlog
 from starlette.requests import Request
 
-from crcr.decide.dispatch.body_compression import compress_body
 from crcr.decide.dispatch.plan import AcceptedDelivery, AlreadyProcessed, IgnoredEvent, ReceivedDelivery
+from crcr.decide.dispatch.webhook_body import compress_body
 from crcr.decide.events import (
     DispatchedEvent,
     Event,

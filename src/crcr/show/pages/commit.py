@@ -84,10 +84,8 @@ class CommitPages:
         found = await self._frame.views(request).search(here.upstream, digits, self._frame.clock.now())
         commits = [hit.head_sha for hit in found.hits if hit.kind is HitKind.COMMIT]
         if not commits:
-            hint = (
-                "only what was pushed, proposed or tested since the relay runs is known; look at the digits"
-            )
-            raise NotFound(f"no commit of {here.upstream} is known that begins with {digits}", hint=hint)
+            hint = "the relay knows commits that were pushed, proposed or tested since it was started; check the digits"
+            raise NotFound(f"no known commit of {here.upstream} begins with {digits}", hint=hint)
         if len(commits) > 1:
             return here.url("/crcr/search", q=digits)
         return here.url(f"/crcr/commit/{commits[0]}")

@@ -14,8 +14,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from crcr.decide.github.relay_pins import relay_pin
-from crcr.decide.github.setup_facts import SetupFacts
+from crcr.decide.github.repository_setup import SetupFacts, relay_pin
 from crcr.decide.model import Level, RepoName, is_repo_name
 from crcr.errors import BadRequest, NotFound
 from crcr.join.findings.examine import SetupFinding, State, examine
@@ -40,8 +39,8 @@ FINDINGS = {
     State.UNKNOWN: Status("?", "unknown", "off"),
 }
 LEVEL_SAYS = {
-    Level.L1: "you are told of changes, and nothing is shown of you.",
-    Level.L2: "your results stand on these pages.",
+    Level.L1: "you are notified of changes; your results are not shown.",
+    Level.L2: "your results are shown on these pages.",
     Level.L3: "your results become checks on pull requests that carry your device's label.",
     Level.L4: "your results are checks on every pull request, and a failure blocks its merge.",
 }

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from markupsafe import Markup, escape
 
+from crcr.decide.checks.status import left_out_words
 from crcr.decide.model import DispatchState, Level
 from crcr.decide.statistics.figures import CountedAs
 from crcr.decide.views.backend import Column, Matrix, MatrixRow
@@ -199,9 +200,9 @@ def row_state(
     if row.dispatch is None:
         return NOTHING, "no jobs", "Nothing was reported"
     if not whole and row.dispatch.state is DispatchState.SENT:
-        return OTHERS, OTHERS.word, "None of the jobs shown has reported for it"
+        return OTHERS, OTHERS.word, "None of the jobs shown has reported for this event"
     state = backend_state(row.dispatch, (), reports=reports and _is_answered(row.dispatch))
-    return BACKENDS[state], state.value, _why(row.dispatch, state)
+    return BACKENDS[state], BACKENDS[state].word, _why(row.dispatch, state)
 
 
 def _is_answered(dispatch: DispatchView) -> bool:
@@ -211,12 +212,18 @@ def _is_answered(dispatch: DispatchView) -> bool:
 
 def _why(dispatch: DispatchView, state: BackendState) -> str:
     parts = [
-        dispatch.reason or "",
+        _reason(dispatch),
         ANSWERS[dispatch.answer] if dispatch.answer else "",
-        "an earlier attempt may have arrived too" if dispatch.unsure else "",
+        "an earlier attempt may have been delivered too" if dispatch.unsure else "",
         "nothing is expected in return" if state is BackendState.NOTIFIED else "",
     ]
     return " · ".join(part for part in parts if part)
+
+
+def _reason(dispatch: DispatchView) -> str:
+    if dispatch.state is DispatchState.LEFT_OUT:
+        return left_out_words(dispatch.reason).replace("`", "")
+    return dispatch.reason or ""
 
 
 def draw_cells(line: Line, details: str, opening: str, asked: str) -> Markup:

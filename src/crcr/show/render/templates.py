@@ -14,6 +14,7 @@ from markupsafe import Markup, escape
 from starlette.responses import HTMLResponse
 
 from crcr import __version__
+from crcr.decide.checks.status import left_out_words
 from crcr.decide.health.texts import capitalize
 from crcr.decide.statistics.window import Span
 from crcr.show.http.static_files import shared_statics
@@ -74,6 +75,8 @@ def _environment() -> Environment:
         when=_when,
         day=_day,
         is_late=status.is_late,
+        effect_word=status.effect_word,
+        left_out_words=left_out_words,
         ahead=_ahead,
         spans=_spans,
         anchor=_anchor,

@@ -28,8 +28,7 @@ from crcr.decide.checks.gate import BackendJudgement, GatePolicy, judge_backend,
 from crcr.decide.checks.text.check import Words, backend_words, gate_words, is_link, job_words, one_line
 from crcr.decide.checks.text.markdown import code, fit_items, link, prose, row
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoName
-from crcr.decide.views.commit import GateRow
-from crcr.decide.views.gate import gate_view
+from crcr.decide.views.commit import GateRow, gate_view
 
 NOON = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
 HUD = "https://hud.example"
@@ -205,7 +204,7 @@ TITLES = [
     ([backend("org/a", job("x", conclusion=Conclusion.CANCELLED))], "org/a errored (x)"),
     ([backend("org/a", job(conclusion=Conclusion.SKIPPED))], "org/a declined"),
     ([unsent("org/a", DispatchState.HELD, "draft"), backend("org/b")], "org/a is held (draft), waiting for org/b"),
-    ([unsent("org/a", DispatchState.LEFT_OUT, "paths")], "1 not concerned"),
+    ([unsent("org/a", DispatchState.LEFT_OUT, "paths")], "1 not affected"),
     ([backend("org/a", failed(verdict=FailureVerdict.FLAKY))], "org/a excused"),
 ]  # fmt: skip
 
@@ -346,7 +345,7 @@ def test_an_excuse_names_the_verdict_and_an_unconcerned_backend_the_option() -> 
         )
     ).summary
     assert cells(summary, "org/a")[1:3] == ["excused", "`build` failure, flaky"]
-    assert cells(summary, "org/b")[1:3] == ["not concerned", "left out by `paths`"]
+    assert cells(summary, "org/b")[1:3] == ["not affected", "skipped: no changed file matches `paths`"]
 
 
 def test_a_backend_that_is_no_member_any_more_or_not_yet_is_named() -> None:
@@ -411,7 +410,7 @@ BACKEND_TITLES = [
     (backend("org/a", failed(), failed("test"), job("x")), "failed: build, test (2 of 3 jobs)"),
     (backend("org/a", entry=entry(jobs=None)), "waiting"),
     (unsent("org/a", DispatchState.HELD, "draft"), "held: draft"),
-    (unsent("org/a", DispatchState.LEFT_OUT, "paths"), "not concerned: left out by paths"),
+    (unsent("org/a", DispatchState.LEFT_OUT, "paths"), "not affected: no changed file matches paths"),
     (
         backend("org/a", failed(), job("x", state=JobState.IN_PROGRESS, conclusion=None)),
         "failed: build, others still waiting",

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from crcr.cli.git_checkout import find_local_default_branch, find_origin_name, find_top_folder, run_git
-from crcr.decide.github.relay_pins import Pinning
+from crcr.decide.github.repository_setup import Pinning
 from crcr.decide.model import RepoName
 from crcr.deliver.handlers.workflow_pins import find_pins_elsewhere
 from crcr.deliver.handlers.workflow_yaml import workflow_facts

@@ -19,7 +19,7 @@ from crcr.cli.doctor.output import FindingSection
 from crcr.cli.doctor.reachability import check_reachable
 from crcr.cli.http_client import is_private_connection, open_client
 from crcr.cli.init.ask_relay import same_host
-from crcr.decide.github.relay_pins import relay_pin
+from crcr.decide.github.repository_setup import relay_pin
 from crcr.decide.model import RepoName
 from crcr.join.findings.finding import State
 from crcr.join.request import address_problems

@@ -8,10 +8,8 @@ from itertools import chain
 
 from crcr.decide.checks.check_run import MOST_TEXT
 from crcr.decide.checks.commit import BackendResults, MergeSubject
-from crcr.decide.checks.confirmation import Confirmation, confirm_result
 from crcr.decide.checks.gate import BackendJudgement, GateJudgement, GateState, SubjectJudgement
-from crcr.decide.checks.status import BLOCKED, GateStatus, JudgedPart
-from crcr.decide.checks.text.gate_advice import advice_for
+from crcr.decide.checks.status import BLOCKED, GateStatus, JudgedPart, shown_standing
 from crcr.decide.checks.text.markdown import (
     MarkdownSection,
     code,
@@ -28,6 +26,7 @@ from crcr.decide.checks.text.markdown import (
 from crcr.decide.checks.text.parts import (
     NAME_CHARACTERS,
     OPEN,
+    advice_for,
     doubt_words,
     live_sections,
     oncall_words,
@@ -35,6 +34,7 @@ from crcr.decide.checks.text.parts import (
     waiver_words,
     waivers_of,
 )
+from crcr.decide.checks.verification import Confirmation, confirm_result
 from crcr.decide.commands.grammar import HEAD_DIGITS
 from crcr.decide.model import Level
 
@@ -43,7 +43,7 @@ _MOST_PARTS = 3
 _MOST_NUMBERS = 20
 _STANDINGS = tuple(GateStatus)
 _STATES = tuple(GateState)
-_COLUMNS = ("Backend", "GateStatus", "Why", "Since", "Until", "What can be done", "On call")
+_COLUMNS = ("Backend", "Status", "Why", "Since", "Until", "Next step", "On call")
 _IN_DOUBT = "asking GitHub which push and base are the newest"
 
 
@@ -118,7 +118,7 @@ def _passing_phrases(backends: list[BackendJudgement]) -> list[str]:
     if passed:
         phrases.append(f"{passed} {'backend' if passed == 1 else 'backends'} passed")
     if aside:
-        phrases.append(f"{aside} not concerned")
+        phrases.append(f"{aside} not affected")
     return phrases
 
 
@@ -198,7 +198,7 @@ def _backend_row(judged: BackendJudgement, head: str | None) -> str:
     return row(
         (
             _backend_name(judged.backend),
-            f"**{judged.standing}**" if judged.standing in BLOCKED else judged.standing,
+            f"**{judged.standing}**" if judged.standing in BLOCKED else shown_standing(judged.standing),
             _why(judged),
             format_utc(judged.since),
             format_utc(deadline) if deadline else "",

@@ -15,7 +15,7 @@ from crcr.deliver.handlers.workflow_yaml import workflow_facts
 from crcr.join.ci_kinds import Ci
 from crcr.join.files import BRIDGE, CI_FILES, REPORTER
 from crcr.join.findings.finding import SetupFinding, ok, problem, unknown, warning
-from crcr.join.findings.pins import lines_to_add, pinning_finding, pins_relay
+from crcr.join.findings.github import lines_to_add, pinning_finding, pins_relay
 from crcr.join.shipped.texts import bridge_text, reporter_text
 
 _VENDORED = {REPORTER: reporter_text, BRIDGE: bridge_text}

@@ -31,7 +31,7 @@ def executed(it: Stage) -> Iterator[list[str]]:
         if not sql.startswith(("BEGIN", "COMMIT")):
             statements.append(sql)
 
-    connections = (database._writing, database._glancing)
+    connections = (database._writing, database._key_reader)
     for connection in connections:
         connection.set_trace_callback(note)
     yield statements

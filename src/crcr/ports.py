@@ -12,7 +12,6 @@ from typing import Protocol
 from crcr.decide.github.values import (
     LogPage,
 )
-from crcr.decide.report.identity import Identity
 from crcr.decide.trace_steps import TraceStep
 
 
@@ -72,12 +71,6 @@ class Untraced:
     ) -> None: ...
 
     async def close(self) -> None: ...
-
-
-class Verifier(Protocol):
-    """Turns a bearer token into a proved identity, or raises `NotAuthentic`, `NotRegistered`, `KeysUnavailable`."""
-
-    async def verify(self, unverified_token: str) -> Identity: ...
 
 
 class Limits(Protocol):

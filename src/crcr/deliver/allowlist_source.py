@@ -23,7 +23,7 @@ log = structlog.get_logger(__name__)
 _CAP_BYTES = 1024 * 1024
 
 
-class Source(Protocol):
+class AllowlistSource(Protocol):
     async def read(self, etag: str | None) -> Reading | None:
         """Return what stands there now; None when it still is what `etag` names."""
         ...
@@ -36,7 +36,7 @@ class Allowlists(Protocol):
     ) -> AllowlistVersion | None: ...
 
 
-class FileSource:
+class AllowlistFile:
     def __init__(self, path: Path) -> None:
         self._path = path
 
@@ -58,7 +58,7 @@ class FileSource:
         return Reading(source, text)
 
 
-class GitHubSource:
+class AllowlistOnGitHub:
     def __init__(self, repositories: RepositoriesApi, file: FilePlace) -> None:
         self._repositories = repositories
         self._file = file
@@ -77,7 +77,9 @@ class GitHubSource:
 
 
 class AllowlistRefresher:
-    def __init__(self, upstream: RepoName, source: Source, allowlists: Allowlists, clock: Clock) -> None:
+    def __init__(
+        self, upstream: RepoName, source: AllowlistSource, allowlists: Allowlists, clock: Clock
+    ) -> None:
         self._upstream = upstream
         self._source = source
         self._allowlists = allowlists

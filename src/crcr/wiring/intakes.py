@@ -7,14 +7,20 @@ from crcr.ports import Clock, Limits
 from crcr.receive.callback.intake import (
     CallbackIntake,
 )
-from crcr.receive.callback.sandbox import SandboxDoor
-from crcr.receive.http.body import Bodies
+from crcr.receive.callback.sandbox import SandboxIntake
+from crcr.receive.http.body import BodyReader
 from crcr.receive.ingest.intake import IngestIntake
-from crcr.receive.oidc.issuers import GITHUB_ACTIONS, Issuer, issuer_of, issuer_table, known_issuers
+from crcr.receive.oidc.issuers import (
+    GITHUB_ACTIONS,
+    TrustedIssuer,
+    complete_issuer,
+    issuer_table,
+    known_issuers,
+)
 from crcr.receive.oidc.jwks import KeyCache
 from crcr.receive.oidc.verifier import OidcVerifier
 from crcr.receive.webhook.intake import WebhookIntake
-from crcr.receive.webhook.refused_webhooks import RefusedWebhooks
+from crcr.receive.webhook.refused_webhooks import RefusedWebhookCounter
 from crcr.record.deliveries.inbox import Inbox
 from crcr.record.deliveries.refused_webhooks import RefusalCounts
 from crcr.record.reports.ingested import IngestedResults
@@ -32,11 +38,11 @@ _BODIES_AT_ONCE = 128 * 1024 * 1024
 PUBLIC_API = "api.github.com"
 
 
-def _bodies(settings: Settings) -> Bodies:
-    return Bodies(_BODIES_AT_ONCE, trusted_proxies=settings.trusted_proxies)
+def _bodies(settings: Settings) -> BodyReader:
+    return BodyReader(_BODIES_AT_ONCE, trusted_proxies=settings.trusted_proxies)
 
 
-def webhook_door(ground: Core, inbox: Inbox) -> WebhookIntake:
+def webhook_intake(ground: Core, inbox: Inbox) -> WebhookIntake:
     on_github = {
         each.name: each.allowlist.place
         for each in ground.settings.upstreams
@@ -46,19 +52,19 @@ def webhook_door(ground: Core, inbox: Inbox) -> WebhookIntake:
         secret=ground.settings.github_webhook_secret.get_secret_value().encode(),
         bodies=_bodies(ground.settings),
         inbox=inbox,
-        desk=ground.desk,
+        people_requests=ground.desk,
         actions_news=ActionsNews(ground.database, ground.refresher, outcomes_of(ground)),
         installations=Installations(ground.database),
         upstreams=frozenset(ground.upstreams),
-        allowlist_places=on_github,
+        allowlist_files=on_github,
         clock=ground.clock,
-        tally=ground.metrics,
-        refused=RefusedWebhooks(RefusalCounts(ground.database), ground.clock),
+        count=ground.metrics.delivery,
+        refused=RefusedWebhookCounter(RefusalCounts(ground.database), ground.clock),
         trace=ground.trace,
     )
 
 
-def callback_door(ground: Core, keys: KeyCache, limits: Limits, reports: Reports) -> CallbackIntake:
+def callback_intake(ground: Core, keys: KeyCache, limits: Limits, reports: Reports) -> CallbackIntake:
     return CallbackIntake(
         verifier=_verifier(ground.settings, keys, ground.clock),
         limits=limits,
@@ -66,7 +72,7 @@ def callback_door(ground: Core, keys: KeyCache, limits: Limits, reports: Reports
         reports=reports,
         trusted_proxies=ground.settings.trusted_proxies,
         clock=ground.clock,
-        tally=ground.metrics,
+        count=ground.metrics.callback,
         trace=ground.trace,
         self_reports=SelfReports(
             ground.database, reports=reports, targets=ground.targets, outcomes=outcomes_of(ground)
@@ -76,12 +82,12 @@ def callback_door(ground: Core, keys: KeyCache, limits: Limits, reports: Reports
     )
 
 
-def _sandbox(ground: Core, limits: Limits) -> SandboxDoor:
-    tried = SandboxJobs(ground.database, ground.allowlists, ground.upstreams)
-    return SandboxDoor(tried, limits, f"{ground.settings.public_url.rstrip('/')}/crcr/sandbox")
+def _sandbox(ground: Core, limits: Limits) -> SandboxIntake:
+    jobs = SandboxJobs(ground.database, ground.allowlists, ground.upstreams)
+    return SandboxIntake(jobs, limits, f"{ground.settings.public_url.rstrip('/')}/crcr/sandbox")
 
 
-def ingest_door(ground: Core) -> IngestIntake:
+def ingest_intake(ground: Core) -> IngestIntake:
     token = ground.settings.hud_ingest_token
     return IngestIntake(
         token=token.get_secret_value().encode() if token else None,
@@ -89,14 +95,14 @@ def ingest_door(ground: Core) -> IngestIntake:
         results=IngestedResults(ground.database, ground.allowlists, ground.upstreams),
         trusted_proxies=ground.settings.trusted_proxies,
         clock=ground.clock,
-        tally=ground.metrics,
+        count=ground.metrics.ingest,
     )
 
 
-def issuers_of(settings: Settings) -> dict[str, Issuer]:
+def issuers_of(settings: Settings) -> dict[str, TrustedIssuer]:
     """Whose tokens are taken here."""
     extra = [
-        issuer_of(each.issuer, IssuerKind(each.kind), jwks_url=each.jwks_url, reads=each.reads)
+        complete_issuer(each.issuer, IssuerKind(each.kind), jwks_url=each.jwks_url, reads=each.reads)
         for each in settings.oidc_issuers
     ]
     told = {each.issuer for each in (*known_issuers(), *extra)}
@@ -104,7 +110,7 @@ def issuers_of(settings: Settings) -> dict[str, Issuer]:
         [
             *extra,
             *(
-                issuer_of(each.issuer, each.kind)
+                complete_issuer(each.issuer, each.kind)
                 for each in settings.oidc_registrations
                 if each.issuer not in told
             ),

@@ -5,10 +5,9 @@ from datetime import timedelta
 from functools import partial
 
 from crcr.deliver.periodic.leader_tasks import LEASE
-from crcr.deliver.periodic.reconcile import Reconciler
-from crcr.deliver.periodic.recover_webhooks import Intake, Recovery
+from crcr.deliver.periodic.reconcile import Reconciler, Recovery, RecoveryIntake
 from crcr.deliver.periodic.sweeper import Sweeper
-from crcr.deliver.periodic.worker_count import Attendance
+from crcr.deliver.periodic.worker_heartbeat import WorkerHeartbeat
 from crcr.record.checks.refresh import CheckRepairs
 from crcr.record.deliveries.missed_webhooks import RecoveryStore
 from crcr.record.outbox.leader import Leaders
@@ -27,9 +26,9 @@ def leaders_of(ground: Core, owner: str) -> Leaders:
     return Leaders(ground.database, owner, LEASE)
 
 
-def attendance_of(ground: Core, owner: str) -> Attendance:
+def attendance_of(ground: Core, owner: str) -> WorkerHeartbeat:
     roll_call = RollCall(ground.database, owner, tuple(each.key for each in ground.upstreams))
-    return Attendance(roll_call, ground.limiter.share_among, clock=ground.clock)
+    return WorkerHeartbeat(roll_call, ground.limiter.share_among, clock=ground.clock)
 
 
 def sweeper_of(ground: Core, stopping: asyncio.Event) -> Sweeper:
@@ -56,7 +55,7 @@ def _days_or_ever(days: int) -> timedelta | None:
     return timedelta(days=days) if days else None
 
 
-def reconciler_of(ground: Core, intake: Intake, stopping: asyncio.Event) -> Reconciler:
+def reconciler_of(ground: Core, intake: RecoveryIntake, stopping: asyncio.Event) -> Reconciler:
     silences = Silences(ground.database, ground.allowlists, ground.upstreams, ground.job_timeout)
     repairs = CheckRepairs(ground.database, ground.refresher, ground.upstreams)
     recovery = Recovery(

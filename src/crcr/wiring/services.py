@@ -8,13 +8,13 @@ import httpx
 import structlog
 
 from crcr.decide.model import RepoName
-from crcr.deliver.allowlist_source import AllowlistRefresher, Source
-from crcr.deliver.allowlist_source import FileSource as FileReader
-from crcr.deliver.allowlist_source import GitHubSource as GitHubReader
+from crcr.deliver.allowlist_source import AllowlistFile as FileReader
+from crcr.deliver.allowlist_source import AllowlistOnGitHub as GitHubReader
+from crcr.deliver.allowlist_source import AllowlistRefresher, AllowlistSource
 from crcr.deliver.leases import LEASE, Presence
 from crcr.deliver.periodic.reconcile import Reconciler
 from crcr.deliver.periodic.sweeper import Sweeper
-from crcr.deliver.periodic.worker_count import Attendance
+from crcr.deliver.periodic.worker_heartbeat import WorkerHeartbeat
 from crcr.deliver.worker import Worker
 from crcr.github.client import GitHubClient
 from crcr.github.http.rate_limiter import RateLimiter
@@ -49,7 +49,7 @@ from crcr.show.metrics.registry import Metrics
 from crcr.wiring.clickhouse import Past
 from crcr.wiring.core import Core, Seams, open_ground, outcomes_of
 from crcr.wiring.effect_handlers import effect_handlers
-from crcr.wiring.intakes import callback_door, ingest_door, webhook_door
+from crcr.wiring.intakes import callback_intake, ingest_intake, webhook_intake
 from crcr.wiring.periodic import attendance_of, leaders_of, reconciler_of, sweeper_of
 from crcr.wiring.redis import Shared, share
 
@@ -93,7 +93,7 @@ class Services:
     sweeper: Sweeper
     reconciler: Reconciler
     leaders: Leaders
-    attendance: Attendance
+    attendance: WorkerHeartbeat
     limiter: RateLimiter
     owner: str
     """Who this process is, as a holder of leases."""
@@ -131,7 +131,7 @@ def build(settings: Settings, seams: Seams | None = None) -> Services:
     keys = KeyCache(
         http_fetcher(ground.keys_http), clock, on_read=ground.metrics.keys_read, shared=shared.key_sets
     )
-    stopping, webhook, owner = asyncio.Event(), webhook_door(ground, inbox), new_owner()
+    stopping, webhook, owner = asyncio.Event(), webhook_intake(ground, inbox), new_owner()
     attendance = attendance_of(ground, owner)
     refreshers = {
         each.name.key: AllowlistRefresher(each.name, source_of(each, ground.github), ground.allowlists, clock)
@@ -164,8 +164,8 @@ def build(settings: Settings, seams: Seams | None = None) -> Services:
         metrics=ground.metrics,
         trace=ground.trace,
         webhook=webhook,
-        callback=callback_door(ground, keys, shared.limits, reports),
-        ingest=ingest_door(ground),
+        callback=callback_intake(ground, keys, shared.limits, reports),
+        ingest=ingest_intake(ground),
         http=(ground.api_http, ground.keys_http, ground.forward_http),
         stopping=stopping,
         closing=asyncio.Event(),
@@ -221,7 +221,7 @@ def _worker(
     )
 
 
-def source_of(upstream: UpstreamSetting, github: GitHubClient) -> Source:
+def source_of(upstream: UpstreamSetting, github: GitHubClient) -> AllowlistSource:
     if isinstance(upstream.allowlist, FileSource):
         return FileReader(upstream.allowlist.path)
     return GitHubReader(github.repositories, upstream.allowlist.place)

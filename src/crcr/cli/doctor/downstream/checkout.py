@@ -10,8 +10,7 @@ from pathlib import Path
 from crcr.cli.git_checkout import default_branch, git, origin_of, top_of
 from crcr.decide.github.relay_pins import Pinning
 from crcr.decide.model import RepoName
-from crcr.deliver.handlers.workflow_pins import find_pins_elsewhere
-from crcr.deliver.handlers.workflow_yaml import workflow_facts
+from crcr.deliver.handlers.workflow_yaml import find_pins_elsewhere, workflow_facts
 from crcr.join.ci_kinds import Ci
 from crcr.join.files import BRIDGE, CI_FILES, REPORTER
 from crcr.join.findings.finding import Finding, ok, problem, unknown, warning

@@ -8,7 +8,7 @@ from crcr.decide.report.identity import IssuerKind
 from crcr.decide.report.registration import RULES, Registration
 from crcr.errors import KeysUnavailable
 from crcr.join.findings.finding import Finding, ok, problem, warning
-from crcr.receive.oidc.issuers import Issuer
+from crcr.receive.oidc.issuers import TrustedIssuer
 from crcr.receive.oidc.jwks import Fetch, read_keys
 from crcr.settings import Settings
 from crcr.wiring.intakes import issuers_of
@@ -27,7 +27,7 @@ async def issuer_findings(settings: Settings, fetch: Fetch) -> tuple[Finding, ..
     return (warning("issuer", "No issuer of GitHub Actions is known: its tokens are refused.", hint), *found)
 
 
-async def _issuer(issuer: Issuer, fetch: Fetch) -> Finding:
+async def _issuer(issuer: TrustedIssuer, fetch: Fetch) -> Finding:
     try:
         keys = await read_keys(fetch, issuer)
     except KeysUnavailable as fault:
